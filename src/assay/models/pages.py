@@ -226,7 +226,7 @@ class DiffLink:
 
 
 def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
-    """Those of the first wrong layer before all others."""
+    """All pairs that differ, those of the first wrong layer before all others."""
     return tuple(
         DiffLink(case.name, label_of(case, report), number, command)
         for case in sorted(report.cases, key=lambda case: case.name != report.first_wrong)
@@ -325,7 +325,7 @@ class LayerRow:
 
 
 def choose_layers(layers: Sequence[LayerRow], text: str = "", *, only_wrong: bool = False) -> list[LayerRow]:
-    """Words that must all be in the name or the operator."""
+    """The layers that have all words of the text in their name or operator."""
     words = text.lower().split()
     return [
         layer
@@ -392,7 +392,7 @@ class LayerGraph:
 
 
 def build_graph(report: ModelReport) -> LayerGraph | None:
-    """Layers by their distance from the inputs; of a large model those around the first wrong one."""
+    """The graph of layers by their distance from the inputs; of a large model those around the first wrong one."""
     every = [case for case in report.cases if case.layer is not None]
     if not every:
         return None
@@ -422,7 +422,7 @@ def build_graph(report: ModelReport) -> LayerGraph | None:
 
 
 def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next: bool) -> str:
-    """To the next row straight; to one further away between columns and rows, where it crosses no name."""
+    """A path to the next row, or between columns and rows to one further away, where it crosses no name."""
     x, y, half = end[0] + _NODE_W / 2, end[1], _GAP_Y / 2
     if not is_next:
         lane = start[0] + _NODE_W
@@ -491,7 +491,7 @@ def _measure(path: str) -> int:
 
 
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
-    """Layers as rows, checks as columns."""
+    """A table of run times with layers as rows and checks as columns."""
     reports = []
     for run in runs:
         report = load_report(os.path.join(location.dir, run))

@@ -57,7 +57,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_checks(snapshot: StudySnapshot) -> Sequence[CheckSummary]:
-    """Not remembered with the table: a report may change in its place."""
+    """The checks of a study, which are not remembered with the table: a report may change in its place."""
     return list_checks(snapshot.location, snapshot.table.rows)
 
 
@@ -94,7 +94,7 @@ def show_check(request: Request) -> Response:
 
 
 def _find_times(request: Request, snapshot: StudySnapshot, method: str) -> str:
-    """Where the benchmarks of the same root have the times of this model; "" where they have none."""
+    """The address of this model's times in the benchmarks of the same root; empty where they have none."""
     is_archive = find_function("benchmarks.is_archive")
     if is_archive is None:
         return ""

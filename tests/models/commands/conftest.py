@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.models.flow.conftest import _faults_are_found, builder, chain, lent
+from tests.models.flow.conftest import _faults_are_found, builder, chain, in_process, lent
 
-__all__ = ["_faults_are_found", "builder", "chain", "lent"]
+__all__ = ["_faults_are_found", "builder", "chain", "in_process", "lent"]

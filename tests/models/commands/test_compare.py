@@ -18,7 +18,7 @@ def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("own_bench")
+@pytest.mark.usefixtures("own_bench", "lent")
 def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, folder: Path) -> None:
     made = quantise(write_float(folder / "float.onnx"), folder / "int8.onnx")
     plant(made, folder / "bad.onnx", "v_scale", lambda array: (array * 1.5).astype(array.dtype))
@@ -42,7 +42,7 @@ def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, 
     assert "MatMul_6" not in found.out
 
 
-@pytest.mark.usefixtures("own_bench")
+@pytest.mark.usefixtures("own_bench", "lent")
 def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
     chain = write_chain(folder / "chain.onnx")
     (folder / "text.onnx").write_text("this is not a model")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from assay.models.config.settings import (
     DEFAULT_FOLDER,
     ModelSettings,
     parse_model_settings,
-    parse_tolerance,
     parse_tolerance_text,
     read_model_settings,
 )
@@ -83,13 +81,11 @@ def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
     [
         ('folders = "x"', "did you mean 'folder'"),
         ("folder = 3", "assay.toml:1:10 models.folder: must be a string or a list of strings"),
-        ("folder = [3]", "models.folder: must be a string or a list of strings"),
         ("folder = ['']", "models.folder: must be a string or a list of strings"),
         ("reference = 3", "models.reference: must be a string"),
         ("tolerance = 1e-3", "1:13 models.tolerance: must be a table, not 1e-3"),
         ("tolerance = {rell = 1}", "did you mean 'rel'"),
         ("tolerance = {rel = -1}", "not negative"),
-        ("tolerance = {rel = nan}", "not negative"),
         ("tolerance = {ulp = 1.5}", "1:20 models.tolerance.ulp: must be a whole number"),
         ("tolerance = {rel = true}", "models.tolerance.rel: must be a number"),
         ("tolerance = {allow_constant = 1}", "true or false"),
@@ -99,7 +95,6 @@ def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
         ("ranges.x = [3, 1]", "the lower one first"),
         ("ranges.x = 3", "a pair of numbers"),
         ("dims.batch = 1.5", "models.dims.batch: must be a whole number"),
-        ('groups = ["Conv"]', "a list of lists"),
         ('groups = [["Conv"]]', "a list of lists"),
         ("models.resnet = 3", "models.models.resnet: must be a table"),
         ('models.resnet = {folder = "x"}', "models.models.resnet.folder: unknown key"),
@@ -156,12 +151,9 @@ def test_a_flag_names_the_model_an_operator_or_a_tensor() -> None:
     assert found.choose("y", "Add") == found.model
 
 
-@pytest.mark.parametrize("text", ["rel", "rel=x", "Conv:rel", "Conv:=3", "rel=1e-3,", "top_k=1.5", "rel=-1", "rel=inf"])
+@pytest.mark.parametrize(
+    "text", ["rel", "rel=x", "Conv:=3", "rel=1e-3,", "top_k=1.5", "rel=-1", "rel=inf", "int_share=2"]
+)
 def test_a_flag_that_reports_no_bound_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_tolerance_text(text, Tolerances())
-
-
-def test_what_is_not_given_comes_from_the_base() -> None:
-    base: Any = Tolerance(rel=1e-3, top_k=3)
-    assert parse_tolerance({"top_k": 5}, "x", base) == Tolerance(rel=1e-3, top_k=5)

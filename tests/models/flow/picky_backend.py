@@ -1,4 +1,4 @@
-"""Back ends that misbehave on purpose: they refuse, die or hang at an operator, or fuse what they should not."""
+"""Back ends that misbehave on purpose: they refuse, die or hang at an operator, or compute something else."""
 
 from __future__ import annotations
 
@@ -55,48 +55,91 @@ class Picky(OrtBackend):
             return os.path.getsize(file.name) <= int(self.target.options["turns"])
 
 
-class Exposed(OrtBackend):
-    """Right as long as its inside is not requested: with `sum` among several outputs, what it gives for that is wrong."""
+class Rewriting(OrtBackend):
+    """Compiles what `change` makes of a model."""
 
     def perform(self, job: Job) -> Made:
         if job.step is not Step.COMPILE:
             return super().perform(job)
-        import numpy as np
         import onnx
-        from onnx import helper, numpy_helper
 
         model = onnx.load(job.source)
-        if len(model.graph.output) == 1:
-            return super().perform(job)
-        model.graph.node[1].output[0] = "right"
-        model.graph.node[2].input[0] = "right"
-        model.graph.initializer.append(numpy_helper.from_array(np.array(1.05, np.float32), "factor"))
-        model.graph.node.append(helper.make_node("Mul", ["right", "factor"], ["sum"]))
-        path = os.path.join(os.path.dirname(job.source), "exposed.onnx")
+        self.change(model)
+        path = os.path.join(os.path.dirname(job.source), f"{type(self).__name__}.onnx")
         onnx.save(model, path)
         return super().perform(replace(job, source=path))
 
+    def change(self, model: Any) -> None:
+        raise NotImplementedError
 
-class Fusing(OrtBackend):
+    def add(self, model: Any, name: str, value: Any) -> None:
+        from onnx import numpy_helper
+
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+    def scale(self, model: Any, at: int, name: str, by: Any) -> None:
+        """The output of a node is computed as before, and multiplied behind it."""
+        from onnx import helper
+
+        model.graph.node[at].output[0] = "right"
+        model.graph.node.insert(at + 1, helper.make_node("Mul", ["right", "factor"], [name]))
+        self.add(model, "factor", by)
+
+
+class Exposed(Rewriting):
+    """Right as long as its inside is not requested: with `sum` among several outputs, what it gives for that is wrong."""
+
+    def change(self, model: Any) -> None:
+        import numpy as np
+
+        if len(model.graph.output) > 1:
+            self.scale(model, 1, "sum", np.array(1.05, np.float32))
+            model.graph.node[3].input[0] = "right"
+
+
+class Fusing(Rewriting):
     """Right node by node; where three may be fused (nothing between them is an output), the result is wrong."""
 
-    def perform(self, job: Job) -> Made:
-        if job.step is not Step.COMPILE:
-            return super().perform(job)
+    def change(self, model: Any) -> None:
         import numpy as np
-        import onnx
-        from onnx import helper, numpy_helper
 
-        model = onnx.load(job.source)
         outputs = {value.name for value in model.graph.output}
         if not {"product", "sum"} & outputs and len(model.graph.node) == 3:
-            model.graph.node[-1].output[0] = "right"
-            model.graph.initializer.append(numpy_helper.from_array(np.array(1.05, np.float32), "factor"))
-            model.graph.node.append(helper.make_node("Mul", ["right", "factor"], ["y"]))
-            path = os.path.join(os.path.dirname(job.source), "fused.onnx")
-            onnx.save(model, path)
-            return super().perform(replace(job, source=path))
-        return super().perform(job)
+            self.scale(model, 2, "y", np.array(1.05, np.float32))
+
+
+class Scaled(Rewriting):
+    """The tensor `at` is `by` times what it should be, wherever it is made; `above`: where it is larger than that."""
+
+    def change(self, model: Any) -> None:
+        import numpy as np
+        from onnx import helper
+
+        options = self.target.options
+        for position, node in enumerate(list(model.graph.node)):
+            if options["at"] in node.output:
+                is_whole = "above" not in options
+                self.scale(model, position, options["at"] if is_whole else "other", np.array(options["by"], np.float32))
+                if not is_whole:
+                    self.add(model, "above", np.array(options["above"], np.float32))
+                    choice = helper.make_node("Where", ["is_large", "other", "right"], [options["at"]])
+                    model.graph.node.insert(position + 2, choice)
+                    model.graph.node.insert(position + 2, helper.make_node("Greater", ["right", "above"], ["is_large"]))
+
+
+class ScaledAndFaulty(Scaled, FaultyBackend):
+    """Both: a tensor that is a little off, and a fault elsewhere."""
+
+
+class WrongShape(Rewriting):
+    """Doubles what the last Shape of a model gives."""
+
+    def change(self, model: Any) -> None:
+        import numpy as np
+
+        found = [index for index, node in enumerate(model.graph.node) if node.op_type == "Shape"]
+        if found and "shape1" in model.graph.node[found[-1]].output:
+            self.scale(model, found[-1], "shape1", np.array([2]))
 
 
 class OneOutput(OrtBackend):
@@ -110,77 +153,8 @@ class OneOutput(OrtBackend):
         return super().perform(job)
 
 
-class Scaled(OrtBackend):
-    """The tensor `at` is `by` times what it should be, wherever it is made; `above`: where it is larger than that."""
-
-    def perform(self, job: Job) -> Made:
-        if job.step is not Step.COMPILE:
-            return super().perform(job)
-        import numpy as np
-        import onnx
-        from onnx import numpy_helper
-
-        model = onnx.load(job.source)
-        at = self.target.options["at"]
-        for position, node in enumerate(list(model.graph.node)):
-            if at in node.output:
-                node.output[list(node.output).index(at)] = "right"
-                factor = np.array(self.target.options["by"], np.float32)
-                model.graph.initializer.append(numpy_helper.from_array(factor, "factor"))
-                for made in reversed(self._build(at)):
-                    model.graph.node.insert(position + 1, made)
-                above = np.array(self.target.options.get("above", 0), np.float32)
-                model.graph.initializer.append(numpy_helper.from_array(above, "above"))
-        path = os.path.join(os.path.dirname(job.source), "scaled.onnx")
-        onnx.save(model, path)
-        return super().perform(replace(job, source=path))
-
-    def _build(self, at: str) -> list[Any]:
-        from onnx import helper
-
-        if "above" not in self.target.options:
-            return [helper.make_node("Mul", ["right", "factor"], [at])]
-        return [
-            helper.make_node("Mul", ["right", "factor"], ["other"]),
-            helper.make_node("Greater", ["right", "above"], ["is_large"]),
-            helper.make_node("Where", ["is_large", "other", "right"], [at]),
-        ]
-
-
-class FaultyOneOutput(FaultyBackend):
+class FaultyOneOutput(OneOutput, FaultyBackend):
     """Refuses models with several outputs, and has a fault."""
-
-    def perform(self, job: Job) -> Made:
-        import onnx
-
-        if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
-            raise BackendError("one output, please", ending=StepEnding.UNSUPPORTED)
-        return super().perform(job)
-
-
-class ScaledAndFaulty(Scaled, FaultyBackend):
-    """Both: a tensor that is a little off, and a fault elsewhere."""
-
-
-class WrongShape(OrtBackend):
-    """Doubles what the last Shape of a model gives."""
-
-    def perform(self, job: Job) -> Made:
-        if job.step is not Step.COMPILE:
-            return super().perform(job)
-        import numpy as np
-        import onnx
-        from onnx import helper, numpy_helper
-
-        model = onnx.load(job.source)
-        found = [index for index, node in enumerate(model.graph.node) if node.op_type == "Shape"]
-        if found and "shape1" in model.graph.node[found[-1]].output:
-            model.graph.node[found[-1]].output[0] = "right"
-            model.graph.node.insert(found[-1] + 1, helper.make_node("Mul", ["right", "two"], ["shape1"]))
-            model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
-        path = os.path.join(os.path.dirname(job.source), "wrong_shape.onnx")
-        onnx.save(model, path)
-        return super().perform(replace(job, source=path))
 
 
 class Static(OrtBackend):

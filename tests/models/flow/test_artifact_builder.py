@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -39,33 +40,37 @@ def compute(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> Callable[.
     return lambda value=1.0, target=ORT: builder.compute(target, product(chain), inputs(tmp_path, value), WANTS, "case")
 
 
-def test_a_model_is_compiled_and_run(compute: Callable[..., Work]) -> None:
-    work = compute()
-    assert [step.step for step in work.steps] == [Step.COMPILE, Step.RUN]
-    assert work.failed is None
-    assert load_tensors(work.outputs)["y"].shape == (1, 4)
+def is_cached(work: Work) -> list[bool]:
+    return [step.cached for step in work.steps]
 
 
-def test_what_was_made_is_not_made_again(compute: Callable[..., Work]) -> None:
+def test_what_was_made_is_not_made_again_unless_the_model_or_its_inputs_changed(
+    builder: ArtifactBuilder, chain: Path, compute: Callable[..., Work]
+) -> None:
+    """Every step that was done is a slice, and has a reason."""
+    said: list[str] = []
+    builder.explain_to = said.append
     first = compute()
+    assert [step.step for step in first.steps] == [Step.COMPILE, Step.RUN]
+    assert first.failed is None
+    assert load_tensors(first.outputs)["y"].shape == (1, 4)
+    assert [(each.track, each.name) for each in builder.slices] == [
+        (("ort", step), "case") for step in ("compile", "run")
+    ]
+    assert builder.slices[0].start_ns <= builder.slices[0].end_ns <= builder.slices[1].start_ns + 1_000_000_000
+    assert builder.slices[0].args["ending"] == "ok"
+    builder.slices.clear()
     second = compute()
-    assert [step.cached for step in first.steps] == [False, False]
-    assert [step.cached for step in second.steps] == [True, True]
-    assert load_tensors(first.outputs)["y"].tolist() == load_tensors(second.outputs)["y"].tolist()
-
-
-def test_a_changed_model_is_never_served_from_the_cache(chain: Path, compute: Callable[..., Work]) -> None:
-    before = compute()
-    write_chain(chain, weight=5.0)
-    after = compute()
-    assert not any(step.cached for step in after.steps)
-    assert load_tensors(before.outputs)["y"].tolist() != load_tensors(after.outputs)["y"].tolist()
-
-
-def test_other_inputs_are_run_and_not_compiled_again(compute: Callable[..., Work]) -> None:
-    compute()
+    assert builder.slices == []
+    assert [line.split(": ")[1] for line in said] == ["miss", "miss", "hit", "hit"]
     other = compute(2.0)
-    assert [step.cached for step in other.steps] == [True, False]
+    write_chain(chain, weight=5.0)
+    changed = compute()
+    assert [*map(is_cached, (first, second, other, changed))] == [
+        [False, False], [True, True], [True, False], [False, False],
+    ]  # fmt: skip
+    values = [load_tensors(work.outputs)["y"].tolist() for work in (first, second, changed)]
+    assert values[0] == values[1] != values[2]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +86,17 @@ def test_another_option_flag_or_tool_is_another_artifact(target: Target, compute
 def test_recompute_makes_everything_again_and_once(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     compute()
     builder.slices.clear()
-    builder.recompute = True
+    said: list[str] = []
+    builder.recompute, builder.explain_to = True, said.append
     builder.begin_again()
-    first = compute()
-    second = compute()
-    assert [step.cached for step in first.steps] == [False, False]
+    first, second = compute(), compute()
+    assert is_cached(first) == is_cached(second) == [False, False], "and measured now"
     assert [step.key for step in second.steps] == [step.key for step in first.steps]
     assert len(builder.slices) == 2, "once"
-    assert not any(step.cached for step in second.steps), "and measured now"
+    compute(2.0)
+    assert [line.partition(": ")[2] for line in said] == [
+        *["miss: everything is made again"] * 2, *["hit: made again just now"] * 3, "miss: there is none",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("is_limited", [False, True])
@@ -127,22 +135,16 @@ def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
     builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]
 ) -> None:
     compute()
-    builder.dumps = Dumps(run_profile_dir=str(tmp_path / "profiles"))
-    work = compute()
-    assert [step.cached for step in work.steps] == [True, False]
-    assert list((tmp_path / "profiles" / "case").iterdir())
-
-
-def test_it_reports_why_each_artifact_was_a_hit_or_a_miss(
-    builder: ArtifactBuilder, compute: Callable[..., Work]
-) -> None:
     said: list[str] = []
-    builder.explain_to = said.append
-    compute()
-    assert [line.split(": ")[1] for line in said] == ["miss", "miss"]
-    said.clear()
-    compute()
-    assert [line.split(": ")[1] for line in said] == ["hit", "hit"]
+    builder.explain_to, builder.dumps = said.append, Dumps(run_profile_dir=str(tmp_path / "profiles"))
+    assert is_cached(compute()) == [True, False]
+    assert list((tmp_path / "profiles" / "case").iterdir())
+    assert "compile: hit" in said[0]
+    assert said[1].endswith("run: miss: dumps are written only while it is made")
+    (tmp_path / "file").write_text("")
+    builder.dumps = Dumps(ir_dir=str(tmp_path / "file"))
+    with pytest.raises(InfrastructureError, match="cannot be made"):
+        compute()
 
 
 def test_a_target_that_cannot_be_asked_raises_for_each_that_asks(builder: ArtifactBuilder) -> None:
@@ -166,16 +168,14 @@ def count_used(builder: ArtifactBuilder) -> int:
     return sum(entry.in_use for entry in builder.store.load_entries())
 
 
-def test_what_is_borrowed_may_be_evicted_afterwards(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
-    with builder.borrowing():
+def test_what_is_borrowed_may_be_evicted_afterwards_and_what_is_kept_stays(
+    builder: ArtifactBuilder, compute: Callable[..., Work]
+) -> None:
+    with suppress(ZeroDivisionError), builder.borrowing():
         compute()
         assert count_used(builder) == 2
+        raise ZeroDivisionError
     assert count_used(builder) == 0
-    compute()
-    assert count_used(builder) == 2
-
-
-def test_what_is_kept_stays_inside_of_borrowing(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     with builder.borrowing():
         with builder.keeping():
             compute()
@@ -184,70 +184,12 @@ def test_what_is_kept_stays_inside_of_borrowing(builder: ArtifactBuilder, comput
     assert count_used(builder) == 2
 
 
-def test_an_error_lets_go_as_well(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
-    def fail() -> None:
-        with builder.borrowing():
-            compute()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert count_used(builder) == 0
-
-
 def test_the_size_limit_holds_over_many_cases(tmp_path: Path, compute: Callable[..., Work]) -> None:
     with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as builder:
         for number in range(8):
             with builder.borrowing():
                 compute(float(number))
         assert sum(entry.size_bytes for entry in builder.store.load_entries()) < 12_000
-
-
-# ---------------------------------------------------------------- what was done when
-
-
-def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
-    builder: ArtifactBuilder, compute: Callable[..., Work]
-) -> None:
-    compute()
-    assert [(each.track, each.name) for each in builder.slices] == [
-        (("ort", "compile"), "case"),
-        (("ort", "run"), "case"),
-    ]
-    first, second = builder.slices
-    assert first.start_ns <= first.end_ns <= second.start_ns + 1_000_000_000
-    assert first.args["ending"] == "ok"
-    builder.slices.clear()
-    compute()
-    assert builder.slices == []
-
-
-# ---------------------------------------------------------------- reasons
-
-
-def test_with_recompute_it_reports_that_it_makes_everything_again(
-    builder: ArtifactBuilder, compute: Callable[..., Work]
-) -> None:
-    compute()
-    said: list[str] = []
-    builder.recompute, builder.explain_to = True, said.append
-    builder.begin_again()
-    compute()
-    compute()
-    compute(2.0)
-    reasons = [line.partition(": ")[2] for line in said]
-    assert reasons[:2] == ["miss: everything is made again"] * 2
-    assert reasons[2:5] == ["hit: made again just now"] * 3
-    assert reasons[5] == "miss: there is none"
-
-
-def test_a_folder_for_dumps_that_cannot_be_made(
-    builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]
-) -> None:
-    (tmp_path / "file").write_text("")
-    builder.dumps = Dumps(ir_dir=str(tmp_path / "file"))
-    with pytest.raises(InfrastructureError, match="cannot be made"):
-        compute()
 
 
 @pytest.mark.parametrize("damage", ["facts", "manifest", "file"])
@@ -267,10 +209,9 @@ def test_an_entry_that_cannot_be_read_is_made_again(
             for path in (manifest.parent / "files").rglob("*.*"):
                 path.write_bytes(b"broken")
     work = compute()
-    assert [step.cached for step in work.steps] == [False, False]
+    assert is_cached(work) == [False, False]
     assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
-    later = compute()
-    assert [step.cached for step in later.steps] == [True, True]
+    assert is_cached(compute()) == [True, True]
 
 
 # ---------------------------------------------------------------- external data
@@ -345,12 +286,3 @@ def test_a_target_that_dumps_nothing_is_named_once(chain: Path, tmp_path: Path, 
         for case in ("one", "two"):
             assert builder.build(target, Step.COMPILE, product(chain), case).is_ok
     assert builder.notes == [f"--debug-ir: sim wrote no intermediate representation{why}"]
-
-
-def test_a_dump_is_a_reason_too(builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]) -> None:
-    compute()
-    said: list[str] = []
-    builder.explain_to, builder.dumps = said.append, Dumps(run_profile_dir=str(tmp_path / "profiles"))
-    compute()
-    assert "compile: hit" in said[0]
-    assert said[1].endswith("run: miss: dumps are written only while it is made")

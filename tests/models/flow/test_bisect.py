@@ -26,7 +26,7 @@ from assay.models.values.model import InputChoice, ModelReport, StepEnding, Targ
 from assay.values.verdict import VerdictKind
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
-FUSING = Target("fusing", "picky_backend:Fusing")
+FUSING, EXPOSED = (Target(name.lower(), f"picky_backend:{name}") for name in ("Fusing", "Exposed"))
 
 
 Bisect = Callable[..., ModelReport]
@@ -44,32 +44,46 @@ def labels(report: ModelReport) -> list[str]:
     return [case.layer.label if case.layer else "full" for case in report.cases]
 
 
-# ---------------------------------------------------------------- numbers that part
+# ---------------------------------------------------------------- a chain of three layers
 
 
 def test_a_right_target_costs_two_compilations(
     chain: Path, tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
     report = bisect(chain, UNOPTIMIZED)
-    assert report.verdict.kind is VerdictKind.PASS
-    assert report.first_wrong is None
+    assert (report.verdict.kind, report.first_wrong) == (VerdictKind.PASS, None)
     assert labels(report) == ["full"]
     compiled = [each.name for each in builder.slices if each.track == ("ort:unoptimized", "compile")]
     assert compiled == ["chain_marked", "chain_full_model"]
     assert not (tmp_path / "keep").exists()
 
 
-@pytest.mark.parametrize(("at", "label"), [("product", "MatMul_0"), ("sum", "Add_1"), ("y", "Relu_2")])
-def test_the_layer_is_named_and_confirmed_by_itself(at: str, label: str, chain: Path, bisect: Bisect) -> None:
-    report = bisect(chain, faulty("scaled", at))
-    assert report.first_wrong == f"chain_layer_{label}"
-    assert report.confirmed
-    assert labels(report) == [label]
-    assert report.verdict.kind is VerdictKind.FAIL
-    (case,) = report.cases
-    assert case.local
-    assert case.accumulated
-    assert case.diffs
+@pytest.mark.parametrize(
+    ("target", "first", "confirmed", "kind", "shown", "said"),
+    [
+        (faulty("scaled", "product"), "MatMul_0", True, "FAIL", ["MatMul_0"], ""),
+        (faulty("scaled", "y"), "Relu_2", True, "FAIL", ["Relu_2"], ""),
+        # MatMul by itself is refused for a reason of its own, which the model never meets
+        (picky(refuses="Relu", refuses_alone="MatMul"), "Relu_2", True, "ERROR", ["Relu_2", "full"], ""),
+        (picky(refuses="Add", wordy=True), "Add_1", True, "ERROR", ["Add_1", "full"], ""),
+        (picky(refuses_among="Add"), "Add_1", False, "ERROR", ["Add_1", "full"], "with its neighbours"),
+        (FUSING, "Relu_2", False, "FAIL", ["Relu_2", "full"], "the outputs hide the fault"),
+        # the unmarked model confirms nothing: neither a pass in silence nor a failure of the model
+        (EXPOSED, "Add_1", False, "INCONCLUSIVE", ["Add_1", "full"], "without intermediate outputs the model is correct"),
+    ],
+)  # fmt: skip
+def test_the_first_wrong_layer_of_a_chain(
+    chain: Path, bisect: Bisect, target: Target, first: str, confirmed: bool, kind: str, shown: list[str], said: str
+) -> None:
+    report = bisect(chain, target)
+    assert (report.verdict.kind, report.first_wrong, report.confirmed) == (kind, f"chain_layer_{first}", confirmed)
+    assert labels(report) == shown
+    assert any(said in text for text in (*report.notes, *(each.message for each in report.findings), ""))
+    if kind == "FAIL" and confirmed:
+        (case,) = report.cases
+        assert case.local
+        assert case.accumulated
+        assert case.diffs
 
 
 def write_samples(folder: Path, *samples: tuple[int, float]) -> InputChoice:
@@ -142,41 +156,6 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
     assert len(tried) <= 3 + 4 + 1  # marked, whole, closed, four halves of sixteen, the layer alone
 
 
-def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, bisect: Bisect) -> None:
-    """MatMul by itself is refused for a reason of its own, which the model never meets."""
-    target = picky(refuses="Relu", refuses_alone="MatMul")
-    report = bisect(chain, target)
-    assert report.first_wrong == "chain_layer_Relu_2"
-
-
-def test_a_failure_with_changing_messages_is_found(chain: Path, bisect: Bisect) -> None:
-    report = bisect(chain, picky(refuses="Add", wordy=True))
-    assert report.first_wrong == "chain_layer_Add_1"
-
-
-def test_a_failure_that_only_company_shows(chain: Path, bisect: Bisect) -> None:
-    report = bisect(chain, picky(refuses_among="Add"))
-    assert report.first_wrong == "chain_layer_Add_1"
-    assert report.cases[0].verdict.kind is VerdictKind.PASS
-    assert any("with its neighbours" in finding.message for finding in report.findings)
-    assert report.verdict.kind is VerdictKind.ERROR
-
-
-def test_a_crash_is_found_like_any_other_failure(chain: Path, bisect: Bisect) -> None:
-    report = bisect(chain, picky(abort="Relu"))
-    assert report.first_wrong == "chain_layer_Relu_2"
-    assert report.cases[0].outcome == "compile crash"
-
-
-def test_a_fault_that_laying_open_hides_is_found_in_beginnings(chain: Path, bisect: Bisect) -> None:
-    report = bisect(chain, FUSING)
-    assert report.first_wrong == "chain_layer_Relu_2"
-    assert report.verdict.kind is VerdictKind.FAIL
-    assert report.confirmed is False
-    assert any("the outputs hide the fault" in note for note in report.notes)
-    assert any("with its neighbours" in finding.message for finding in report.findings)
-
-
 def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, bisect: Bisect) -> None:
     """The second input is read behind the layer that is refused."""
     nodes = [
@@ -187,18 +166,6 @@ def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, 
     model = write_model(tmp_path / "two.onnx", nodes, {"a": [4], "b": [4]}, {"y": [4]})
     report = bisect(model, picky(refuses="Tanh"))
     assert report.first_wrong == "two_layer_Tanh_1"
-
-
-# ---------------------------------------------------------------- references that disagree
-
-
-def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, bisect: Bisect) -> None:
-    """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
-    report = bisect(chain, Target("exposed", "picky_backend:Exposed"))
-    assert report.first_wrong == "chain_layer_Add_1"
-    assert report.confirmed is False
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert any("without intermediate outputs the model is correct" in each.message for each in report.findings)
 
 
 def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, bisect: Bisect) -> None:
@@ -264,8 +231,10 @@ def write_shaped(path: Path) -> Path:
     return write_model(path, nodes, {"x": [2, 4]}, {"y": [2, 3]}, weights)
 
 
-@pytest.mark.parametrize("kind", ["cropped", "extra-axis"])
-@pytest.mark.parametrize(("at", "label"), [("r", "Relu_0"), ("n", "Neg_1"), ("product", "MatMul_2")])
+@pytest.mark.parametrize(
+    ("kind", "at", "label"),
+    [("cropped", "r", "Relu_0"), ("extra-axis", "n", "Neg_1"), ("cropped", "product", "MatMul_2")],
+)
 def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
     kind: str, at: str, label: str, tmp_path: Path, bisect: Bisect
 ) -> None:

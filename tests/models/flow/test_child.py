@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,9 +19,9 @@ from assay.models.child import build_numbers, build_points, main, write_metrics,
 from assay.models.records import load_report
 from assay.models.report.summary import find_fresh
 from assay.models.trace import Slice
-from assay.models.values.model import CaseReport, InputChoice, ModelRequest, Step, StepEnding, StepOutcome, Target
+from assay.models.values.model import InputChoice, ModelRequest, Step, StepEnding, StepOutcome, Target
 from assay.values.plain import build_plain
-from assay.values.verdict import Verdict, VerdictKind
+from assay.values.verdict import VerdictKind
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 
@@ -101,6 +100,7 @@ def test_a_check_leaves_its_report_figures_and_trace(
     assert "ort / run,chain_activations," in trace
 
 
+@pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("goal", ["bisect", "reduce"])
 def test_the_exit_code_is_the_report_s_and_paths_move_with_it(chain: Path, tmp_path: Path, goal: Any) -> None:
     assert call(ask(chain, tmp_path, faulty("scaled", "sum"), goal=goal), tmp_path / "run") == 1
@@ -142,73 +142,46 @@ def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path)
 # ---------------------------------------------------------------- a violent end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_worker_outlives_its_parent(
-    number: int, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_made_again(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARK", str(tmp_path))
     (tmp_path / "run").mkdir()
-    request = ask(chain, tmp_path, picky(hang="Add", says=str(tmp_path / "hangs")))
-    argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
-    process = subprocess.Popen(argv)
-    until((tmp_path / "hangs").exists, "the worker hangs")
-    assert len(find_marked(f"MARK={tmp_path}")) >= 3
-    process.send_signal(number)
-    process.wait(60)
-    until(lambda: not find_marked(f"MARK={tmp_path}"), "all workers are gone")
-    assert not (tmp_path / "run" / "model.json").exists()
-
-
-def test_what_was_made_before_a_kill_is_not_made_again(
-    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "run").mkdir()
     request = ask(chain, tmp_path, picky(hang="Relu", says=str(tmp_path / "hangs")), only=("MatMul_0", "Relu_2"))
     argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
-    process = subprocess.Popen(argv)
-    until((tmp_path / "hangs").exists, "the worker hangs")
-    process.kill()
-    process.wait(60)
-    again = ask(chain, tmp_path, ORT, only=("MatMul_0",))
-    assert call(again, tmp_path / "run") == 0
+    with subprocess.Popen(argv) as process:
+        until((tmp_path / "hangs").exists, "the worker hangs")
+        assert len(find_marked(f"MARK={tmp_path}")) >= 3
+        process.kill()
+    until(lambda: not find_marked(f"MARK={tmp_path}"), "all workers are gone")
+    assert not (tmp_path / "run" / "model.json").exists()
+    assert call(ask(chain, tmp_path, ORT, only=("MatMul_0",)), tmp_path / "run") == 0
     assert "chain_activations" not in (tmp_path / "run" / "trace.csv").read_text()
 
 
 # ---------------------------------------------------------------- numbers and slices in files
 
 
-def test_times_that_were_remembered_are_no_figures() -> None:
-    whole = made.whole()
+def test_times_are_those_that_were_measured_now() -> None:
+    """Of each timed execution, the shortest counts; not of a step that failed, was remembered, or only copies."""
+    whole, case, failed = made.whole(), made.good(0), made.failed(0)
     assert all(step.cached for step in whole.steps)
-    assert build_numbers(whole) == {"local_error": 3e-7}
-    assert find_fresh(whole, Step.RUN) == ()
-
-
-def test_times_of_a_step_that_failed_are_no_figures() -> None:
-    case = made.failed(0)
-    assert find_fresh(case, Step.COMPILE) == ()
-    assert find_fresh(case, Step.IMPORT) == (0.25,)
-    assert build_numbers(case) == {"import_s": 0.25}
-
-
-def test_every_execution_is_a_sample_and_the_shortest_counts() -> None:
-    case = made.good(0)
+    assert (find_fresh(whole, Step.RUN), build_numbers(whole)) == ((), {"local_error": 3e-7})
     assert find_fresh(case, Step.RUN) == (0.002, 0.0015)
     numbers = build_numbers(case)
-    assert numbers["run_s"] == 0.0015
-    assert numbers["compile_s"] == 1.234
-    assert numbers["accumulated_error"] == 2e-7
+    assert (numbers["run_s"], numbers["compile_s"], numbers["accumulated_error"]) == (0.0015, 1.234, 2e-7)
+    assert (find_fresh(failed, Step.COMPILE), find_fresh(failed, Step.IMPORT)) == ((), (0.25,))
+    assert build_numbers(failed) == {"import_s": 0.25}
+    copy = StepOutcome(Step.COMPILE, StepEnding.OK, elapsed_s=0.3, command="cp m.onnx")
+    assert "compile_s" not in build_numbers(replace(case, steps=(copy,)))
+    assert "compile_s" in build_numbers(replace(case, steps=(replace(copy, command="npu-compile m.onnx"),)))
 
 
-def test_points_stand_at_the_layers_number() -> None:
+def test_points_stand_at_the_layers_number_and_have_what_json_knows(tmp_path: Path) -> None:
     points = list(build_points(made.report(made.good(4), made.whole())))
-    assert points[0]["step"] == 4
-    assert points[0]["run_s"] == 0.0015
+    assert (points[0]["step"], points[0]["run_s"]) == (4, 0.0015)
     assert "step" not in points[1]
     assert points[1]["full.local_error"] == 3e-7
-
-
-def test_what_json_does_not_know_is_left_out(tmp_path: Path) -> None:
     broken = replace(made.good(0), local=(made.comparison("y", math.inf, VerdictKind.FAIL, misplaced=1),))
     write_metrics(str(tmp_path), made.report(broken))
     (line,) = (tmp_path / "metrics" / "model.jsonl").read_text().splitlines()
@@ -227,11 +200,3 @@ def test_a_trace_in_three_forms(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "trace.csv").read_text().splitlines()))
     assert [(row["track"], row["duration_ns"]) for row in rows] == [("iree / compile", "30"), ("ort / run", "10")]
     assert b"m_layer_Conv_0" in (tmp_path / "trace.pb").read_bytes()
-
-
-def test_a_copy_is_no_compilation() -> None:
-    """A target without a compiler: the time that handing the model on takes is no figure."""
-    steps = (StepOutcome(Step.COMPILE, StepEnding.OK, elapsed_s=0.3, command="cp m.onnx"),)
-    case = CaseReport("m_full_model", "cmd", Verdict.of((), 1), None, steps)
-    assert "compile_s" not in build_numbers(case)
-    assert "compile_s" in build_numbers(replace(case, steps=(replace(steps[0], command="npu-compile m.onnx"),)))

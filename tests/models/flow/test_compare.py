@@ -36,9 +36,14 @@ def compare(shared: ArtifactBuilder, tmp_path: Path) -> Compare:
     return call
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> Path:
-    return write_float(tmp_path / "net.onnx")
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_float(tmp_path_factory.mktemp("net") / "net.onnx")
+
+
+@pytest.fixture(scope="module")
+def int8(net: Path) -> Path:
+    return quantise(net, net.with_name("int8.onnx"))
 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
@@ -75,10 +80,9 @@ def _one_more(array: Any) -> Any:
     ],
 )
 def test_the_layer_of_a_planted_fault_is_named(
-    compare: Compare, net: Path, tmp_path: Path, tensor: str, change: Any, layer: str
+    compare: Compare, net: Path, int8: Path, tmp_path: Path, tensor: str, change: Any, layer: str
 ) -> None:
-    made = quantise(net, tmp_path / "int8.onnx")
-    faulty = plant(made, tmp_path / "faulty.onnx", tensor, change)
+    faulty = plant(int8, tmp_path / "faulty.onnx", tensor, change)
     report, found = compare(net, faulty), compare(net, faulty, goal="bisect")
     assert report.verdict.kind is found.verdict.kind is VerdictKind.FAIL
     first = next(case for case in report.cases if case.name == report.first_wrong)
@@ -86,11 +90,6 @@ def test_the_layer_of_a_planted_fault_is_named(
     assert (found.first_wrong, found.coverage) == (report.first_wrong, report.coverage)
     assert len(found.cases) < len(report.cases)
     assert found.cases[0].matched.startswith("name")
-
-
-def test_a_bisection_of_a_model_that_is_right_has_nothing_to_name(compare: Compare, net: Path, tmp_path: Path) -> None:
-    found = compare(net, quantise(net, tmp_path / "int8.onnx"), goal="bisect")
-    assert (found.verdict.kind, found.first_wrong) == (VerdictKind.PASS, None)
 
 
 def test_a_second_model_that_cannot_be_computed_is_bisected_by_its_beginnings(
@@ -107,9 +106,9 @@ def test_a_second_model_that_cannot_be_computed_is_bisected_by_its_beginnings(
 
 
 def test_integers_that_are_read_with_another_zero_point_than_they_are_written_with_are_named(
-    compare: Compare, net: Path, tmp_path: Path
+    compare: Compare, net: Path, int8: Path, tmp_path: Path
 ) -> None:
-    made = onnx.load(quantise(net, tmp_path / "int8.onnx"))
+    made = onnx.load(int8)
     node = next(node for node in made.graph.node if node.output[0] == "less_DequantizeLinear_Output")
     zero = next(each for each in made.graph.initializer if each.name == node.input[2])
     array = _one_more(onnx.numpy_helper.to_array(zero))
@@ -154,13 +153,11 @@ def test_few_pairs_prove_nothing(compare: Compare, tmp_path: Path) -> None:
     assert "only 1 layer of 5 could be paired" in describe_outcome(report)
 
 
-def test_a_tolerance_that_is_given_holds_instead_of_what_was_measured(
-    compare: Compare, net: Path, tmp_path: Path
-) -> None:
-    made = quantise(net, tmp_path / "int8.onnx")
-    strict = compare(net, made, tolerances=Tolerances(Tolerance(rel=1e-6)))
-    assert strict.verdict.kind is VerdictKind.FAIL
-    assert compare(net, made, tolerances=Tolerances(Tolerance(rel=0.5))).verdict.kind is VerdictKind.PASS
+def test_a_tolerance_that_is_given_holds_instead_of_what_was_measured(compare: Compare, net: Path, int8: Path) -> None:
+    for rel, kind in ((1e-6, VerdictKind.FAIL), (0.5, VerdictKind.PASS)):
+        assert compare(net, int8, tolerances=Tolerances(Tolerance(rel=rel))).verdict.kind is kind
+    found = compare(net, int8, goal="bisect")
+    assert (found.verdict.kind, found.first_wrong) == (VerdictKind.PASS, None)
 
 
 def test_what_cannot_be_compared_is_refused(compare: Compare, net: Path, tmp_path: Path) -> None:

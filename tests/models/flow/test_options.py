@@ -64,27 +64,18 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"model": ".", "target": "ort"}, "is a folder"),
         ({}, "which target?"),
         ({"target": "irre"}, "did you mean 'iree'"),
-        ({"target": "iree:metal"}, "no variant 'metal'"),
         ({"target": "ort", "reference": "orrt"}, "did you mean 'ort'"),
         ({"target": "ort", "vote": "openvin"}, "did you mean 'openvino'"),
         ({"target": "ort", "ranges": ("x=1",)}, "--range x=1 is not a range"),
         ({"target": "ort", "ranges": ("x=2:1",)}, "is not a range"),
-        ({"target": "ort", "ranges": ("=1:2",)}, "is not a range"),
         ({"target": "ort", "ranges": ("x=a:b",)}, "is not a range"),
-        ({"target": "ort", "ranges": ("x=nan:1",)}, "is not a range"),
         ({"target": "ort", "dims": ("batch",)}, "--dim batch is not a size"),
         ({"target": "ort", "dims": ("batch=-1",)}, "is not a size"),
-        ({"target": "ort", "dims": ("x=1,,2",)}, "is not a size"),
         ({"target": "ort", "inputs": ("nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": ("x=nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": (".",), "function": "m:f"}, "not from both"),
         ({"target": "ort", "tolerances": ("rel",)}, "'rel' has no bound"),
-        ({"target": "ort", "tolerances": ("rel=x",)}, "rel must be a number"),
         ({"target": "ort", "tolerances": ("rell=1",)}, "did you mean 'rel'"),
-        ({"target": "ort", "tolerances": ("rel=-1",)}, "not negative"),
-        ({"target": "ort", "tolerances": ("rel=nan",)}, "rel must be a number"),
-        ({"target": "ort", "tolerances": ("int_share=2",)}, "cannot be more than 1"),
-        ({"target": "ort", "groups": ("Conv",)}, "at least two operators"),
         ({"target": "ort", "groups": ("Conv,",)}, "at least two operators"),
         ({"target": "ort", "memory": "big"}, "--memory big is not a size"),
         ({"target": "ort", "tolerances": ("Cnov:rel=1",)}, "did you mean 'Conv'"),
@@ -99,12 +90,9 @@ def test_what_cannot_be_meant_is_reported_before_anything_runs(model: str, flags
     assert caught.value.exit_code == 2
 
 
-def test_quotes_that_are_not_closed() -> None:
+def test_quotes_that_are_not_closed_and_wrong_settings_are_named(model: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--compiler-options"):
         split_words("'-O0", "--compiler-options")
-
-
-def test_wrong_settings_are_named(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text("[models]\ntolerance = {rell = 1}\n")
     with pytest.raises(UsageError, match=r"models\.tolerance"):
         build_request(ModelFlags(model, target="ort"), "check")
@@ -192,28 +180,14 @@ def test_a_pasted_command_has_nothing_of_other_models(model: str, tmp_path: Path
     assert parse_back(model, render_flags(request.manner)).tolerances.choose("y", "Relu") == Tolerance(ulp=3)
 
 
-def test_samples_next_to_files_are_asked_for(model: str, tmp_path: Path) -> None:
-    (tmp_path / "x.npy").write_bytes(b"")
-    assert build_request(ModelFlags(model, target="ort", samples=2, inputs=("x.npy",)), "check").inputs.most == 2
-    assert build_request(ModelFlags(model, target="ort", inputs=("x.npy",)), "check").inputs.most is None
-    assert build_request(ModelFlags(model, target="ort", samples=2), "check").inputs.most is None
-
-
-def test_flags_for_the_tools_are_added_to_the_target_s_own(model: str, tmp_path: Path) -> None:
+def test_flags_for_the_tools_limits_and_places(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text('[targets.fast]\nlike = "iree"\ncompile_flags = "-O3"\n')
-    request = build_request(ModelFlags(model, target="fast", compile_flags=("-g",), run_flags=("--x",)), "check")
-    assert request.target.compile_flags == ("-O3", "-g")
-    assert request.target.run_flags == ("--x",)
-
-
-def test_limits_and_places(model: str, tmp_path: Path) -> None:
-    flags = ModelFlags(model, target="ort", compile_timeout_s=5.0, memory="2GiB", ir_dir="ir", output="small.onnx")
+    tools: dict[str, Any] = {"target": "fast", "compile_flags": ("-g",), "run_flags": ("--x",)}
+    flags = ModelFlags(model, **tools, compile_timeout_s=5.0, memory="2GiB", ir_dir="ir", output="small.onnx")
     request = build_request(flags, "reduce")
-    assert request.limits.compile_s == 5.0
-    assert request.limits.run_s == 240.0
-    assert request.limits.memory_bytes == 2 * 1024**3
-    assert request.ir_dir == str(tmp_path / "ir")
-    assert request.output == str(tmp_path / "small.onnx")
+    assert (request.target.compile_flags, request.target.run_flags) == (("-O3", "-g"), ("--x",)), "after its own"
+    assert (request.limits.compile_s, request.limits.run_s, request.limits.memory_bytes) == (5.0, 240.0, 2 * 1024**3)
+    assert (request.ir_dir, request.output) == (str(tmp_path / "ir"), str(tmp_path / "small.onnx"))
 
 
 def test_a_setting_that_lets_the_target_vote_is_noted(model: str, tmp_path: Path) -> None:
@@ -240,13 +214,14 @@ def test_texts() -> None:
     assert choose_groups(["Conv, Relu", "A,B,C"]) == (("Conv", "Relu"), ("A", "B", "C"))
 
 
-def test_an_input_by_name_keeps_its_name(model: str, tmp_path: Path) -> None:
-    (tmp_path / "a.npy").write_bytes(b"")
-    (tmp_path / "odd=name.npy").write_bytes(b"")
-    request = build_request(ModelFlags(model, target="ort", inputs=("x=a.npy",)), "check")
-    assert request.inputs.files == (f"x={tmp_path}/a.npy",)
-    request = build_request(ModelFlags(model, target="ort", inputs=("odd=name.npy",)), "check")
-    assert request.inputs.files == (f"{tmp_path}/odd=name.npy",)
+def test_inputs_from_files(model: str, tmp_path: Path) -> None:
+    for name in ("a.npy", "odd=name.npy"):
+        (tmp_path / name).write_bytes(b"")
+    named = build_request(ModelFlags(model, target="ort", inputs=("x=a.npy",)), "check").inputs
+    assert (named.files, named.most) == ((f"x={tmp_path}/a.npy",), None)
+    whole = build_request(ModelFlags(model, target="ort", samples=2, inputs=("odd=name.npy",)), "check").inputs
+    assert (whole.files, whole.most) == ((f"{tmp_path}/odd=name.npy",), 2)
+    assert build_request(ModelFlags(model, target="ort", samples=2), "check").inputs.most is None
 
 
 # ---------------------------------------------------------------- and back
@@ -274,12 +249,6 @@ def test_a_pasted_command_asks_for_the_same(model: str, tmp_path: Path) -> None:
     again = parse_back(model, render_flags((*request.manner, *request.origin)), "bisect")
     assert again == request
     assert again.target.compile_flags == ("-O3", "-D", "a b")
-
-
-def test_flags_that_were_not_given_are_not_repeated(model: str) -> None:
-    request = build_request(ModelFlags(model, target="ort:unoptimized"), "check")
-    assert render_flags(request.manner) == "--reference ort --target ort:unoptimized"
-    assert request.origin == ()
 
 
 def test_bounds_of_the_model_s_own_table_are_repeated(model: str, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.example_models import hide_library, picky, request_for, until, write_chain
+from tests.example_models import picky, request_for, until, write_chain
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import TimingsWatch, build_result, load_executions
@@ -23,7 +24,6 @@ from assay.launch.prepared import Report
 from assay.launch.sweep import RunHooks
 from assay.models.flow.run import (
     Finished,
-    _find_error,
     build_spec,
     build_timings,
     conclude,
@@ -36,6 +36,7 @@ from assay.models.values.flags import RunFlags
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target, render_flags
 from assay.record.run_directory import load_record
 from assay.values.plain import build_plain
+from assay.values.state import State
 from assay.values.verdict import VerdictKind
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
@@ -57,39 +58,37 @@ def go(request: ModelRequest, **choice: Any) -> Finished:
 # ---------------------------------------------------------------- errors of the run are errors of the call
 
 
-def test_what_the_run_cannot_do_is_raised_here_with_its_hint_and_exit_code(
-    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hide_library("openvino", tmp_path, monkeypatch)
-    with pytest.raises(AssayError) as caught:
-        go(ask(chain, tmp_path, Target("openvino", "openvino")))
-    assert caught.value.hint == "install it: pip install 'assay[openvino]'"
-    assert caught.value.exit_code == 2
+def end_with(run_dir: Path, state: State, reason: str = "") -> Any:
+    """What the launch of one run returns."""
+    entry = SimpleNamespace(dir=str(run_dir), state=state, outcome=SimpleNamespace(reason=reason))
+    return SimpleNamespace(entries=[entry], problem=None, interrupted=None, notes=[])
 
 
-def test_a_time_limit_of_the_whole_is_an_error_without_a_report(chain: Path, tmp_path: Path) -> None:
-    with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
-        go(ask(chain, tmp_path, picky(hang="Add")), timeout=1.0)
-    assert caught.value.exit_code == 1
+def test_what_the_run_could_not_do_is_raised_with_its_hint_and_exit_code(tmp_path: Path) -> None:
+    error = {"message": "it needs more", "hint": "install it: pip install 'assay[openvino]'", "exit_code": 2}
+    (tmp_path / "error.json").write_text(json.dumps(error))
+    with pytest.raises(AssayError, match="it needs more") as caught:
+        conclude(end_with(tmp_path, State.FAILED))
+    assert (caught.value.hint, caught.value.exit_code) == (error["hint"], 2)
+
+
+def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "model.log").write_text("the last thing\n")
+    with pytest.raises(InfrastructureError) as caught:
+        conclude(end_with(tmp_path, State.FAILED, "killed by SIGKILL"))
+    assert caught.value.render() == "the check ended without a report: killed by SIGKILL\n  the last thing"
+    (tmp_path / "error.json").write_text("{damaged")
+    with pytest.raises(InfrastructureError, match="without a report: beyond its time limit") as caught:
+        conclude(end_with(tmp_path, State.TIMEOUT, "beyond its time limit"))
+    assert caught.value.exit_code == 1, "the user's own limit"
+    with pytest.raises(InfrastructureError, match="not started"):
+        conclude(Report((), ()))
 
 
 def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AssayError):
         go(ask(chain, tmp_path), root=str(tmp_path / "file" / "runs"))
-
-
-def test_nothing_started_is_an_error() -> None:
-    with pytest.raises(InfrastructureError, match="not started"):
-        conclude(Report((), ()))
-
-
-def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    (tmp_path / "model.log").write_text("the last thing\n")
-    error = _find_error(str(tmp_path), "killed by SIGKILL")
-    assert error.render() == "the check ended without a report: killed by SIGKILL\n  the last thing"
-    (tmp_path / "error.json").write_text("{damaged")
-    assert "without a report" in _find_error(str(tmp_path), "").message
 
 
 # ---------------------------------------------------------------- on a farm
@@ -114,9 +113,9 @@ def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path,
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, ModelRequest]:
-    """A whole check, with repeats and a label; `runs` is its root."""
+    """A whole check of a model whose name a shell would take apart, with repeats and a label; `runs` is its root."""
     folder = tmp_path_factory.mktemp("checked")
-    request = ask(write_chain(folder / "chain.onnx"), folder, repeats=3)
+    request = ask(write_chain(folder / 'it\'s "a" $HOME `x` \\ 名.onnx'), folder, repeats=3)
     return go(request, label="nightly", root=str(folder / "runs")), request
 
 
@@ -148,20 +147,16 @@ def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -
     assert one.id != two.id
 
 
-def test_a_request_of_any_letters_gets_through_the_shell(tmp_path: Path, chain: Path) -> None:
-    """job.sh is all there is to it: it can be repeated by hand. The times of some cases are not a whole measurement."""
-    odd = tmp_path / 'it\'s "a" $HOME `x` \\ 名.onnx'
-    odd.write_bytes(chain.read_bytes())
-    finished = go(ask(odd, tmp_path, only=("Add_1",)))
-    assert finished.report is not None
-    assert finished.report.model == str(odd)
-    assert finished.report.verdict.kind is VerdictKind.PASS
-    assert not (tmp_path / "runs" / "bench").exists()
-    report = Path(finished.run_dir) / "model.json"
+def test_the_script_of_a_run_repeats_it(checked: tuple[Finished, ModelRequest]) -> None:
+    """job.sh is all there is to it. The store has everything: nothing is measured."""
+    report = Path(checked[0].run_dir) / "model.json"
     report.unlink()
-    done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
+    done = subprocess.run(["bash", str(report.with_name("job.sh"))], check=False, capture_output=True)
     assert done.returncode == 0
-    assert json.loads(report.read_text())["cases"][0]["name"].endswith("_layer_Add_1")
+    again = load_report(checked[0].run_dir)
+    assert again is not None
+    assert (again.model, again.verdict.kind) == (checked[1].model, VerdictKind.PASS)
+    assert not is_whole(checked[1], again)
 
 
 # ---------------------------------------------------------------- the history
@@ -169,7 +164,7 @@ def test_a_request_of_any_letters_gets_through_the_shell(tmp_path: Path, chain: 
 
 def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(checked: tuple[Finished, ModelRequest]) -> None:
     root = str(Path(checked[0].run_dir).parents[1])
-    (execution,) = load_executions(StudyLocation(root, "bench"), "chain.ort_unoptimized")
+    (execution,) = load_executions(StudyLocation(root, "bench"))
     assert set(execution.result.numbers) == {
         *(f"{name}.{step}_s" for name in ("MatMul_0", "Add_1", "Relu_2", "full_model") for step in ("compile", "run")),
         "wall_time",
@@ -182,12 +177,7 @@ def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(checked: tu
     assert execution.started_at < execution.ended_at
 
 
-def test_times_from_the_cache_are_not_in_the_history(checked: tuple[Finished, ModelRequest], tmp_path: Path) -> None:
-    """Which checks count is decided by `is_whole`."""
-    assert go(checked[1], root=str(tmp_path / "runs")).report is not None
-    assert not (tmp_path / "runs" / "bench").exists()
-
-
+@pytest.mark.usefixtures("lent")
 def test_what_the_history_lacks_is_a_note_and_changes_no_verdict(chain: Path, tmp_path: Path) -> None:
     code = tmp_path / "code"
     subprocess.run(["git", "init", "-q", code], check=True)
@@ -227,6 +217,7 @@ def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, cha
     assert finished.report is not None
     assert finished.report.verdict.kind is VerdictKind.PASS
     assert finished.report.origin == render_flags(request.origin)
+    assert not (tmp_path / "runs" / "bench").exists(), "some cases are not a whole measurement"
 
 
 def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path) -> None:
@@ -278,7 +269,8 @@ def test_what_a_killed_check_leaves_holds_no_slot_and_a_benchmark_waits_for_it(
     chain: Path, tmp_path: Path, slots: Path
 ) -> None:
     mark, end = tmp_path / "hangs", tmp_path / "end"
-    request = ask(chain, tmp_path, picky(hang="Add", says=str(mark), until=str(end)))
+    target = picky(hang="Add", says=str(mark), until=str(end))
+    request = ask(chain, tmp_path, target, only=("Add_1", "Relu_2"))
     code = f"""
 import json
 from assay.models.flow.run import run_model
@@ -300,7 +292,8 @@ run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))
     assert "_picky_check_" in benchmark.holders()[0].name
     end.touch()
     until(benchmark.try_enter, "the check has ended")
-    assert len(list((tmp_path / "runs" / "model").glob("*/model.json"))) == 1  # it went on to its end
+    (report,) = (tmp_path / "runs" / "model").glob("*/model.json")  # it went on to its end
+    assert [case["steps"][-1]["ending"] for case in json.loads(report.read_text())["cases"]] == ["ok"] * 2
     for each in (pool, benchmark):
         each.close()
 
@@ -332,9 +325,6 @@ def times_of(report: ModelReport) -> BenchResult:
     return build_result(**{name: facts[name] for name in ("method", "samples", "wall_time", "succeeded")})
 
 
-# ---------------------------------------------------------------- what gives none
-
-
 @pytest.mark.parametrize(
     ("request_", "report", "counts"),
     [
@@ -349,10 +339,7 @@ def test_only_a_whole_check_that_measured_counts(request_: ModelRequest, report:
     assert is_whole(request_, report) is counts
 
 
-# ---------------------------------------------------------------- what there is
-
-
-def test_every_case_and_step_is_a_metric() -> None:
+def test_every_case_and_step_that_is_right_is_a_metric() -> None:
     result = times_of(measured())
     assert result.numbers == {
         "Conv_0.compile_s": 2.0,
@@ -363,20 +350,12 @@ def test_every_case_and_step_is_a_metric() -> None:
     }
     assert result.samples == {"Conv_0.run_s": (0.004, 0.008), "full_model.run_s": (0.004, 0.008)}
     assert result.succeeded
-
-
-def test_cases_that_are_wrong_leave_theirs_out() -> None:
-    report = made.report(fresh(made.wrong(1)), fresh(made.good(2)), fresh(made.whole(0.4, VerdictKind.FAIL)))
-    result = times_of(report)
-    assert set(result.numbers) == {"Conv_2.compile_s", "Conv_2.run_s"}
-    assert result.wall_time == NOT_REPORTED
-    assert not result.succeeded
-
-
-def test_a_simulator_s_run_times_are_left_out() -> None:
-    result = times_of(measured(is_estimate=True))
-    assert set(result.numbers) == {"Conv_0.compile_s", "full_model.compile_s"}
-    assert result.wall_time == NOT_REPORTED
+    wrong = made.report(fresh(made.wrong(1)), fresh(made.good(2)), fresh(made.whole(0.4, VerdictKind.FAIL)))
+    assert set(times_of(wrong).numbers) == {"Conv_2.compile_s", "Conv_2.run_s"}
+    assert (times_of(wrong).wall_time, times_of(wrong).succeeded) == (NOT_REPORTED, False)
+    estimate = times_of(measured(is_estimate=True))
+    assert set(estimate.numbers) == {"Conv_0.compile_s", "full_model.compile_s"}
+    assert estimate.wall_time == NOT_REPORTED
 
 
 def test_the_method_has_no_letters_that_a_shell_minds() -> None:
@@ -384,16 +363,11 @@ def test_the_method_has_no_letters_that_a_shell_minds() -> None:
     assert name_method(report) == "model.my_model.ort_unoptimized"
 
 
-def test_another_tool_is_another_set_up(tmp_path: Path) -> None:
-    add(tmp_path, measured(number=1))
+def test_another_tool_is_another_set_up_and_the_same_run_counts_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        add(tmp_path, measured(number=1), "nightly")
     add(tmp_path, measured(number=2, tools={"iree-base-compiler": "3.14.0"}))
     one, two = load_executions(StudyLocation(str(tmp_path), "bench"))
     assert one.fingerprint != two.fingerprint
-
-
-def test_the_label_goes_along_and_the_same_run_counts_once(tmp_path: Path) -> None:
-    add(tmp_path, measured(), "nightly")
-    add(tmp_path, measured(), "nightly")
-    (execution,) = load_executions(StudyLocation(str(tmp_path), "bench"))
-    assert execution.label == "nightly"
-    assert execution.extra["run"].endswith("-000000")
+    assert one.label == "nightly"
+    assert one.extra["run"].endswith("-000001")

@@ -34,27 +34,28 @@ def fail(job: Job) -> StepOutcome:
     return StepOutcome(job.step, StepEnding.ERROR, f"{job.source}: no", command=command, stderr=f"at {job.source}:3:1")
 
 
-def test_without_a_place_nothing_is_kept(job: Job, tmp_path: Path) -> None:
-    assert keep_failure("", TARGET, job, fail(job)) == fail(job)
-    assert sorted(os.listdir(tmp_path)) == ["case.onnx", "inputs", "work"]
-
-
 def test_everything_that_the_command_names_is_there(job: Job, tmp_path: Path) -> None:
+    """With external data; empty folders are there for a command to write to."""
+    model = onnx.load(job.source)
+    onnx.save(model, job.source, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    os.makedirs(os.path.join(job.folder, "raw", "deep"))
     kept = keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
     place = tmp_path / "failure_dir" / "case" / "run-my_sim"
     assert kept.command == f"tool {place}/case.onnx --input={place}/inputs/0.npy -o {place}/made/half.bin"
     assert kept.message == f"{place}/case.onnx: no"
     assert kept.stderr == f"at {place}/case.onnx:3:1"
     assert (place / "case.onnx").read_bytes() == Path(job.source).read_bytes()
+    onnx.load(place / "case.onnx")  # raises where its data is missing
     assert (place / "inputs" / "0.npy").read_text() == "zero"
     assert (place / "made" / "half.bin").read_text() == "half"
+    assert (place / "made" / "raw" / "deep").is_dir()
 
 
-def test_external_data_goes_along(job: Job, tmp_path: Path) -> None:
-    model = onnx.load(job.source)
-    onnx.save(model, job.source, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
-    onnx.load(tmp_path / "failure_dir" / "case" / "run-my_sim" / "case.onnx")  # raises where it is missing
+def test_without_a_place_that_can_be_written_nothing_is_kept(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("", str(tmp_path / "file")):
+        assert keep_failure(place, TARGET, job, fail(job)) == fail(job)
+    assert sorted(os.listdir(tmp_path)) == ["case.onnx", "file", "inputs", "work"]
 
 
 def test_what_is_too_large_stays_where_it_is(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,23 +65,14 @@ def test_what_is_too_large_stays_where_it_is(job: Job, tmp_path: Path, monkeypat
     assert str(tmp_path / "failure_dir") in kept.command  # the small things are there
 
 
-def test_a_place_that_cannot_be_written_costs_the_copy_only(job: Job, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert keep_failure(str(tmp_path / "file"), TARGET, job, fail(job)) == fail(job)
-
-
-def test_a_second_failure_takes_the_place_of_the_first(job: Job, tmp_path: Path) -> None:
-    keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
+def test_targets_and_steps_have_folders_of_their_own_for_the_last_failure(job: Job, tmp_path: Path) -> None:
+    others = [(TARGET, job), (TARGET, replace(job, step=Step.COMPILE)), (picky(), job)]
+    for target, each in others:
+        keep_failure(str(tmp_path / "failure_dir"), target, each, fail(each))
     os.unlink(os.path.join(job.folder, "half.bin"))
     keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
-    assert list((tmp_path / "failure_dir" / "case" / "run-my_sim" / "made").iterdir()) == []
-
-
-def test_targets_and_steps_have_folders_of_their_own(job: Job, tmp_path: Path) -> None:
-    keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
-    keep_failure(str(tmp_path / "failure_dir"), TARGET, replace(job, step=Step.COMPILE), fail(job))
-    keep_failure(str(tmp_path / "failure_dir"), picky(), job, fail(job))
     assert sorted(os.listdir(tmp_path / "failure_dir" / "case")) == ["compile-my_sim", "run-my_sim", "run-picky"]
+    assert list((tmp_path / "failure_dir" / "case" / "run-my_sim" / "made").iterdir()) == []
 
 
 def test_a_new_path_is_quoted_where_it_has_to_be(job: Job, tmp_path: Path) -> None:
@@ -95,12 +87,6 @@ def test_a_new_path_is_quoted_where_it_has_to_be(job: Job, tmp_path: Path) -> No
     python = f"load('{job.source}')"
     kept = keep_failure(str(tmp_path / "my failure_dir"), TARGET, job, replace(outcome, command=python))
     assert kept.command == f"load('{place}/case.onnx')"
-
-
-def test_empty_folders_are_there_for_a_command_to_write_to(job: Job, tmp_path: Path) -> None:
-    os.makedirs(os.path.join(job.folder, "raw", "deep"))
-    keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))
-    assert (tmp_path / "failure_dir" / "case" / "run-my_sim" / "made" / "raw" / "deep").is_dir()
 
 
 def dump(folder, *names):
@@ -125,19 +111,16 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
         DumpFolders().choose(str(tmp_path / "file"), "case", "compile", "sha")
 
 
-def test_what_an_earlier_dump_wrote_goes(tmp_path):
-    dump(tmp_path, "1_a.txt", "2_b.txt", "passes/deep/3.txt")
-    dump(tmp_path, "1_a.txt")
-    assert left_in(tmp_path) == ["1_a.txt"]
-
-
-def test_files_of_others_stay(tmp_path):
+def test_what_an_earlier_dump_wrote_goes_and_files_of_others_stay(tmp_path):
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "notes.md").write_text("mine")
-    dump(tmp_path, "1_a.txt")
+    dump(tmp_path, "1_a.txt", "2_b.txt", "passes/deep/3.txt")
     (tmp_path / "case" / "later.md").write_text("mine too")
     dump(tmp_path, "2_b.txt")
     assert left_in(tmp_path) == ["2_b.txt", "later.md", "notes.md"]
+    dump(tmp_path)
+    assert left_in(tmp_path) == ["later.md", "notes.md"]
+    assert not (tmp_path / "case" / NOTE).exists()
 
 
 def test_a_note_leads_nowhere_outside(tmp_path):
@@ -169,9 +152,3 @@ def test_samples_have_folders_of_their_own(tmp_path):
     assert ends == ["", "/sample_2", "", "/sample_3"]
     assert folders.choose(str(tmp_path), "other", "run", "y") == str(tmp_path / "other")
     assert folders.choose(str(tmp_path), "case", "compile", "another") == str(tmp_path / "case"), "steps share it"
-
-
-def test_a_dump_of_nothing_leaves_nothing(tmp_path):
-    dump(tmp_path, "a")
-    dump(tmp_path)
-    assert list((tmp_path / "case").iterdir()) == []

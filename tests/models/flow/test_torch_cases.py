@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.conftest import LocalBuilder
 
 from assay.errors import InfrastructureError, UsageError
-from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
 from assay.models.store.artifacts import ArtifactStore
-from assay.models.values.model import WRONG, ModelReport, ModelRequest, StepOutcome, Target
-from assay.models.worker import Worker
+from assay.models.values.model import WRONG, InputChoice, ModelReport, ModelRequest, Target
 from assay.system.fast_dataclasses import replace
 
 NET = """
@@ -61,15 +60,6 @@ class Net(nn.Module):
         return {"hidden": x, "ids": ids}
 
 
-class Frozen(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Flatten()
-
-    def forward(self, x):
-        return self.inner(x)
-
-
 class Drawing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,15 +74,6 @@ class Noise(nn.Module):
         return nn.functional.dropout(x, 0.5)
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.step, self.counter = nn.Linear(8, 8), Counter()
-
-    def forward(self, x):
-        return self.counter(self.counter(self.step(x)))
-
-
 class Counter(nn.Module):
     count = 0
 
@@ -101,13 +82,9 @@ class Counter(nn.Module):
         return x * self.count
 
 
-class Deciding(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(8, 8)
-
+class Deciding(nn.Linear):
     def forward(self, x):
-        return self.a(x) if x.sum().item() > 0 else x
+        return super().forward(x) if x.sum().item() > 0 else x
 
 
 def build():
@@ -119,15 +96,20 @@ def drawing():
 
 
 def counting():
-    return Counting(), torch.randn(16, 8)
+    counter = Counter()
+    return nn.Sequential(nn.Linear(8, 8), counter, counter), torch.randn(16, 8)
+
+
+def small():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(16, 8)
 
 
 def deciding():
-    return Deciding(), torch.randn(16, 8)
+    return Deciding(8, 8), torch.randn(16, 8)
 
 
 def frozen():
-    return Frozen(), torch.arange(12).reshape(3, 4)
+    return nn.Sequential(nn.Flatten()), torch.arange(12).reshape(3, 4)
 
 
 def unfitting():
@@ -136,8 +118,7 @@ def unfitting():
 
 def unseeded():
     module = nn.Linear(4, 4)
-    with torch.no_grad():
-        module.weight.add_(id(module) % 1000 + next(TIMES))
+    nn.init.constant_(module.weight, next(TIMES))
     return module, torch.randn(4, 4)
 
 
@@ -185,9 +166,9 @@ class FusedMixer(nn.Module):
     def __init__(self, other):
         super().__init__()
         self.both = nn.Linear(32, 64)
-        with torch.no_grad():
-            self.both.weight.copy_(torch.cat([other.left.weight, other.right.weight]))
-            self.both.bias.copy_(torch.cat([other.left.bias, other.right.bias]))
+        for name in ("weight", "bias"):
+            parts = [getattr(each, name) for each in (other.left, other.right)]
+            setattr(self.both, name, nn.Parameter(torch.cat(parts).detach()))
 
     def forward(self, x):
         left, right = self.both(x).chunk(2, -1)
@@ -226,7 +207,7 @@ def build_lstm():
 
 
 def build_gru():
-    return nn.Sequential(nn.Linear(8, 8), nn.GRU(8, 24, 2, bidirectional=True)), torch.randn(60, 4, 8)
+    return nn.Sequential(nn.Linear(8, 8), nn.GRU(8, 16, 2, bidirectional=True)), torch.randn(20, 4, 8)
 
 
 def build_scan():
@@ -279,34 +260,10 @@ def build():
 """
 
 
-class InProcess:
-    """What a worker process is to the builder."""
-
-    _process = None  # there is none to end
-
-    def __init__(self, target: Target) -> None:
-        self.backend = build_backend(target)
-        self.steps, self._worker = self.backend.steps, Worker(-1)
-        self._worker._backend = self.backend
-
-    def identity(self, _step: object = None) -> dict[str, str]:
-        return dict(self.backend.identity())
-
-    def work(self, job: Any, _limits: object) -> StepOutcome:
-        return self._worker._work(job)
-
-
-class LocalBuilder(ArtifactBuilder):
-    def _find_worker(self, target: Target) -> Any:
-        name = repr(target)
-        if name not in self._workers:
-            self._workers[name] = InProcess(target)  # type: ignore[assignment]
-        return self._workers[name]
-
-
 @pytest.fixture(autouse=True)
 def _torch_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # torch.export sets it otherwise
+    monkeypatch.setattr(torch, "manual_seed", torch.default_generator.manual_seed)  # which formats no stack for a GPU
 
 
 @pytest.fixture(scope="module")
@@ -345,11 +302,8 @@ def find_first(report: ModelReport) -> str:
 BF16 = {"precision": "bfloat16"}
 
 
-@pytest.mark.parametrize("options", [{}, BF16], ids=["float32", "bfloat16"])
-def test_a_correct_target_passes_and_every_call_is_compared(
-    local: ArtifactBuilder, folder: Path, options: dict[str, str]
-) -> None:
-    report = check(local, folder, "same", options=options)
+def test_a_correct_target_passes_and_every_call_is_compared(local: ArtifactBuilder, folder: Path) -> None:
+    report = check(local, folder, "same", options=BF16)
     assert report.verdict.kind == "PASS"
     labels = [case.layer.label for case in report.cases if case.layer]
     block = [f"blocks.0.{name}" for name in ("norm", "mixer.left", "mixer.right", "mixer", "up", "act", "down")]
@@ -362,22 +316,35 @@ def test_a_correct_target_passes_and_every_call_is_compared(
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "place"),
+    ("change", "options", "place", "backward"),
     [
-        ("row", BF16, "blocks.1.up"),
-        ("epsilon", BF16, "blocks.2.norm"),
-        ("glue", {}, "blocks.0.mixer"),
-        ("gradient", BF16, "blocks.1.down:backward"),
-        ("dead", {}, "blocks.0.up"),
+        ("epsilon", BF16, "blocks.2.norm", False),
+        ("glue", {}, "blocks.0.mixer", False),
+        ("gradient", BF16, "blocks.1.down:backward", True),
+        ("dead", {}, "blocks.0.up", False),
     ],
 )
 def test_a_planted_fault_is_named(
-    local: ArtifactBuilder, folder: Path, change: str, options: dict[str, str], place: str
+    local: ArtifactBuilder, folder: Path, change: str, options: dict[str, str], place: str, backward: bool
 ) -> None:
-    report = check(local, folder, change, options=options)
+    report = check(local, folder, change, options=options, backward=backward)
     assert report.verdict.kind in WRONG
     assert find_first(report) == place
     assert report.confirmed
+
+
+def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilder, folder: Path) -> None:
+    asked = {"options": BF16, "backward": False}
+    report = check(local, folder, "row", **asked)
+    assert (report.verdict.kind, find_first(report), report.confirmed) == ("FAIL", "blocks.1.up", True)
+    full = next(case for case in report.cases if case.layer is None)
+    assert full.verdict.kind == "PASS"
+    (wrong,) = [case for case in report.cases if case.name == report.first_wrong]
+    assert "1 of 128 slices along axis 1 is off, [17] by 0.03" in wrong.verdict.findings[0].message
+    found = bisect_model(build_request(folder, "build", "row", goal="bisect", **asked), local, str(folder / "keep"))
+    assert find_first(found) == "blocks.1.up"
+    right = bisect_model(build_request(folder, "small", goal="bisect"), local, str(folder / "keep"))
+    assert (right.verdict.kind, right.first_wrong) == ("PASS", None)
 
 
 @pytest.mark.parametrize(
@@ -397,26 +364,13 @@ def test_rounding_inside_of_a_recurrence_is_measured(
     assert check(local, folder, change, model, options=BF16).verdict.kind == kind
 
 
-def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilder, folder: Path) -> None:
-    report = check(local, folder, "row", options=BF16)
-    full = next(case for case in report.cases if case.layer is None)
-    assert full.verdict.kind == "PASS"
-    (wrong,) = [case for case in report.cases if case.name == report.first_wrong]
-    assert "1 of 128 slices along axis 1 is off, [17] by 0.03" in wrong.verdict.findings[0].message
-    found = bisect_model(
-        build_request(folder, "build", "row", options=BF16, goal="bisect"), local, str(folder / "keep")
-    )
-    assert find_first(found) == "blocks.1.up"
-    right = bisect_model(build_request(folder, "build", goal="bisect"), local, str(folder / "keep"))
-    assert (right.verdict.kind, right.first_wrong) == ("PASS", None)
-
-
 def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
     local: ArtifactBuilder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "net", ModuleType("net"))  # another one of the same name
     output = str(tmp_path / "small.py")
-    request = build_request(folder, "build", "row", goal="reduce", output=output, manner=(("--target", "net.py:row"),))
+    manner = (("--target", "net.py:row"),)
+    request = build_request(folder, "build", "row", goal="reduce", output=output, manner=manner, backward=False)
     report = reduce_failure(request, local, str(folder / "keep"))
     assert find_first(report) == "blocks.1.up"
     assert report.command == f"assay model check {output}:build --target {output}:target"
@@ -428,7 +382,7 @@ def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
         str(tmp_path),
     )
     assert find_first(again) == "part"
-    right = reduce_failure(build_request(folder, "build", goal="reduce"), local, str(folder / "keep"))
+    right = reduce_failure(build_request(folder, "small", goal="reduce"), local, str(folder / "keep"))
     assert "no call fails alone: there is nothing to reduce" in right.notes
 
 
@@ -455,14 +409,12 @@ def test_ops_take_the_place_of_modules(local: ArtifactBuilder, folder: Path) -> 
 
 
 def test_forward_alone_and_several_samples(local: ArtifactBuilder, folder: Path) -> None:
-    request = build_request(folder, "build", backward=False)
-    several = check_model(
-        ModelRequest(**{name: getattr(request, name) for name in ("model", "reference", "target", "folder", "backward")},
-                     inputs=type(request.inputs)(samples=2)), local, str(folder / "keep")
-    )  # fmt: skip
-    assert several.verdict.kind == "PASS"
-    assert several.samples == 2
+    several = check(local, folder, "same", "small", backward=False, inputs=InputChoice(samples=2))
+    assert (several.verdict.kind, several.samples) == ("PASS", 2)
     assert not any(":backward" in case.name for case in several.cases)
+    frozen = check(local, folder, "same", "frozen")
+    assert frozen.verdict.kind == "PASS"
+    assert "the backward pass is not judged: no output has a gradient" in frozen.notes
 
 
 def test_what_draws_or_counts_proves_nothing(local: ArtifactBuilder, folder: Path) -> None:
@@ -479,12 +431,6 @@ def test_what_draws_or_counts_proves_nothing(local: ArtifactBuilder, folder: Pat
         for case in counted.cases
         for finding in case.verdict.findings
     )
-
-
-def test_without_gradients_the_note_says_so(local: ArtifactBuilder, folder: Path) -> None:
-    report = check(local, folder, "same", "frozen")
-    assert report.verdict.kind == "PASS"
-    assert "the backward pass is not judged: no output has a gradient" in report.notes
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,6 @@ def labels(model: onnx.ModelProto, groups: graph.Groups = DEFAULT_GROUPS) -> lis
     [
         (b"", "is not an ONNX model: the file is empty"),
         (b"just a text", "is not an ONNX model"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not an ONNX model"),
-        (b"\x08\x07", "no graph"),
         (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
     ],
 )
@@ -65,17 +63,10 @@ def test_a_file_that_is_something_else_is_refused(
 ) -> None:
     path = tmp_path / "thing.onnx"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=complaint) as caught:
-        load_model(path, weights=weights)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("weights", [True, False])
-def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path, weights: bool) -> None:
-    with pytest.raises(UsageError, match="there is no model"):
-        load_model(tmp_path / "gone.onnx", weights=weights)
-    with pytest.raises(UsageError, match="is a folder"):
-        load_model(tmp_path, weights=weights)
+    for wrong, said in ((path, complaint), (tmp_path / "gone.onnx", "there is no model"), (tmp_path, "is a folder")):
+        with pytest.raises(UsageError, match=said) as caught:
+            load_model(wrong, weights=weights)
+        assert str(wrong) in str(caught.value)
 
 
 # ---------------------------------------------------------------- writing
@@ -86,6 +77,8 @@ def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
     write_model(model, tmp_path / "deep" / "m.onnx")
     assert load_model(tmp_path / "deep" / "m.onnx") == model
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.onnx"]
+    with pytest.raises(InfrastructureError, match="cannot be written"):
+        write_model(model, tmp_path / "deep")
 
 
 def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +94,14 @@ def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.
     assert run(load_model(tmp_path / "m.onnx"), feeds)["scores"].tolist() == run(model, feeds)["scores"].tolist()
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").mkdir()
-    with pytest.raises(InfrastructureError, match="cannot be written"):
-        write_model(load_examples().build_matmul(), tmp_path / "m.onnx")
-
-
 # ---------------------------------------------------------------- names
 
 
-def test_the_seeds_example_has_the_seeds_names(tmp_path: Path) -> None:
+def test_parts_are_numbered_and_constants_are_none(tmp_path: Path) -> None:
     path = write(tmp_path, load_examples().build_matmul(), "example-matmul.onnx")
     outline = build_outline(path)
     assert outline.cases == ("example-matmul_layer_MatMul_0", "example-matmul_full_model")
     assert (outline.path, outline.opset) == (str(path), 19)
-
-
-def test_parts_are_numbered_and_constants_are_none() -> None:
     model = parse("""g (float[2] x) => (float[2] y) {
         k = Constant<value = float[2] {3, 4}>()
         a = Relu(x)
@@ -125,42 +109,35 @@ def test_parts_are_numbered_and_constants_are_none() -> None:
         b = Add(a, k)
         y = Mul(b, l)
     }""")
-    names = [layer.name for layer in build_outline(model, stem="m").layers]
-    assert names == ["m_layer_Relu_0", "m_layer_Add_1", "m_layer_Mul_2"]
-    assert [layer.nodes for layer in build_outline(model).layers] == [(1,), (3,), (4,)]
-    assert [layer.inputs for layer in build_outline(model).layers] == [("x",), ("a",), ("b",)]
-
-
-def test_a_constant_of_another_domain_is_a_part() -> None:
-    model = parse("g (float[2] x) => (float[2] y) { k = my.Constant(x)  y = Add(x, k) }", extra=', "my": 1')
-    assert labels(model) == [("Constant",), ("Add",)]
+    layers = build_outline(model, stem="m").layers
+    assert [layer.name for layer in layers] == ["m_layer_Relu_0", "m_layer_Add_1", "m_layer_Mul_2"]
+    assert [layer.nodes for layer in layers] == [(1,), (3,), (4,)]
+    assert [layer.inputs for layer in layers] == [("x",), ("a",), ("b",)]
 
 
 def test_the_name_comes_from_the_file_or_the_graph() -> None:
-    model = parse("inside (float[2] x) => (float[2] y) { y = Relu(x) }")
+    model = parse("inside (float[2] x) => (float[2] y) { k = my.Constant(x)  y = Add(x, k) }", extra=', "my": 1')
+    assert labels(model) == [("Constant",), ("Add",)], "a constant of another domain is a part"
     assert build_outline(model).stem == "inside"
     model.graph.name = ""
     assert build_outline(model).stem == "model"
     assert build_outline(model, stem="chosen").full_name == "chosen_full_model"
 
 
-def test_names_are_stable_and_unique_also_without_node_names(tmp_path: Path) -> None:
-    model = load_examples().build_attention()
-    named = build_outline(model).cases
-    for node in model.graph.node:
-        node.ClearField("name")
-    assert build_outline(model).cases == named
-    assert len(set(named)) == len(named) == 50
-    assert build_outline(write(tmp_path, model, "example-attention.onnx")).cases == named
-
-
-def test_the_example_models_have_their_parts() -> None:
+def test_the_example_models_have_their_parts_also_without_node_names(tmp_path: Path) -> None:
     examples = load_examples()
     counts = {name: len(build_outline(build()).layers) for name, build in examples.MODELS.items()}
     assert counts == {"example-matmul": 1, "example-cnn": 25, "example-attention": 49, "example-quantised": 14}
     ops = [layer.ops for layer in build_outline(examples.build_cnn()).layers]
     assert ops.count(("Conv", "Clip")) == 4
     assert {"BatchNormalization", "MaxPool", "AveragePool", "Add", "Gemm", "Softmax"} <= {op[0] for op in ops}
+    model = examples.build_attention()
+    named = build_outline(model).cases
+    for node in model.graph.node:
+        node.ClearField("name")
+    assert build_outline(model).cases == named
+    assert len(set(named)) == len(named) == 50
+    assert build_outline(write(tmp_path, model, "example-attention.onnx")).cases == named
 
 
 # ---------------------------------------------------------------- groups
@@ -175,11 +152,6 @@ def test_a_group_becomes_one_part() -> None:
     assert labels(model, ()) == [("Conv",), ("Clip",), ("Relu",)]
 
 
-def test_constants_between_do_not_part_a_group() -> None:
-    body = "{ a = Conv(x, w)  k = Constant<value_float = 1.0>()  y = Clip(a, low, k) }"
-    assert labels(parse(CHAIN + body)) == [("Conv", "Clip")]
-
-
 def test_the_longest_group_wins() -> None:
     model = parse(CHAIN + "{ a = Conv(x, w)  b = Relu(a)  c = Conv(b, w)  d = Relu(c)  y = Neg(d) }")
     groups = (("Conv", "Relu"), ("Conv", "Relu", "Conv", "Relu"), ("Neg",))
@@ -187,16 +159,29 @@ def test_the_longest_group_wins() -> None:
     assert labels(model, (("Conv", "Relu"),)) == [("Conv", "Relu"), ("Conv", "Relu"), ("Neg",)]
 
 
+BRANCHES = """y = If (c) < then_branch = t () => (float[1,2,4,4] p) { p = Neg(a) },
+    else_branch = e () => (float[1,2,4,4] q) { q = Neg(b) } > }"""
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "parts"),
     [
-        "{ a = Conv(x, w)  b = Clip(a, low, high)  y = Add(a, b) }",  # another node reads what is in between
-        "{ a = Conv(x, w)  b = Clip(a, low, high)  c = Neg(a)  y = Sub(b, c) }",
-        "{ a = Conv(x, w)  c = Neg(a)  b = Clip(c, low, high)  y = Relu(b) }",  # another node is in between
+        ("{ a = Conv(x, w)  k = Constant<value_float = 1.0>()  y = Clip(a, low, k) }", "Conv+Clip"),
+        # another node reads what is in between, or is in between
+        ("{ a = Conv(x, w)  b = Clip(a, low, high)  y = Add(a, b) }", "Conv Clip Add"),
+        ("{ a = Conv(x, w)  c = Neg(a)  b = Clip(c, low, high)  y = Relu(b) }", "Conv Neg Clip Relu"),
+        # a sub-graph reads it
+        (f"{{ a = Conv(x, w)  b = Clip(a, low, high)  c = Constant<value = bool {{1}}>() {BRANCHES}", "Conv Clip If"),
+        # the Clip needs a bound that is computed after the Conv: together they would stand before what they need
+        ("{ a = Conv(x, w)  m = ReduceMax<keepdims = 0>(x)  y = Clip(a, low, m) }", "Conv ReduceMax Clip"),
+        (
+            "{ m = ReduceMax<keepdims = 0>(x)  a = Conv(x, w)  n = Neg(x)  b = Clip(a, low, m)  y = Add(b, n) }",
+            "ReduceMax Conv+Clip Neg Add",
+        ),
     ],
 )
-def test_a_group_is_not_forced(body: str) -> None:
-    assert ("Conv", "Clip") not in labels(parse(CHAIN + body))
+def test_a_group_is_not_forced(body: str, parts: str) -> None:
+    assert labels(parse(CHAIN + body)) == [tuple(part.split("+")) for part in parts.split()]
 
 
 def test_an_output_of_the_graph_is_not_hidden_in_a_group() -> None:
@@ -204,40 +189,20 @@ def test_an_output_of_the_graph_is_not_hidden_in_a_group() -> None:
     assert labels(parse(inside + "{ a = Conv(x, w)  y = Clip(a, low, high) }")) == [("Conv",), ("Clip",)]
 
 
-def test_what_a_subgraph_reads_is_not_hidden_in_a_group() -> None:
-    body = """{ a = Conv(x, w)  b = Clip(a, low, high)  c = Constant<value = bool {1}>()
-        y = If (c) < then_branch = t () => (float[1,2,4,4] p) { p = Neg(a) }, else_branch = e () => (float[1,2,4,4] q) { q = Neg(b) } > }"""
-    assert labels(parse(CHAIN + body)) == [("Conv",), ("Clip",), ("If",)]
-
-
-def test_parts_keep_the_order_of_computation() -> None:
-    """The Clip needs a bound that is computed after the Conv: together they would stand before what they need."""
-    late = "{ a = Conv(x, w)  m = ReduceMax<keepdims = 0>(x)  y = Clip(a, low, m) }"
-    assert labels(parse(CHAIN + late)) == [("Conv",), ("ReduceMax",), ("Clip",)]
-    early = "{ m = ReduceMax<keepdims = 0>(x)  a = Conv(x, w)  n = Neg(x)  b = Clip(a, low, m)  y = Add(b, n) }"
-    assert labels(parse(CHAIN + early)) == [("ReduceMax",), ("Conv", "Clip"), ("Neg",), ("Add",)]
-
-
 # ---------------------------------------------------------------- ends of layers
 
 
-def test_outputs_are_what_others_read() -> None:
+def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
     model = parse(
         """g (float[4] x) => (float[2] y, float[2] b) <int64[1] k = {2}> {
         a, b = Split(x)
         v, i = TopK(a, k)
         y = Relu(v)
+        w, j = TopK(x, k)
     }""",
         opset=13,
     )
-    split, top, _ = build_outline(model).layers
-    assert split.outputs == ("a", "b")
-    assert top.outputs == ("v",)  # the indices are not used
-
-
-def test_a_dead_end_shows_all_that_it_makes() -> None:
-    model = parse("g (float[4] x) => (float[4] y) <int64[1] k = {2}> { y = Relu(x)  v, i = TopK(x, k) }")
-    assert build_outline(model).layers[1].outputs == ("v", "i")
+    assert [layer.outputs for layer in build_outline(model).layers] == [("a", "b"), ("v",), ("y",), ("w", "j")]
 
 
 def test_inputs_left_out_are_no_names() -> None:
@@ -277,16 +242,6 @@ def test_an_operator_that_nothing_knows_does_not_stop_the_outline() -> None:
     assert infer_specs(model)["x"].shape == (2,)
 
 
-def test_an_outline_reads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, load_examples().build_cnn())
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("the whole model was loaded")
-
-    monkeypatch.setattr(graph, "_load_whole", refuse)
-    assert len(build_outline(path).layers) == 25
-
-
 def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="/enc/relu"), helper.make_node("Abs", ["r"], ["y"])]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
@@ -306,15 +261,11 @@ def write_external(folder: Path) -> tuple[Path, np.ndarray]:
     return folder / "m.onnx", values
 
 
-def test_external_data_is_brought_in(tmp_path: Path) -> None:
+def test_external_data_is_brought_in_where_weights_are_wanted(tmp_path: Path) -> None:
     path, values = write_external(tmp_path)
     (tensor,) = load_model(path).graph.initializer
     assert numpy_helper.to_array(tensor).tolist() == values.tolist()
     assert not is_external(tensor)
-
-
-def test_without_weights_external_data_is_not_looked_at(tmp_path: Path) -> None:
-    path, _ = write_external(tmp_path)
     (tmp_path / "m.data").unlink()
     assert is_external(load_model(path, weights=False).graph.initializer[0])
     assert is_external(load_model(path, external=False).graph.initializer[0])
@@ -377,22 +328,14 @@ def build_everywhere(location: str = "") -> onnx.ModelProto:
     return helper.make_model(graph, functions=[function])
 
 
-def test_tensors_are_found_wherever_they_stand() -> None:
+def test_tensors_are_found_and_brought_in_wherever_they_stand(tmp_path: Path) -> None:
     found = [tensor.name for tensor in walk_tensors(build_everywhere())]
     assert found == ["w", "values", "places", "one", "two", *(["of_branch", "in_branch"] * 2)]
-
-
-def test_files_are_named_once_and_in_order() -> None:
     model = build_everywhere("z.bin")
-    assert find_locations(model) == ["z.bin"]
     model.graph.initializer.append(build_tensor("v", "a.bin"))
-    assert find_locations(model) == ["a.bin", "z.bin"]
-    assert find_locations(build_everywhere()) == []
-
-
-def test_what_is_deep_is_brought_in_as_well(tmp_path: Path) -> None:
-    (tmp_path / "z.bin").write_bytes(np.full(1, 7, np.float32).tobytes())
-    model = build_everywhere("z.bin")
+    assert find_locations(model) == ["a.bin", "z.bin"], "once and in order"
+    for name in ("a.bin", "z.bin"):
+        (tmp_path / name).write_bytes(np.full(1, 7, np.float32).tobytes())
     load_external(model, str(tmp_path))
     assert find_locations(model) == []
     deep = [numpy_helper.to_array(tensor) for tensor in walk_tensors(model) if tensor.name == "of_branch"]
@@ -404,9 +347,6 @@ def test_every_file_that_lacks_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         check_external(tensors, str(tmp_path))
     assert caught.value.message.count(" is missing ") == 2
-    (tmp_path / "a.bin").write_bytes(b"1234")
-    (tmp_path / "b.bin").write_bytes(b"1234")
-    check_external(tensors, str(tmp_path))
 
 
 LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
@@ -459,7 +399,7 @@ def find_tensors(message: object) -> list[onnx.TensorProto]:
     return found
 
 
-def test_large_tensors_are_emptied_wherever_they_are(tmp_path: Path) -> None:
+def test_large_tensors_are_emptied_wherever_they_are_and_everything_else_is_there(tmp_path: Path) -> None:
     model = make_model()
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     slim = load_skeleton(str(tmp_path / "m.onnx"))
@@ -469,23 +409,11 @@ def test_large_tensors_are_emptied_wherever_they_are(tmp_path: Path) -> None:
     assert [(t.name, t.data_type, list(t.dims)) for t in after] == [(t.name, t.data_type, list(t.dims)) for t in before]
     (small,) = (tensor for tensor in after if tensor.raw_data)
     assert numpy_helper.to_array(small).tolist() == SHAPE.tolist()
-
-
-def test_everything_else_is_there(tmp_path: Path) -> None:
-    model = make_model()
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    slim = load_skeleton(str(tmp_path / "m.onnx"))
-    for tensor in (*find_tensors(model), *find_tensors(slim)):
+    for tensor in (*before, *after):
         tensor.ClearField("raw_data")
     assert slim == model
-
-
-def test_a_small_model_is_read_as_it_is(tmp_path: Path) -> None:
-    model = make_model()
-    for tensor in find_tensors(model):
-        tensor.ClearField("raw_data")
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    assert load_skeleton(str(tmp_path / "m.onnx")) == model
+    assert load_skeleton(str(tmp_path / "m.onnx")) == model, "a small model is read as it is"
 
 
 def test_a_model_in_memory_is_left_alone() -> None:
@@ -497,37 +425,21 @@ def test_a_model_in_memory_is_left_alone() -> None:
     assert [len(tensor.raw_data) for tensor in slim.graph.initializer] == [0, 16, 0, 0, 0]
     assert [list(tensor.dims) for tensor in slim.graph.initializer[2:]] == [[50_000]] * 3
     assert list(slim.graph.node) == list(model.graph.node)
-    assert build_skeleton(slim) == slim
     small = make_model()
     assert build_skeleton(small) is small
-
-
-def test_copying_field_by_field_copies_all() -> None:
-    model = make_model()
     copied = onnx.ModelProto()
-    copy_fields(model, copied)
-    assert copied == model
+    copy_fields(small, copied)
+    assert copied == small
     copied.graph.node[0].name = "another"
-    assert model.graph.node[0].name == ""
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"")
-    with pytest.raises(ValueError, match="empty"):
-        load_skeleton(str(tmp_path / "m.onnx"))
+    assert small.graph.node[0].name == ""
 
 
 def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     content = make_model().SerializeToString()
-    path = tmp_path / "m.onnx"
-    refused = 0
-    for size in range(1, len(content), 997):
-        path.write_bytes(content[:size])
-        try:
-            load_skeleton(str(path))
-        except ValueError:
-            refused += 1
-    assert refused == len(range(1, len(content), 997))
+    for size in range(0, len(content), 997):
+        (tmp_path / "m.onnx").write_bytes(content[:size])
+        with pytest.raises(ValueError, match="." if size else "empty"):
+            load_skeleton(str(tmp_path / "m.onnx"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -73,60 +73,36 @@ def test_an_open_batch_becomes_the_samples(batch: int) -> None:
     assert layers[0].inputs["tokens"].shape == (batch, 8, 16)
 
 
-def test_a_group_is_one_model_with_its_types_inside() -> None:
+def test_a_group_is_one_model_and_only_what_is_asked_for_is_built() -> None:
     model = EXAMPLES["example-cnn"]()
-    first = split(model, sample(model), numbers={1})[0]
+    first, other = split(model, sample(model), numbers={1, 7})
+    assert [first.layer.number, other.layer.number] == [1, 7]
     assert [node.op_type for node in first.model.graph.node] == ["Conv", "Clip"]
     (inner,) = first.model.graph.value_info
     assert build_spec(inner).shape == (1, 8, 16, 16)
 
 
-def test_only_the_layers_that_are_asked_for_are_built() -> None:
-    model = EXAMPLES["example-cnn"]()
-    assert [alone.layer.number for alone in split(model, sample(model), numbers={3, 7})] == [3, 7]
-
-
 # ---------------------------------------------------------------- folding
 
 
-def test_computed_shapes_become_constants_of_what_they_shape() -> None:
+def test_computed_shapes_and_weights_become_constants() -> None:
+    """Also where the run brought only other tensors."""
     model = EXAMPLES["example-attention"]()
-    layers = {alone.layer.label: alone for alone in split(model, sample(model, dims={"batch": 2}))}
-    reshape = layers["Reshape_8"]
+    found = activate(model, sample(model, dims={"batch": 2}))
+    layers = {alone.layer.label: alone for alone in build_layers(model, build_outline(model), found)}
+    reshape, gather = layers["Reshape_8"], layers["Gather_3"]
     assert [value.tolist() for value in reshape.frozen.values()] == [[2, 8, 2, 8]]
     assert len(reshape.inputs) == 1
-    gather = layers["Gather_3"]
     assert [value.tolist() for value in gather.inputs.values()] == [[2, 8, 16]]
     assert not gather.frozen
-
-
-def test_weights_that_are_computed_are_constants_too() -> None:
-    model = EXAMPLES["example-quantised"]()
-    layers = {alone.layer.label: alone for alone in split(model, sample(model))}
-    conv = layers["Conv_7"]
-    assert len(conv.inputs) == len(conv.frozen) == 1
-    assert layers["DequantizeLinear_6"].inputs == {}  # it dequantises a constant
-
-
-def test_shapes_are_folded_also_where_the_run_brought_only_other_tensors() -> None:
-    model = EXAMPLES["example-attention"]()
-    found = activate(model, sample(model))
     floats = {name: value for name, value in found.items() if value.dtype == np.float32}
-    layers = {alone.layer.label: alone for alone in build_layers(model, build_outline(model), floats)}
-    assert [value.tolist() for value in layers["Reshape_8"].frozen.values()] == [[1, 8, 2, 8]]
-    assert run(layers["Reshape_8"].model, layers["Reshape_8"].inputs)
-
-
-def test_a_shape_that_depends_on_data_is_the_samples() -> None:
-    model = parse("""g (float[4] x, int64[2] s) => (float[m,n] y, int64[1,k] z) {
-        y = Reshape(x, s)
-        z = NonZero(x)
-    }""")
-    feeds = {"x": np.array([1, 0, 2, 0], np.float32), "s": np.array([2, -1])}
-    reshape, nonzero = split(model, feeds)
-    assert_true([reshape, nonzero])
-    assert list(reshape.inputs) == ["x"]
-    assert build_spec(nonzero.model.graph.output[0]).shape == (1, 2)
+    (again,) = build_layers(model, build_outline(model), floats, numbers={8})
+    assert [value.tolist() for value in again.frozen.values()] == [[2, 8, 2, 8]]
+    assert run(again.model, again.inputs)
+    quantised = EXAMPLES["example-quantised"]()
+    weights = {alone.layer.label: alone for alone in split(quantised, sample(quantised))}
+    assert len(weights["Conv_7"].inputs) == len(weights["Conv_7"].frozen) == 1
+    assert weights["DequantizeLinear_6"].inputs == {}  # it dequantises a constant
 
 
 def test_bounds_of_one_dimension_stay_inputs_of_a_range() -> None:
@@ -141,14 +117,59 @@ def test_bounds_of_one_dimension_stay_inputs_of_a_range() -> None:
 # ---------------------------------------------------------------- special nodes
 
 
-def test_outputs_that_nothing_reads_are_left_out() -> None:
-    model = parse("""g (float[1,1,4,4] x) => (float[1,1,2,2] y) {
-        a, unused = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
-        y = Relu(a)
-    }""")
-    pool, relu = split(model, {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)})
-    assert_true([pool, relu])
-    assert list(pool.outputs) == ["a"]
+BRANCHED = """g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
+    k = Constant<value = float[2] {3, 4}>()
+    a = Relu(x)
+    y = If (c) <
+        then_branch = t () => (float[2] p) { i = Add(a, w)  p = Mul(i, k) }, else_branch = e () => (float[2] q) { q = Neg(x) }
+    >
+}"""
+LOOPED = """g (float[2] x) => (float[2] y) <int64 trips = {3}, bool go = {1}, float[2] w = {1, 2}> {
+    a = Relu(x)
+    y = Loop (trips, go, x) <body = b (int64 i, bool on, float[2] s) => (bool still, float[2] t) {
+        still = Identity(on)
+        u = Add(s, a)
+        t = Mul(u, w)
+    }>
+}"""
+POOL = "g (float[1,1,4,4] x) => (float[1,1,2,2] y) { a, unused = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)  y = Relu(a) }"
+PAIR = np.array([-1, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "feeds", "inputs", "outputs"),
+    [
+        (BRANCHED, {"x": PAIR, "c": np.array(True)}, [["x"], ["c", "a", "x"]], [["a"], ["y"]]),
+        (BRANCHED, {"x": PAIR, "c": np.array(False)}, [["x"], ["c", "a", "x"]], [["a"], ["y"]]),
+        (LOOPED, {"x": PAIR}, [["x"], ["x", "a"]], [["a"], ["y"]]),
+        # an output that nothing reads is left out
+        (POOL, {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)}, [["x"], ["a"]], [["a"], ["y"]]),
+        (  # a shape that depends on data is the sample's
+            "g (float[4] x, int64[2] s) => (float[m,n] y, int64[1,k] z) { y = Reshape(x, s)  z = NonZero(x) }",
+            {"x": np.array([1, 0, 2, 0], np.float32), "s": np.array([2, -1])},
+            [["x"], ["x"]],
+            [["y"], ["z"]],
+        ),
+        *(
+            (
+                f"g (float[2] x) => (float[2] y) {{ k = Constant<{value}>()  c = Cast<to = 1>(k)  y = Add(x, c) }}",
+                {"x": PAIR},
+                [[], ["x"]],  # constants are initialisers, whichever attribute has them
+                [["c"], ["y"]],
+            )
+            for value in ("value = float[2] {3, 4}", "value_float = 3.0", "value_floats = [3.0]", "value_int = 3", "value_ints = [3, 4]")
+        ),
+    ],
+)  # fmt: skip
+def test_layers_take_what_they_need_from_outside(
+    body: str, feeds: dict[str, Any], inputs: list[list[str]], outputs: list[list[str]]
+) -> None:
+    layers = split(parse(body), feeds)
+    assert_true(layers)
+    assert [list(alone.inputs) for alone in layers] == inputs
+    assert [list(alone.outputs) for alone in layers] == outputs
+    if body is BRANCHED:
+        assert {tensor.name for tensor in layers[1].model.graph.initializer} == {"w", "k"}
 
 
 def test_empty_optional_inputs_and_outputs_stay_empty() -> None:
@@ -172,22 +193,6 @@ def test_empty_optional_inputs_and_outputs_stay_empty() -> None:
     assert list(layers[1].model.graph.node[0].output) == ["", "y"]
 
 
-def test_branches_take_what_they_need_from_outside() -> None:
-    model = parse("""g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
-        k = Constant<value = float[2] {3, 4}>()
-        a = Relu(x)
-        y = If (c) <
-            then_branch = t () => (float[2] p) { i = Add(a, w)  p = Mul(i, k) },
-            else_branch = e () => (float[2] q) { q = Neg(x) }
-        >
-    }""")
-    for choice in (True, False):
-        layers = split(model, {"x": np.array([-1, 2], np.float32), "c": np.array(choice)})
-        assert_true(layers)
-        assert list(layers[1].inputs) == ["c", "a", "x"]
-        assert {tensor.name for tensor in layers[1].model.graph.initializer} == {"w", "k"}
-
-
 def test_the_branch_that_is_not_taken_does_not_spoil_the_layer() -> None:
     """Squeezing is impossible with the sample's shape: the model asks before it does so."""
     model = parse("""g (float[n,3] x) => (float[l,3] y) <int64[1] axis = {0}, int64 one = {1}, int64 first = {0}> {
@@ -205,20 +210,6 @@ def test_the_branch_that_is_not_taken_does_not_spoil_the_layer() -> None:
     assert_equal(run(layers[-1].model, layers[-1].inputs)["y"], -np.ones((2, 3), np.float32))
 
 
-def test_loops_take_what_their_bodies_need() -> None:
-    model = parse("""g (float[2] x) => (float[2] y) <int64 trips = {3}, bool go = {1}, float[2] w = {1, 2}> {
-        a = Relu(x)
-        y = Loop (trips, go, x) <body = b (int64 i, bool on, float[2] s) => (bool still, float[2] t) {
-            still = Identity(on)
-            u = Add(s, a)
-            t = Mul(u, w)
-        }>
-    }""")
-    layers = split(model, {"x": np.array([1, 2], np.float32)})
-    assert_true(layers)
-    assert list(layers[1].inputs) == ["x", "a"]
-
-
 def test_functions_and_other_domains_go_along() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "local": 1, "com.microsoft": 1]>
         g (float[2] x) => (float[2] y) { a = local.outer(x)  b = com.microsoft.Gelu(a)  y = Neg(b) }
@@ -230,25 +221,6 @@ def test_functions_and_other_domains_go_along() -> None:
         assert_equal(run(alone.model, alone.inputs)[alone.layer.outputs[0]], alone.outputs[alone.layer.outputs[0]])
         assert list(alone.model.opset_import) == list(model.opset_import)
     assert [len(alone.model.functions) for alone in layers] == [1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    "attribute",
-    [
-        "value = float[2] {3, 4}",
-        "value_float = 3.0",
-        "value_floats = [3.0, 4.0]",
-        "value_int = 3",
-        "value_ints = [3, 4]",
-    ],
-)
-def test_constants_of_every_kind_become_initialisers(attribute: str) -> None:
-    model = parse(
-        f"g (float[2] x) => (float[2] y) {{ k = Constant<{attribute}>()  c = Cast<to = 1>(k)  y = Add(x, c) }}"
-    )
-    layers = split(model, {"x": np.ones(2, np.float32)})
-    assert_true(layers)
-    assert [tensor.name for tensor in layers[0].model.graph.initializer] == ["k"]
 
 
 def test_texts_stay_texts() -> None:
@@ -436,46 +408,37 @@ SHAPES = """g (float[2,n,4] x) => (float[m,l] y) <int64 one = {1}, int64[1] zero
 }"""
 
 
-def test_tensors_made_of_shapes_are_found() -> None:
-    assert build_folding(build_wiring(parse(SHAPES).graph)).shape_made == {"s", "d", "u", "t"}
-
-
-def test_data_stops_it() -> None:
-    model = parse("""g (float[2,3] x) => (int64[2] y) {
-        s = Shape(x)
-        m = ReduceMax<keepdims = 0>(x)
-        i = Cast<to = 7>(m)
-        y = Mul(s, i)
-    }""")
-    assert build_folding(build_wiring(model.graph)).shape_made == {"s"}
-
-
-def test_what_comes_of_constants_alone_is_found() -> None:
-    model = parse(
-        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
-        k = Constant<value = float[2] {3, 4}>()
-        a = Add(w, k)
-        b = Exp(a)
-        r = RandomNormalLike(b)
-        c = Add(b, x)
-        d = Add(b, r)
-        y = Add(c, d)
-    }"""
-    )
-    assert build_folding(build_wiring(model.graph)).constant_made == {"a", "b"}
-
-
-def test_nodes_that_may_hide_random_numbers_are_not_trusted() -> None:
-    model = parse(
-        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, bool c = {1}> {
-        a = If (c) < then_branch = t () => (float[2] p) { p = Neg(w) }, else_branch = e () => (float[2] q) { q = Exp(w) } >
-        b = my.Secret(w)
-        z = RandomNormal<shape = [2]>()
-        y = Sum(a, b, x, z)
-    }""",
-        extra=', "my": 1',
-    )
-    assert build_folding(build_wiring(model.graph)).constant_made == frozenset()
+@pytest.mark.parametrize(
+    ("body", "shapes", "constants"),
+    [
+        (SHAPES, "s d u t", ""),
+        (  # data stops it
+            """g (float[2,3] x) => (int64[2] y)
+            { s = Shape(x)  m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  y = Mul(s, i) }""",
+            "s",
+            "",
+        ),
+        (
+            """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            k = Constant<value = float[2] {3, 4}>()
+            a = Add(w, k)  b = Exp(a)  r = RandomNormalLike(b)  c = Add(b, x)  d = Add(b, r)  y = Add(c, d) }""",
+            "",
+            "a b",
+        ),
+        (  # nodes that may hide random numbers are not trusted
+            """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, bool c = {1}> {
+            a = If (c) < then_branch = t () => (float[2] p) { p = Neg(w) }, else_branch = e () => (float[2] q) { q = Exp(w) } >
+            b = my.Secret(w)  z = RandomNormal<shape = [2]>()  y = Sum(a, b, x, z) }""",
+            "",
+            "",
+        ),
+    ],
+)
+def test_what_a_compiler_would_know_is_found(body: str, shapes: str, constants: str) -> None:
+    folding = build_folding(build_wiring(parse(body, extra=', "my": 1').graph))
+    assert constants == "" or folding.constant_made == {*constants.split()}
+    assert folding.shape_made >= {*shapes.split()}
+    assert folding.constant_made | folding.shape_made == {*shapes.split(), *constants.split()}
 
 
 def test_operands_that_decide_shapes_are_known() -> None:

@@ -10,7 +10,7 @@ from tests.example_models import activate, assert_equal, load_examples, parse, r
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline
 from assay.models.graph.onnx_library import build_spec
-from assay.models.graph.submodel import build_cut, build_marked, build_typed, describe_array
+from assay.models.graph.submodel import build_cut, build_marked, describe_array
 from assay.models.values.tensors import TensorSpec
 
 EXAMPLES = load_examples().MODELS
@@ -45,27 +45,22 @@ def test_marking_changes_no_number(name: str) -> None:
     assert made <= set(found)
 
 
-def test_the_models_own_outputs_come_first_and_the_model_is_left_alone() -> None:
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (None, ["y", "z", "a", "b", "c"]),
+        (["b", "b", "y"], ["y", "z", "b"]),
+        ([], ["y", "z"]),
+        (["k", "w", "x"], ["y", "z"]),  # a constant, a weight, an input
+    ],
+)
+def test_what_is_marked_comes_behind_the_models_own_outputs(wanted: list[str] | None, found: list[str]) -> None:
     model = parse(TREE)
     before = model.SerializeToString()
-    assert outputs(build_marked(model)) == ["y", "z", "a", "b", "c"]
+    assert outputs(build_marked(model, wanted)) == found
     assert model.SerializeToString() == before
-
-
-def test_only_what_is_asked_for_is_marked_once() -> None:
-    model = parse(TREE)
-    assert outputs(build_marked(model, ["b"])) == ["y", "z", "b"]
-    assert outputs(build_marked(model, ["b", "b", "y"])) == ["y", "z", "b"]
-    assert outputs(build_marked(model, [])) == ["y", "z"]
-
-
-def test_constants_weights_and_inputs_are_not_marked() -> None:
-    assert outputs(build_marked(parse(TREE), ["k", "w", "x"])) == ["y", "z"]
-
-
-def test_a_tensor_that_is_not_there_gets_a_suggestion() -> None:
     with pytest.raises(NotFoundError, match="no tensor named 'bb'"):
-        build_marked(parse(TREE), ["bb"])
+        build_marked(model, ["bb"])
 
 
 def test_a_type_that_nothing_knows_is_taken_from_the_reference() -> None:
@@ -92,7 +87,7 @@ def test_found_types_go_before_what_the_graph_says() -> None:
 
 def test_the_model_alone_can_be_typed() -> None:
     model = EXAMPLES["example-cnn"]()
-    typed = build_typed(model, {"image": TensorSpec("image", "float32", (2, 3, 32, 32))})
+    typed = build_marked(model, (), types={"image": TensorSpec("image", "float32", (2, 3, 32, 32))})
     assert build_spec(typed.graph.input[0]).shape == (2, 3, 32, 32)
     assert outputs(typed) == ["scores"]
     assert build_spec(model.graph.input[0]).shape == ("batch", 3, 32, 32)
@@ -117,28 +112,20 @@ def test_a_cut_computes_what_is_between() -> None:
     assert_equal(run(cut, {"b": found["b"]})["y"], found["y"])
 
 
-def test_a_cut_of_everything_is_the_model() -> None:
+def test_the_inputs_of_a_cut() -> None:
+    """Those that are needed stay, others go; a weight can become one; given types are used."""
     model = parse(TREE)
     cut = build_cut(model, ["x"], ["y", "z"])
     assert_equal(run(cut, {"x": X})["z"], run(model, {"x": X})["z"])
     assert len(cut.graph.node) == 5
-
-
-def test_inputs_that_are_needed_stay_and_others_go() -> None:
-    model = parse("g (float[2] x, float[2] q, float[2] r) => (float[2] y) { a = Relu(x)  b = Add(a, q)  y = Neg(b) }")
-    assert [value.name for value in build_cut(model, ["a"], ["b"]).graph.input] == ["a", "q"]
-    assert [value.name for value in build_cut(model, ["b", "r"], ["y"]).graph.input] == ["b"]
-
-
-def test_a_weight_can_become_an_input() -> None:
-    cut = build_cut(parse(TREE), ["a", "w"], ["b"])
-    assert [value.name for value in cut.graph.input] == ["a", "w"]
-    assert not cut.graph.initializer
-
-
-def test_given_types_are_used() -> None:
-    cut = build_cut(parse(TREE), ["b"], ["c"], {"b": TensorSpec("b", "float32", (7, 3))})
-    assert build_spec(cut.graph.input[0]).shape == (7, 3)
+    weight = build_cut(model, ["a", "w"], ["b"])
+    assert [value.name for value in weight.graph.input] == ["a", "w"]
+    assert not weight.graph.initializer
+    typed = build_cut(model, ["b"], ["c"], {"b": TensorSpec("b", "float32", (7, 3))})
+    assert build_spec(typed.graph.input[0]).shape == (7, 3)
+    more = parse("g (float[2] x, float[2] q, float[2] r) => (float[2] y) { a = Relu(x)  b = Add(a, q)  y = Neg(b) }")
+    assert [value.name for value in build_cut(more, ["a"], ["b"]).graph.input] == ["a", "q"]
+    assert [value.name for value in build_cut(more, ["b", "r"], ["y"]).graph.input] == ["b"]
 
 
 def test_cuts_that_cannot_be_are_reported() -> None:

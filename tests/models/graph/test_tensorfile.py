@@ -47,8 +47,10 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
 @pytest.mark.parametrize("dtype", PLAIN + SMALL)
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: str) -> None:
     before = {"x": make_array(dtype), "scalar": make_array(dtype, ()), "none": make_array(dtype, (0, 3))}
+    if dtype == "float64":
+        before["odd"] = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
     refs = write_tensors(tmp_path, before)
-    assert [ref.dtype for ref in refs] == [dtype] * 3
+    assert {ref.dtype for ref in refs} == {dtype}
     after = load_tensors(tmp_path)
     assert list(after) == list(before)
     for name, array in before.items():
@@ -56,19 +58,15 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: str) -> None:
 
 
 def test_the_files_are_numpys_own_and_the_list_names_the_true_type(tmp_path: Path) -> None:
-    write_tensors(tmp_path, {"a/b": np.ones(2, ml_dtypes.bfloat16), "": np.zeros(1, np.int32)})
+    write_tensors(tmp_path, {"a/b": np.ones((1, 2), ml_dtypes.bfloat16), "": np.zeros(1, np.int32)})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.npy", "1.npy", "tensors.json"]
     assert np.load(tmp_path / "0.npy").dtype == np.uint16
     first, second = load_refs(tmp_path)
-    assert (first.name, first.dtype, first.shape) == ("a/b", "bfloat16", (2,))
+    assert (first.name, first.dtype, first.shape) == ("a/b", "bfloat16", (1, 2))
     assert first.path == str(tmp_path / "0.npy")
     assert second.name == ""
-
-
-def test_special_values_keep_their_bits(tmp_path: Path) -> None:
-    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
-    write_tensors(tmp_path, {"odd": odd})
-    assert_same(load_tensors(tmp_path)["odd"], odd)
+    listed = json.loads((tmp_path / "tensors.json").read_text())["tensors"][0]
+    assert (listed["shape"], listed["file"]) == ([1, 2], "0.npy")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +83,7 @@ def test_texts_come_back(tmp_path: Path, texts: np.ndarray) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
-    names=st.lists(st.text(max_size=8).filter(lambda text: text.isprintable()), unique=True, max_size=4),
+    names=st.lists(st.sampled_from(["", "a/b:0", "größe", "名", " ", "../x"]), unique=True, max_size=4),
     shape=st.lists(st.integers(0, 4), max_size=4),
     dtype=st.sampled_from(PLAIN + SMALL),
 )
@@ -115,34 +113,23 @@ def test_the_hash_distinguishes_type_shape_and_content() -> None:
     assert len({content_sha(array) for array in arrays}) == len(arrays)
 
 
-def test_a_second_set_replaces_the_first(tmp_path: Path) -> None:
-    write_tensors(tmp_path, {"a": np.zeros(2), "b": np.ones(2)})
-    write_tensors(tmp_path, {"c": np.full(3, 7)})
-    after = load_tensors(tmp_path)
-    assert list(after) == ["c"]
-    assert after["c"].tolist() == [7, 7, 7]
-
-
-def test_an_interrupted_write_leaves_no_list(tmp_path: Path) -> None:
+def test_a_second_set_replaces_the_first_and_an_interrupted_write_leaves_no_list(tmp_path: Path) -> None:
     class Broken:
         dtype = np.dtype(np.float32)
 
         def __array__(self, *_: object, **__: object) -> np.ndarray:
             raise RuntimeError("the device is gone")
 
-    write_tensors(tmp_path, {"a": np.zeros(2)})
+    write_tensors(tmp_path, {"a": np.zeros(2), "b": np.ones(2)})
+    write_tensors(tmp_path, {"c": np.full(3, 7)})
+    assert [(name, array.tolist()) for name, array in load_tensors(tmp_path).items()] == [("c", [7, 7, 7])]
     with pytest.raises(RuntimeError, match="the device is gone"):
         write_tensors(tmp_path, {"a": np.zeros(3), "b": Broken()})
-    with pytest.raises(FormatError, match="no finished set"):
+    with pytest.raises(FormatError, match=r"no finished set of tensors: tensors\.json is missing"):
         load_tensors(tmp_path)
 
 
 # ---------------------------------------------------------------- damage
-
-
-def test_an_empty_folder_holds_no_tensors(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"tensors\.json is missing"):
-        load_refs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +191,9 @@ def test_a_type_that_numpy_does_not_know_is_named_by_the_caller(tmp_path: Path) 
         load_array(tmp_path / "nameless.npy")
     with pytest.raises(UsageError, match="elements of 2 bytes"):
         load_array(tmp_path / "uint.npy", "float8_e4m3fn")
-
-
-def test_a_given_type_never_converts_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(2, np.float64))
-    assert load_array(tmp_path / "a.npy", "float32").dtype == np.float64
-    assert load_array(tmp_path / "a.npy", "bfloat16").dtype == np.float64
+    for kind in ("float32", "bfloat16"):
+        assert load_array(tmp_path / "a.npy", kind).dtype == np.float64, "numbers are never converted"
 
 
 def test_files_that_cannot_be_read_report_why(tmp_path: Path) -> None:
@@ -261,10 +245,3 @@ def test_an_unknown_type_gets_a_suggestion() -> None:
     with pytest.raises(NotFoundError) as caught:
         tensorfile.parse_dtype("bfloat61")
     assert "bfloat16" in str(caught.value)
-
-
-def test_the_list_is_plain_json(tmp_path: Path) -> None:
-    write_tensors(tmp_path, {"größe": np.zeros((1, 2), np.float16)})
-    content = json.loads((tmp_path / "tensors.json").read_text())
-    assert content["tensors"][0]["shape"] == [1, 2]
-    assert content["tensors"][0]["file"] == "0.npy"

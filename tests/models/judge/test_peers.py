@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -97,36 +99,27 @@ def judge(reports: list[CaseReport], errors: list[TypicalError]) -> list[Verdict
     return [report.verdict.kind for report in judge_peers(reports, known, FLOOR)]
 
 
-def test_a_layer_that_is_further_off_than_its_peers_fails() -> None:
-    reports = [build_report(number) for number in range(5)]
-    even = [TypicalError(1.7e-3, 3e-3)] * 5
-    assert judge(reports, even) == [VerdictKind.PASS] * 5
-    odd = [*even[:4], TypicalError(1.7e-3 * FACTOR * 1.2, 3e-3)]
-    assert judge(reports, odd) == [*[VerdictKind.PASS] * 4, VerdictKind.FAIL]
+USUAL = TypicalError(1.7e-3, 3e-3)
+CONV = replace(USUAL, shapes="[1, 32, 8, 8]")
 
 
-def test_each_is_next_to_its_own_noise_and_a_call_of_others_may_be_further_off() -> None:
-    reports = [build_report(number) for number in range(5)]
-    even = [TypicalError(1.7e-3, 3e-3)] * 4
-    assert judge(reports, [*even, TypicalError(5.1e-3, 9e-3)]) == [VerdictKind.PASS] * 5
-    twice = TypicalError(3.4e-3, 3e-3, COMPOSITE_FACTOR)
-    assert judge(reports, [*even, twice]) == [VerdictKind.PASS] * 5
-
-
-def test_two_layers_are_no_peers_and_other_kinds_are_not_compared() -> None:
-    kinds = ["Linear", "Linear", "Norm", "Norm", "Norm"]
-    reports = [build_report(number, kind) for number, kind in enumerate(kinds)]
-    errors = [TypicalError(each, 3e-3) for each in (1.7e-3, 1e-2, 5e-3, 5e-3, 5e-3)]
-    assert judge(reports, errors) == [VerdictKind.PASS] * 5
-
-
-def test_layers_with_other_inputs_are_no_peers() -> None:
-    reports = [build_report(number, "Conv2d") for number in range(5)]
-    errors = [
-        TypicalError(2.6e-3, 3e-3, shapes="[1, 3, 8, 8]"),
-        *[TypicalError(1.7e-3, 3e-3, shapes="[1, 32, 8, 8]")] * 4,
-    ]
-    assert judge(reports, errors) == [VerdictKind.PASS] * 5
+@pytest.mark.parametrize(
+    ("kinds", "errors", "wrong"),
+    [
+        ("L L L L L", [USUAL] * 5, []),
+        ("L L L L L", [*[USUAL] * 4, TypicalError(1.7e-3 * FACTOR * 1.2, 3e-3)], [4]),
+        ("L L L L L", [*[USUAL] * 4, TypicalError(5.1e-3, 9e-3)], []),  # each is next to its own noise
+        ("L L L L L", [*[USUAL] * 4, TypicalError(3.4e-3, 3e-3, COMPOSITE_FACTOR)], []),  # a call of others
+        ("L L N N N", [TypicalError(each, 3e-3) for each in (1.7e-3, 1e-2, 5e-3, 5e-3, 5e-3)], []),  # two are no peers
+        ("C C C C C", [TypicalError(2.6e-3, 3e-3, shapes="[1, 3, 8, 8]"), *[CONV] * 4], []),  # nor with other inputs
+    ],
+)
+def test_a_layer_that_is_further_off_than_its_peers_fails(
+    kinds: str, errors: list[TypicalError], wrong: list[int]
+) -> None:
+    reports = [build_report(number, kind) for number, kind in enumerate(kinds.split())]
+    found = judge(reports, errors)
+    assert found == [VerdictKind.FAIL if number in wrong else VerdictKind.PASS for number in range(5)]
 
 
 def test_errors_below_the_rounding_of_sums_are_no_fault() -> None:

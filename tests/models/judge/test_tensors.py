@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from assay.errors import UsageError
-from assay.models.config.settings import parse_tolerance_text
 from assay.models.judge.tensors import compare_tensors, find_dead_parts, judge_outputs
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import ACTUAL_ZERO, EXPECTED_CONSTANT, TensorComparison, Tolerance
@@ -45,17 +44,13 @@ def messages(found: TensorComparison) -> str:
 # ---------------------------------------------------------------- the original's defects, one test each
 
 
-def test_infinity_is_not_three() -> None:
+def test_infinity_is_not_three_and_large_integers_are_exact() -> None:
     found = compare(f32(math.inf, 1, 2), f32(3, 1, 2))
     assert found.verdict.kind is FAIL
     assert (found.misplaced, found.inf, found.error) == (1, (1, 0), math.inf)
     assert "expected inf, actual 3" in messages(found)
-
-
-def test_large_integers_are_exact() -> None:
     found = compare(np.array([2**40, 1]), np.array([2**40 + 100, 1]))
-    assert found.verdict.kind is FAIL
-    assert found.max_abs == 100
+    assert (found.verdict.kind, found.max_abs) == (FAIL, 100)
     assert "expected 1099511627776, actual 1099511627876: by 100" in messages(found)
 
 
@@ -115,12 +110,6 @@ def test_a_shift_that_all_elements_share_is_bounded_apart_from_their_errors() ->
     assert "all elements share a factor or an offset of" in messages(shifted)
 
 
-def test_a_small_number_next_to_a_large_one_is_as_precise_as_that() -> None:
-    assert compare(f32(100, 0), f32(100, 1e-5)).verdict.kind is PASS
-    assert compare(f32(*[100] * 99, 1e-5), f32(*[100] * 99, 3e-5)).verdict.kind is PASS
-    assert compare(f32(*[100] * 99, 1e-5), f32(*[100] * 99, 0.1)).verdict.kind is FAIL
-
-
 @pytest.mark.parametrize(
     ("shapes", "guess"),
     [
@@ -157,18 +146,12 @@ def test_a_flipped_argmax_is_shown_without_a_request() -> None:
     assert compare(expected, expected).top_k == 1
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((), "float32"), ((4, 1), "float32"), ((1, 2, 3, 4), "float32"), ((2, 4), "int32")]
-)
-def test_what_does_not_look_like_scores_is_not_ranked(shape: tuple[int, ...], dtype: str) -> None:
-    assert compare(noise(*shape, 2)[..., 0].astype(dtype), noise(*shape, 2)[..., 0].astype(dtype)).top_k is None
-
-
-def test_a_layer_by_itself_is_not_ranked() -> None:
-    expected, actual = f32(0.1, 0.5, 0.4999999), f32(0.1, 0.4999999, 0.5)
-    found = compare_tensors("y", expected, actual, op="MatMul")
-    assert found.flags == ()
-    assert found.top_k is None
+def test_what_does_not_look_like_scores_is_not_ranked() -> None:
+    for shape, dtype in (((), "float32"), ((4, 1), "float32"), ((1, 2, 3, 4), "float32"), ((2, 4), "int32")):
+        array = noise(*shape, 2)[..., 0].astype(dtype)
+        assert compare(array, array.copy()).top_k is None
+    layer = compare(f32(0.1, 0.5, 0.4999999), f32(0.1, 0.4999999, 0.5), op="MatMul")
+    assert (layer.flags, layer.top_k) == ((), None)
 
 
 def test_all_outputs_are_compared_and_named() -> None:
@@ -179,6 +162,51 @@ def test_all_outputs_are_compared_and_named() -> None:
     assert [each.verdict.kind for each in compared] == [PASS, FAIL, FAIL]
     assert {finding.subject for finding in verdict.findings} == {"b", "c"}
     assert verdict.comparisons == 5
+
+
+LARGE, TINY = f32(*[100] * 99, 1e-5), np.dtype(ml_dtypes.float8_e8m0fnu)
+CHANNELS = noise(1, 64, 28, 28)
+CHANNELS[0, 9] *= 0.01
+DEAD = CHANNELS.copy()
+DEAD[0, 9] = 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "options", "kind"),
+    [
+        (f32(100, 0), f32(100, 1e-5), {}, PASS),  # a small number next to a large one is as precise as that
+        (LARGE, f32(*[100] * 99, 3e-5), {}, PASS),
+        (LARGE, f32(*[100] * 99, 0.1), {}, FAIL),
+        (np.array([1.0, 2.0, 4.0], TINY), np.array([1.0, 2.0, 4.0], TINY), {}, PASS),  # scales of blocks are exact
+        (np.array([1.0, 2.0, 4.0], TINY), np.array([1.0, 2.0, 8.0], TINY), {}, FAIL),
+        (f32(1, 2, 3), f32(1, 2, 3).astype(">f4"), {}, PASS),  # in another byte order
+        (CHANNELS, DEAD, {"rel": 0.02}, FAIL),  # a dead channel is found with a coarse tolerance too
+        (CHANNELS.astype(ml_dtypes.bfloat16), DEAD.astype(ml_dtypes.bfloat16), {}, FAIL),
+        (np.zeros(9, np.float32), noise(9), {}, FAIL),
+        (np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), {}, PASS),
+        (f32(1, 1 - 1e-7, 1), f32(1, 1, 1), {"op": "Sigmoid"}, PASS),  # varies by less than the type's own rounding
+        (np.float32(5), np.float32(5), {}, PASS),
+        (np.float32(5), np.float32(6), {}, FAIL),
+        (np.float32(0), np.float32(0), {}, INCONCLUSIVE),
+        (np.zeros((0, 4), np.float32), np.zeros((0, 4), np.float32), {}, INCONCLUSIVE),
+        (np.zeros((0, 4), np.float32), np.zeros((1, 4), np.float32), {}, FAIL),
+        (np.zeros((0, 4), np.float32), np.zeros((0, 4), np.int32), {}, FAIL),
+    ],
+)
+def test_verdicts(expected: Any, actual: Any, options: dict[str, Any], kind: VerdictKind) -> None:
+    assert compare(expected, actual, **options).verdict.kind is kind
+
+
+def test_details_of_single_constant_and_swapped_numbers() -> None:
+    assert compare(np.float32(5), np.float32(5)).flags == ()
+    assert compare(np.float32(5), np.float32(6)).worst[0].index == ()
+    constant = compare(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
+    assert EXPECTED_CONSTANT in constant.flags
+    assert not constant.is_dead
+    swapped = compare(f32(1, 2, 3), f32(1, 2, 3).astype(">f4"))
+    assert (swapped.max_ulp, swapped.dtype) == (0, ("float32", "float32"))
+    with pytest.raises(UsageError, match="cannot be compared"):
+        compare(np.zeros(2, "V3"), np.zeros(2, "V3"))
 
 
 # ---------------------------------------------------------------- each bound fails what is beyond it, and only that
@@ -287,14 +315,11 @@ def test_integers_are_compared_as_python_would(name: str, data: st.DataObject) -
     assert found.max_abs == float(max(distances))
 
 
-def test_a_step_beyond_what_a_double_holds_is_seen() -> None:
-    assert compare(np.array([2**63 - 1, 5]), np.array([2**63 - 2, 5])).wrong == 1
-    assert compare(np.array([2**64 - 1, 5], np.uint64), np.array([2**64 - 2, 5], np.uint64)).wrong == 1
-
-
 @pytest.mark.parametrize(
     ("expected", "actual"),
     [
+        (np.array([2**63 - 1, 5]), np.array([2**63 - 2, 5])),  # a step beyond what a double holds
+        (np.array([2**64 - 1, 5], np.uint64), np.array([2**64 - 2, 5], np.uint64)),
         (np.array([2**63, 1], np.uint64), np.array([2**63 - 1, 1], np.int64)),
         (np.array([2**53 + 1, 1], np.int64), np.array([2.0**53, 1])),
         (np.array([1, 1], np.uint8), np.array([True, False])),
@@ -305,10 +330,8 @@ def test_types_that_differ_are_compared_by_value(expected: Any, actual: Any) -> 
     found = compare(expected, actual, check_dtype=False, rel=0.0, abs=0.0)
     assert found.wrong == 1
     assert found.verdict.kind is FAIL
-    assert (
-        compare(expected, expected.astype(np.int64 if expected.max() < 2**62 else np.uint64), check_dtype=False).wrong
-        == 0
-    )
+    same = expected.astype(np.uint64 if expected.dtype == np.uint64 or expected.max() < 2**62 else np.int64)
+    assert compare(expected, same, check_dtype=False).wrong == 0
 
 
 def test_no_step_is_allowed_between_true_and_false() -> None:
@@ -342,11 +365,6 @@ def test_complex_numbers() -> None:
     infinite = np.array([complex(math.inf, 1), 2], np.complex64)
     assert compare(infinite, infinite.copy()).verdict.kind is PASS
     assert compare(infinite, np.array([complex(math.inf, 2), 2], np.complex64)).verdict.kind is FAIL
-
-
-def test_types_that_nothing_can_compare() -> None:
-    with pytest.raises(UsageError, match="cannot be compared"):
-        compare(np.zeros(2, "V3"), np.zeros(2, "V3"))
 
 
 # ---------------------------------------------------------------- small types
@@ -394,13 +412,6 @@ def test_one_step_of_a_small_type_passes_and_three_do_not(name: str) -> None:
     assert compare(expected, raw.view(kind)).verdict.kind is FAIL
 
 
-def test_scales_of_blocks_are_exact() -> None:
-    kind = np.dtype(ml_dtypes.float8_e8m0fnu)
-    expected = np.array([1.0, 2.0, 4.0], kind)
-    assert compare(expected, expected.copy()).verdict.kind is PASS
-    assert compare(expected, np.array([1.0, 2.0, 8.0], kind)).verdict.kind is FAIL
-
-
 @pytest.mark.parametrize(("name", "low", "high"), [("int4", -8, 7), ("uint4", 0, 15), ("int2", -2, 1)])
 def test_small_integers(name: str, low: int, high: int) -> None:
     kind = getattr(ml_dtypes, name)
@@ -423,16 +434,10 @@ def test_a_bfloat16_result_is_measured_by_bfloat16() -> None:
     assert mixed.max_ulp is None
 
 
-def test_another_byte_order_is_no_difference() -> None:
-    found = compare(f32(1, 2, 3), f32(1, 2, 3).astype(">f4"))
-    assert (found.verdict.kind, found.max_ulp, found.dtype) == (PASS, 0, ("float32", "float32"))
-
-
 # ---------------------------------------------------------------- scale
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("share", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize(("axis", "share"), [(0, 1e-2), (1, 1e-3), (2, 1e-4)])
 def test_a_dead_channel_is_found_however_small_it_is_next_to_the_others(axis: int, share: float) -> None:
     expected = noise(16, 16, 16)
     chosen: list[Any] = [slice(None)] * 3
@@ -445,26 +450,14 @@ def test_a_dead_channel_is_found_however_small_it_is_next_to_the_others(axis: in
     assert found.flags == (f"actual is all zero at 5 of axis {axis} (1 of 16)",)
 
 
-def test_a_dead_channel_is_found_with_a_coarse_tolerance_too() -> None:
-    expected = noise(1, 64, 28, 28)
-    expected[0, 9] *= 0.01
-    actual = expected.copy()
-    actual[0, 9] = 0
-    assert compare(expected, actual, rel=0.02).verdict.kind is FAIL
-    assert compare(expected.astype(ml_dtypes.bfloat16), actual.astype(ml_dtypes.bfloat16)).verdict.kind is FAIL
-
-
-def test_rounding_of_sums_that_cancel_passes() -> None:
-    left = np.random.default_rng(1).normal(size=(200, 500))
-    right = np.random.default_rng(2).normal(size=(500, 300))
-    right[250:, 7] = -right[:250, 7]  # a column whose terms cancel
-    left[:, 250:] = left[:, :250]
-    exact, single = left @ right, left.astype(np.float32) @ right.astype(np.float32)
-    assert compare(exact.astype(np.float32), single, op="MatMul").verdict.kind is PASS
-
-
-def test_sums_of_16_bit_factors_fail() -> None:
-    left, right = noise(200, 500, seed=1), noise(500, 300, seed=2)
+def test_rounding_of_sums_that_cancel_passes_and_sums_of_16_bit_factors_fail() -> None:
+    left = np.random.default_rng(1).normal(size=(100, 200))
+    right = np.random.default_rng(2).normal(size=(200, 100))
+    right[100:, 7] = -right[:100, 7]  # a column whose terms cancel
+    left[:, 100:] = left[:, :100]
+    exact, single = (left @ right).astype(np.float32), left.astype(np.float32) @ right.astype(np.float32)
+    assert compare(exact, single, op="MatMul").verdict.kind is PASS
+    left, right = noise(100, 200, seed=1), noise(200, 100, seed=2)
     half = left.astype(np.float16).astype(np.float32) @ right.astype(np.float16).astype(np.float32)
     assert compare(left @ right, half, op="MatMul").verdict.kind is FAIL
 
@@ -495,8 +488,7 @@ def test_numbers_whose_squares_overflow_have_a_scale() -> None:
         expected = np.array([1.0, -2.0, 3.0] * 10).reshape(10, 3) * size
         found = compare(expected, expected * (1 + 1e-12))
         assert found.scale == pytest.approx(math.sqrt(14 / 3) * size)
-        assert found.verdict.kind is PASS
-        assert found.cosine == pytest.approx(1)
+        assert (found.verdict.kind, found.cosine) == (PASS, pytest.approx(1))
         assert compare(expected, expected * 1.1).sqnr_db == pytest.approx(20)
 
 
@@ -543,6 +535,7 @@ def test_all_zero_on_both_sides(op: str | None, dtype: str, kind: VerdictKind) -
     found = compare(zeros, zeros.copy(), op=op)
     assert found.verdict.kind is kind
     assert ACTUAL_ZERO in found.flags  # never without a word
+    assert kind is PASS or "--tolerance allow_constant=true" in messages(found)
     assert compare(zeros, zeros.copy(), op=op, allow_constant=True).verdict.kind is PASS
 
 
@@ -551,17 +544,6 @@ def test_a_constant_where_there_should_be_numbers() -> None:
     assert found.verdict.kind is FAIL
     assert found.is_dead
     assert "the actual tensor is constant; the expected one varies by" in messages(found)
-
-
-def test_equal_constants_pass_with_a_flag() -> None:
-    found = compare(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
-    assert found.verdict.kind is PASS
-    assert EXPECTED_CONSTANT in found.flags
-    assert not found.is_dead
-
-
-def test_numbers_where_a_constant_was_expected() -> None:
-    assert compare(np.zeros(9, np.float32), noise(9)).verdict.kind is FAIL
 
 
 def test_a_sigmoid_far_below_zero_is_as_precise_as_one_is() -> None:
@@ -580,9 +562,8 @@ def test_a_sigmoid_far_below_zero_is_as_precise_as_one_is() -> None:
     assert compare(beside, changed, op="Sigmoid").verdict.kind is PASS
 
 
-@pytest.mark.parametrize("size", [1e-3, 4e-8, 1e-30])
-@pytest.mark.parametrize("op", ["MatMul", "Conv", "Relu", None])
-def test_small_outputs_with_the_wrong_sign_fail(op: str | None, size: float) -> None:
+@pytest.mark.parametrize(("size", "op"), [(1e-3, "MatMul"), (4e-8, "Relu"), (1e-30, None)])
+def test_small_outputs_with_the_wrong_sign_fail(size: float, op: str | None) -> None:
     expected = noise(4, 8) * np.float32(size)
     for reach in (None, lambda: 10 * size):
         found = compare_tensors("y", expected, -expected, op=op, reach=reach)
@@ -628,26 +609,6 @@ def test_an_absolute_bound_above_every_element_proves_nothing() -> None:
     assert compare(expected, other, abs=100.0, allow_constant=True).verdict.kind is PASS
 
 
-def test_what_saturates_is_not_dead() -> None:
-    """Expected to vary by less than the type's own rounding: a sigmoid that is one everywhere."""
-    assert compare(f32(1, 1 - 1e-7, 1), f32(1, 1, 1), op="Sigmoid").verdict.kind is PASS
-
-
-def test_one_number_is_no_constant() -> None:
-    assert compare(np.float32(5), np.float32(5)).verdict.kind is PASS
-    assert compare(np.float32(5), np.float32(5)).flags == ()
-    assert compare(np.float32(5), np.float32(6)).verdict.kind is FAIL
-    assert compare(np.float32(5), np.float32(6)).worst[0].index == ()
-    assert compare(np.float32(0), np.float32(0)).verdict.kind is INCONCLUSIVE
-
-
-def test_empty_tensors_prove_nothing() -> None:
-    found = compare(np.zeros((0, 4), np.float32), np.zeros((0, 4), np.float32))
-    assert found.verdict.kind is INCONCLUSIVE
-    assert compare(np.zeros((0, 4), np.float32), np.zeros((1, 4), np.float32)).verdict.kind is FAIL
-    assert compare(np.zeros((0, 4), np.float32), np.zeros((0, 4), np.int32)).verdict.kind is FAIL
-
-
 def test_dead_parts_are_named_by_axis_and_index() -> None:
     expected = noise(20, 30)
     actual = expected.copy()
@@ -677,24 +638,22 @@ def test_the_numbers_are_what_numpy_says() -> None:
     shares = [each.rel_error for each in found.worst]
     assert shares == sorted(shares, reverse=True)
     assert found.max_rel == shares[0] == found.error
+    assert compare(f32(1, 2), f32(2, 1)).error == pytest.approx(0.632, rel=1e-2)
 
 
 def test_the_worst_elements_come_first_wherever_they_lie() -> None:
-    expected = np.ones((3, 400, 700), np.float32) + noise(3, 400, 700)  # several blocks
+    expected = np.ones((3, 200, 700), np.float32) + noise(3, 200, 700)  # several blocks
     actual = expected.copy()
-    places = [(2, 399, 699), (0, 0, 0), (1, 200, 13), (2, 5, 600)]  # worst first
+    places = [(2, 199, 699), (0, 0, 0), (1, 100, 13), (2, 5, 600)]  # worst first
     for rank, place in enumerate(places):
         expected[place], actual[place] = 1, 1000 * (5 - rank)
     found = compare(expected, actual, worst=3)
     assert [each.index for each in found.worst] == places[:3]
     assert found.wrong == 4
     assert compare(expected, actual, worst=0).worst == ()
-
-
-def test_among_equal_relative_errors_the_larger_difference_comes_first() -> None:
     expected = np.arange(1, 401, dtype=np.float32).reshape(20, 20) * 100
-    found = compare(expected, expected * 0 + np.float32(1e-30) * noise(20, 20))
-    assert [each.index for each in found.worst[:3]] == [(19, 19), (19, 18), (19, 17)]
+    equal = compare(expected, expected * 0 + np.float32(1e-30) * noise(20, 20))
+    assert [each.index for each in equal.worst[:3]] == [(19, 19), (19, 18), (19, 17)], "the larger difference first"
 
 
 def test_memory_stays_within_a_few_blocks() -> None:
@@ -705,13 +664,6 @@ def test_memory_stays_within_a_few_blocks() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * expected.nbytes
-
-
-def test_the_error_that_is_shown_is_the_true_one() -> None:
-    found = compare(f32(1e-8, 2e-8, 1), f32(2e-8, 1e-8, 1), abs=1e-7)
-    assert found.verdict.kind is PASS
-    assert found.error == found.max_rel
-    assert compare(f32(1, 2), f32(2, 1)).error == pytest.approx(0.632, rel=1e-2)
 
 
 # ---------------------------------------------------------------- the k largest
@@ -765,9 +717,6 @@ def test_outputs_that_are_missing_or_too_many() -> None:
         ("logits", "the output is missing: did you mean 'logit'?"),
         ("logit", "an unexpected output"),
     ]
-
-
-def test_no_output_is_never_a_pass() -> None:
     assert judge_outputs({}, {}, Tolerances())[0].kind is ERROR
     assert judge_outputs({}, {"y": f32(1)}, Tolerances())[0].kind is FAIL
 
@@ -790,13 +739,6 @@ def test_sequences_and_absent_optionals() -> None:
     assert [each.name for each in compared] == ["parts[0]", "parts[1]"]
     assert verdict.findings[0].subject == "parts[1]"
     assert judge_outputs(expected, {"parts": [f32(1, 2)]}, Tolerances())[0].kind is FAIL
-
-
-def test_two_zero_tensors_report_how_to_allow_them() -> None:
-    zeros = np.zeros((2, 2), np.float32)
-    (finding,) = compare_tensors("y", zeros, zeros).verdict.findings
-    assert "--tolerance allow_constant=true" in finding.message
-    assert parse_tolerance_text("allow_constant=true", Tolerances()).model.allow_constant
 
 
 def test_an_output_of_a_whole_model_has_the_bound_of_the_operator_that_makes_it() -> None:

@@ -63,25 +63,19 @@ def test_a_quantised_model_is_loose_as_a_whole_only() -> None:
         assert default_tolerance("int8", op, quantized=True) == default_tolerance("int8", op)
 
 
-def test_what_is_given_stays() -> None:
+def test_what_is_given_stays_and_what_is_open_is_filled_in() -> None:
     given = Tolerance(abs=0.5, int_abs=3, min_cosine=0.5)
     found = complete_tolerance(given, ("float32", "float32"))
     assert (found.abs, found.rel, found.int_abs, found.int_share, found.min_cosine) == (0.5, 3e-4, 3, 1.0, 0.5)
     assert complete_tolerance(Tolerance(int_abs=1), ("int8", "int8"), "QuantizeLinear").int_share == 1.0
     assert complete_tolerance(Tolerance(), ("int8", "int8"), "QuantizeLinear").int_share == 0.25
-
-
-def test_of_two_types_the_coarser_counts() -> None:
-    for pair in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        assert complete_tolerance(Tolerance(), pair).rel == 2e-2
-
-
-def test_units_are_asked_of_small_types_unless_a_bound_is_given() -> None:
-    pair = ("float8_e4m3fn", "float8_e4m3fn")
-    assert complete_tolerance(Tolerance(), pair).ulp == 1
-    assert complete_tolerance(Tolerance(rel=0.5), pair).ulp is None
-    assert complete_tolerance(Tolerance(rel=0.5, ulp=2), pair).ulp == 2
-    assert complete_tolerance(Tolerance(), ("float32", "float32")).ulp is None
+    for mixed in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        assert complete_tolerance(Tolerance(), mixed).rel == 2e-2, "of two types the coarser counts"
+    pair = ("float8_e4m3fn", "float8_e4m3fn")  # units are asked of small types unless a bound is given
+    units = [
+        complete_tolerance(each, pair).ulp for each in (Tolerance(), Tolerance(rel=0.5), Tolerance(rel=0.5, ulp=2))
+    ]
+    assert [*units, complete_tolerance(Tolerance(), ("float32", "float32")).ulp] == [1, None, 2, None]
 
 
 def test_a_truncating_target_is_found_and_ties_are_not() -> None:
@@ -95,18 +89,11 @@ def test_a_truncating_target_is_found_and_ties_are_not() -> None:
     assert compare_tensors("q", rounded, ties).verdict.kind is VerdictKind.FAIL
 
 
-def test_where_zeros_show_something() -> None:
-    assert is_zero_significant("Relu")
-    assert is_zero_significant("Where")
-    assert not is_zero_significant("Conv")
-
-
 def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:
-    assert default_tolerance("float32", "Sigmoid").abs == 2.0**-22
-    assert default_tolerance("float32").abs == default_tolerance("float32", "Softmax").abs == 2.0**-126
-    assert default_tolerance("float16", "Sigmoid").abs == 2.0**-10
-    assert default_tolerance("float16", "Conv").abs == 2.0**-14
-    assert default_tolerance("bfloat16", "Tanh").abs == 2.0**-7
+    units = {("float32", "Sigmoid"): -22, ("float32", None): -126, ("float32", "Softmax"): -126}
+    units |= {("float16", "Sigmoid"): -10, ("float16", "Conv"): -14, ("bfloat16", "Tanh"): -7}
+    assert {key: default_tolerance(*key).abs for key in units} == {key: 2.0**power for key, power in units.items()}
+    assert [is_zero_significant(op) for op in ("Relu", "Where", "Conv")] == [True, True, False]
 
 
 @pytest.mark.parametrize("op", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"])

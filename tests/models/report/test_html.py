@@ -27,36 +27,26 @@ def test_the_answer_the_commands_and_every_case_are_there() -> None:
     page = made.show_page(made.bad_report())
     text = read(page)
     assert "The first wrong layer is MatMul_1: t2 is off by 0.41 of its scale" in text
+    assert page.count('id="first"') == 1
+    assert re.search(r'<p class="answer">[^<]*<a href="#first">MatMul_1</a>', page), "it leads to its row"
     assert "assay model reduce 'models/my model.onnx' --reference ort --target iree" in text
     for name in ("Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"):
         assert f">{name}</td>" in page
-    assert '<span class="badge FAIL">mismatch</span>' in page
-    assert '<span class="badge ERROR">compile error</span>' in page
-    assert '<span class="badge PASS">ok</span>' in page
+    for kind, outcome in (("FAIL", "mismatch"), ("ERROR", "compile error"), ("PASS", "ok")):
+        assert f'<span class="badge {kind}">{outcome}</span>' in page
     assert "1.2e-7" not in text
     assert "0.998765" in text
     assert "times of 2 steps are from the cache" in text
     assert "a <note>" in text
 
 
-def test_the_sentence_leads_to_the_row_of_the_first_wrong_layer() -> None:
-    page = made.show_page(made.bad_report())
-    assert page.count('id="first"') == 1
-    assert re.search(r'<p class="answer">[^<]*<a href="#first">MatMul_1</a>', page)
-
-
 def test_failed_steps_fold_away_with_command_and_output() -> None:
-    page = made.show_page(made.bad_report())
-    block, _provenance = re.findall(r"<details.*?</details>", page, re.DOTALL)
+    """A failure alone is open."""
+    block, _provenance = re.findall(r"<details.*?</details>", made.show_page(made.bad_report()), re.DOTALL)
     text = read(block)
     assert "compile error in Conv_3, Gemm_4: failed to legalize 'onnx.Foo'" in text
-    assert f"$ {made.COMMAND}" in text
-    assert "line 0 <&>" in text
-    assert "line 29 <&>" in text
-    assert "assay model convert --opset 17" in text
-
-
-def test_a_failure_alone_is_open_and_several_are_not() -> None:
+    for part in (f"$ {made.COMMAND}", "line 0 <&>", "line 29 <&>", "assay model convert --opset 17"):
+        assert part in text
     assert "<details open>" in made.show_page(made.report(made.failed(0)))
     other = replace(made.COMPILE_ERROR, message="another")
     several = made.report(made.failed(0), made.failed(1, outcome=other))
@@ -95,35 +85,25 @@ def test_the_axis_is_logarithmic_with_a_bottom_and_a_top() -> None:
 
 
 def test_what_failed_is_a_cross_and_the_first_wrong_layer_a_line() -> None:
+    """The line of accumulated errors ends where nothing is known; the mouse shows the numbers."""
     drawing = draw(build_chart(made.bad_report()))
-    assert len(shapes(drawing, "cross")) == 2
-    assert len(shapes(drawing, "first")) == 1
-    assert len(shapes(drawing, "fail")) == 4
-    assert len(shapes(drawing, "local")) == 3
+    counts = {"cross": 2, "first": 1, "fail": 4, "local": 3}
+    assert {kind: len(shapes(drawing, kind)) for kind in counts} == counts
     (line,) = [each for each in shapes(drawing, "accumulated") if "d" in each]
-    assert line["d"].count("M") == 1
-    assert line["d"].count("L") == 2, "the line ends where nothing is known"
+    assert (line["d"].count("M"), line["d"].count("L")) == (1, 2)
     assert shapes(drawing, "allowed")
-
-
-def test_a_gap_breaks_the_line() -> None:
-    report = made.report(made.good(0), made.failed(1), made.good(2), made.good(3))
-    lines = [each["d"] for each in shapes(draw(build_chart(report)), "accumulated") if "d" in each]
+    titles = [each.text for each in ET.fromstring(drawing).iter("title")]
+    assert titles[1] == "m_layer_MatMul_1: mismatch\nlocal error 0.41\naccumulated error 0.41\nallowed 1e-5"
+    assert titles[3] == "m_layer_Conv_3: compile error"
+    gap = made.report(made.good(0), made.failed(1), made.good(2), made.good(3))
+    lines = [each["d"] for each in shapes(draw(build_chart(gap)), "accumulated") if "d" in each]
     assert [line.count("L") for line in lines] == [0, 1]
 
 
 def test_many_layers_get_numbers_and_the_wrong_one_its_name() -> None:
-    drawing = draw(build_chart(made.large_report()))
-    texts = [each.text for each in ET.fromstring(drawing).iter("text")]
-    assert "Conv_150" in texts
+    texts = {each.text for each in ET.fromstring(draw(build_chart(made.large_report()))).iter("text")}
+    assert {"Conv_150", "20"} <= texts
     assert "Conv_151" not in texts
-    assert "20" in texts
-
-
-def test_the_mouse_shows_the_numbers() -> None:
-    titles = [each.text for each in ET.fromstring(draw(build_chart(made.bad_report()))).iter("title")]
-    assert titles[1] == "m_layer_MatMul_1: mismatch\nlocal error 0.41\naccumulated error 0.41\nallowed 1e-5"
-    assert titles[3] == "m_layer_Conv_3: compile error"
 
 
 errors = st.none() | st.floats(min_value=0) | st.sampled_from([0.0, math.inf, math.nan, 5e-324, 1e308])

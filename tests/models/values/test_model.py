@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.models.report import model_reports as made
 
 from assay.models.values.model import CaseReport, Signature, Step, StepEnding, build_signature, find_same, normalise
@@ -28,22 +26,14 @@ def test_numbers_names_and_paths_are_no_part_of_it(message: str, words: str) -> 
     assert normalise(message) == words
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**9))
-def test_other_sizes_are_the_same_failure(one: int, other: int) -> None:
-    texts = [f"dimension #{size} to be {size}, found '{size}' in /a/{size}/m.mlir" for size in (one, other)]
-    assert normalise(texts[0]) == normalise(texts[1])
-
-
-@given(st.text())
-def test_any_text_has_one_and_it_is_short(text: str) -> None:
-    assert len(normalise(text)) <= 200
-
-
-def test_what_is_right_has_none() -> None:
-    assert build_signature(made.good(0)) is None
+def test_other_sizes_are_the_same_failure_and_it_is_short() -> None:
+    texts = [f"dimension #{size} to be {size}, found '{size}' in /a/{size}/m.mlir" for size in (0, 7, 10**9)]
+    assert len({*map(normalise, texts)}) == 1
+    assert len(normalise("word " * 100)) <= 200
 
 
 def test_outputs_that_differ_are_one_failure_wherever() -> None:
+    assert build_signature(made.good(0)) is None
     assert build_signature(made.wrong(1)) == build_signature(made.whole(0.4, VerdictKind.FAIL)) == Signature("")
     assert str(Signature("")) == "the outputs differ"
 

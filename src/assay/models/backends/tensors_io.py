@@ -15,8 +15,8 @@ from typing import Any
 
 from assay.models.backends.base import BackendError, Made
 from assay.models.graph.inputs import find_problems
-from assay.models.graph.onnx_library import import_onnx
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
+from assay.models.libraries import onnx
 from assay.models.values.model import Job, Step, StepEnding
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import replace
@@ -115,7 +115,6 @@ def warm_up(*steps: tuple[Step, Perform]) -> None:
 
 
 def _write_model(folder: str) -> str:
-    onnx = import_onnx()
     ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "rehearsal", ends[:1], ends[1:])
     model = onnx.helper.make_model(

@@ -119,7 +119,7 @@ def show_report(report: ModelReport, request: ShowRequest, takes_stdout: bool, c
 
 
 def _shorten(report: ModelReport) -> ModelReport:
-    """What is only read, without the working directory in front of its paths; command lines stay whole, as they may be
+    """The report without the working directory in front of its paths; command lines stay whole, as they may be
     pasted in another place."""
     from assay.models.values.model import ModelReport
     from assay.values.plain import build_plain, parse_plain

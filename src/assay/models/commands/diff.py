@@ -144,7 +144,7 @@ def draw_diff(plain: TensorDiff, expected: Array, actual: Array, op: str | None)
 
 
 def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Array]]:
-    """By name; two single tensors are compared whatever their files are called."""
+    """The tensors of both sides by name; two single ones are compared whatever their files are called."""
     expected = load_side(request.expected, request.dtype, request.shape)
     actual = load_side(request.actual, request.dtype, request.shape)
     if len(expected) == len(actual) == 1:
@@ -160,7 +160,7 @@ def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Arr
 
 
 def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict[str, Array]:
-    """A file or a folder: one that a check wrote, or one of single files, which are then named by these."""
+    """The tensors of a file or a folder; a folder of single files names them by these."""
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, LIST_FILE)):
             found = load_arrays(path)

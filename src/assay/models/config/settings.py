@@ -263,7 +263,7 @@ def _parse_number(key: str, value: str, text: str) -> Any:
 
 
 def _find_fault(key: str, value: Any) -> str:
-    """What is wrong with the value of a bound, or nothing."""
+    """What is wrong with the value of a bound; empty where it is valid."""
     if key in _FLAGS:
         return "" if isinstance(value, bool) else "must be true or false"
     fits = isinstance(value, int if key in _WHOLE else (int, float)) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from assay.config.fields import describe
@@ -21,9 +21,9 @@ from assay.config.settings import Settings, load_settings
 from assay.config.source import Node, Problems
 from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
-from assay.values.study import Position, Problem
+from assay.values.study import Problem
 
 Kind = type | tuple[type, ...]
 
@@ -84,32 +84,9 @@ KEYS = ("backend", "like", *OPTIONS, *FLAGS)
 _WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
 
 
-@dataclass(frozen=True, slots=True)
-class TargetTable:
-    """`[tool.assay.targets.NAME]` of a settings file."""
-
-    name: str
-    node: Node
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        content: Mapping[str, Any] = self.node.value
-        return content
-
-    @property
-    def file(self) -> str:
-        return self.node.position.file
-
-    def find(self, key: str) -> Position:
-        """Where the value of a key is written; the table itself where it has no such key."""
-        return (self.node.find(key) or self.node).position
-
-    def find_key(self, key: str) -> Position:
-        return next((entry.position for entry in self.node.items() if entry.key == key), self.node.position)
-
-
-def read_target_tables(settings: Settings) -> dict[str, TargetTable]:
-    """The tables by name: a project adds to what the user has. Raises ConfigError for what is not a table."""
+def read_target_tables(settings: Settings) -> dict[str, Node]:
+    """The tables `[tool.assay.targets.NAME]` by name: a project adds to what the user has. Raises ConfigError for what
+    is not a table."""
     problems = Problems()
     found = {}
     for table in settings.tables.get("targets", ()):
@@ -117,7 +94,7 @@ def read_target_tables(settings: Settings) -> dict[str, TargetTable]:
             if node.kind != "mapping":
                 message = f"must be {node.mapping_name}, not {describe(node)}"
                 problems.add(message, key, node.position, "as in [tool.assay.targets.NAME]")
-        found.update({entry.key: TargetTable(entry.key, entry.node) for entry in table.items()})
+        found.update({entry.key: entry.node for entry in table.items()})
     problems.raise_if_any()
     return found
 
@@ -126,7 +103,7 @@ def parse_target(text: str, settings: Settings) -> Target:
     """The target of this name. Raises NotFoundError, or ConfigError for a table that is wrong."""
     name, tables = text.strip(), read_target_tables(settings)
     if name in tables:
-        return _Reader(tables).read(name)
+        return _read(name, tables, ())
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     known = [*tables, *_BUILT_IN]
@@ -138,7 +115,7 @@ def parse_target(text: str, settings: Settings) -> Target:
 
 
 def list_target_names() -> list[str]:
-    """For the completion of `--target` in the shell."""
+    """All names, for the completion of `--target` in the shell."""
     return [*read_target_tables(load_settings(os.getcwd(), os.environ)), *_BUILT_IN]
 
 
@@ -153,80 +130,63 @@ def build_board_target(target: Target, address: str, *, port: int | None = None,
     return replace(target, backend="ssh", options=options)
 
 
-@dataclass(slots=True)
-class _Reader:
-    tables: Mapping[str, TargetTable]
-    _seen: tuple[str, ...] = ()
-
-    def read(self, name: str) -> Target:
-        table = self.tables[name]
-        problems = Problems(self._find_problems(table))
-        try:
-            base = self._find_base(name, table)
-        except ConfigError as error:
-            problems.extend(error)
-            base = None
-        own = {key: _plain(value) for key, value in table.content.items() if key not in ("backend", "like", *FLAGS)}
-        options = {**(base.options if base else {}), **own}
-        backend = str(table.content.get("backend") or (base.backend if base else "command"))
-        if backend == "command" and "address" in options:
-            backend = "ssh"
-        if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
-            options["folder"] = os.path.dirname(table.file)
-        problems.found += self._find_strange_options(table, backend)
-        problems.raise_if_any()
-        flags = []
-        for flag in FLAGS:
-            value = table.content.get(flag, ())
-            words = shlex.split(value) if isinstance(value, str) else map(str, value)
-            flags.append((*getattr(base, flag, ()), *words))
-        return Target(name, backend, options, *flags)
-
-    def _find_base(self, name: str, table: TargetTable) -> Target | None:
-        like = table.content.get("like")
-        if like is None:
-            return _BUILT_IN.get(name)
-        if like in self._seen or (like == name and name not in _BUILT_IN):
-            raise ConfigError(
-                [self._problem(table, "like", f"the targets {' and '.join([*self._seen, name])} are like each other")]
-            )
-        if like in self.tables and like != name:
-            return _Reader(self.tables, (*self._seen, name)).read(str(like))
-        if like in _BUILT_IN:
-            return _BUILT_IN[like]
-        known = sorted({*self.tables, *_BUILT_IN})
-        raise ConfigError(
-            [self._problem(table, "like", f"there is no target {like!r}", did_you_mean(str(like), known))]
-        )
-
-    def _find_problems(self, table: TargetTable) -> list[Problem]:
-        found = []
-        is_own = ":" in str(table.content.get("backend", ""))  # module:Class of a user has options of its own
-        for key, value in table.content.items():
-            if key not in KEYS and is_own:
-                continue
-            if key not in KEYS:
-                name, hint = f"targets.{table.name}.{key}", did_you_mean(key, KEYS)
-                found.append(Problem("unknown setting", name, table.find_key(key), hint))
-            elif wanted := _find_wanted(key, value):
-                found.append(self._problem(table, key, f"must be {wanted}, not {value!r}"))
-        return found
-
-    def _find_strange_options(self, table: TargetTable, backend: str) -> list[Problem]:
-        """Options that a back end of ours does not have; back ends of users report theirs themselves."""
-        known = BACKEND_OPTIONS.get(backend)
-        if known is None:
-            return []
-        wrong = [key for key in table.content if key in OPTIONS and key not in known]
+def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Target:
+    """The target of a table; `seen` are the targets that are like it. Raises ConfigError with every problem."""
+    table = tables[name]
+    content: Mapping[str, Any] = table.value
+    problems = Problems()
+    is_own = ":" in str(content.get("backend", ""))  # module:Class of a user has options of its own
+    for entry in table.items():
+        key, value = f"targets.{name}.{entry.key}", entry.node.value
+        if entry.key in KEYS and (wanted := _find_wanted(entry.key, value)):
+            problems.add(f"must be {wanted}, not {value!r}", key, entry.node.position)
+        elif entry.key not in KEYS and not is_own:
+            problems.add("unknown setting", key, entry.position, did_you_mean(entry.key, KEYS))
+    try:
+        base = _find_base(name, tables, seen)
+    except ConfigError as error:
+        problems.extend(error)
+        base = None
+    own = {key: _plain(value) for key, value in content.items() if key not in ("backend", "like", *FLAGS)}
+    options = {**(base.options if base else {}), **own}
+    backend = str(content.get("backend") or (base.backend if base else "command"))
+    if backend == "command" and "address" in options:
+        backend = "ssh"
+    if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
+        options["folder"] = os.path.dirname(table.position.file)
+    if backend in BACKEND_OPTIONS:  # back ends of users report options that they do not have themselves
+        known = BACKEND_OPTIONS[backend]
         hint = f"it knows {', '.join(known)}" if known else "it has no options"
-        return [self._problem(table, key, f"the {backend} back end has no such option", hint) for key in wrong]
+        for entry in (each for each in table.items() if each.key in OPTIONS and each.key not in known):
+            message = f"the {backend} back end has no such option"
+            problems.add(message, f"targets.{name}.{entry.key}", entry.node.position, hint)
+    problems.raise_if_any()
+    flags = []
+    for flag in FLAGS:
+        value = content.get(flag, ())
+        given = shlex.split(value) if isinstance(value, str) else map(str, value)
+        flags.append((*getattr(base, flag, ()), *given))
+    return Target(name, backend, options, *flags)
 
-    def _problem(self, table: TargetTable, key: str, message: str, hint: str | None = None) -> Problem:
-        return Problem(message, f"targets.{table.name}.{key}", table.find(key), hint)
+
+def _find_base(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Target | None:
+    node = tables[name].find("like")
+    if node is None:
+        return _BUILT_IN.get(name)
+    like, key = str(node.value), f"targets.{name}.like"
+    if like in seen or (like == name and name not in _BUILT_IN):
+        text = f"the targets {' and '.join([*seen, name])} are like each other"
+        raise ConfigError([Problem(text, key, node.position)])
+    if like in tables and like != name:
+        return _read(like, tables, (*seen, name))
+    if like in _BUILT_IN:
+        return _BUILT_IN[like]
+    hint = did_you_mean(like, sorted({*tables, *_BUILT_IN}))
+    raise ConfigError([Problem(f"there is no target {node.value!r}", key, node.position, hint)])
 
 
 def _find_wanted(key: str, value: Any) -> str:
-    """What the value must be, where it is something else; else nothing."""
+    """What the value must be, where it is something else; empty where it fits."""
     if key in FLAGS:
         fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
         return "" if fits else "a string or a list of strings"
@@ -271,8 +231,13 @@ def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
 
 def _choose_one(word: str, folder: str) -> tuple[str, ...]:
     known = _list_folder(folder)
-    if word == ALL_CHIPS:
-        return _choose_newest(folder, known)
+    if word == ALL_CHIPS:  # links such as `abc-latest.json` name the newest of each kind; without any, all are meant
+        chips = [name for name in known if name.endswith(".json")]
+        newest = [name for name in chips if os.path.splitext(name)[0].endswith(_LATEST)]
+        paths = [os.path.realpath(os.path.join(folder, name)) for name in newest or chips]
+        if not paths:
+            raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
+        return tuple(sorted({os.path.splitext(os.path.basename(path))[0] for path in paths}))
     group = f"{word.removesuffix('.group')}.group"
     if group in known:
         return _load_group(os.path.join(folder, group), folder)
@@ -281,16 +246,6 @@ def _choose_one(word: str, folder: str) -> tuple[str, ...]:
     names = [os.path.splitext(name)[0] for name in known]
     hint = None if names else f"there are no chips in {folder}"
     raise NotFoundError("chip", word, [*names, DEFAULT_CHIP, ALL_CHIPS], hint)
-
-
-def _choose_newest(folder: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Links such as `abc-latest.json` name the newest of each kind; without any, all are meant."""
-    chips = [name for name in known if name.endswith(".json")]
-    newest = [name for name in chips if os.path.splitext(name)[0].endswith(_LATEST)]
-    paths = [os.path.realpath(os.path.join(folder, name)) for name in newest or chips]
-    if not paths:
-        raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
-    return tuple(sorted({os.path.splitext(os.path.basename(path))[0] for path in paths}))
 
 
 def _load_group(path: str, folder: str) -> tuple[str, ...]:
@@ -327,7 +282,7 @@ def _load_text(path: str) -> str:
 
 
 def load_chip(name: str, folder: str) -> dict[str, Any]:
-    """What is known of a chip; nothing for a `default` that has no file. Raises UsageError."""
+    """The content of a chip's file; empty for a `default` that has no file. Raises UsageError."""
     path = os.path.join(folder, f"{name}.json")
     if name == DEFAULT_CHIP and not os.path.exists(path):
         return {}
@@ -342,7 +297,7 @@ def load_chip(name: str, folder: str) -> dict[str, Any]:
 
 
 def name_chip(content: Mapping[str, Any]) -> str | None:
-    """What a compiler gets: the value of `{chip}`. None: nothing."""
+    """The value of `{chip}` for a compiler; None where it gets nothing."""
     target = content.get("target")
     if target != "custom":
         return str(target) if target else None

@@ -137,7 +137,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:
-        """What is taken from the store in here may leave it afterwards: paths into it lead nowhere then."""
+        """Let artifacts that are taken from the store in here leave it afterwards: their paths are invalid then."""
         self._held.append([])
         try:
             yield
@@ -147,7 +147,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """What is taken in here stays until the builder is closed, also inside of `borrowing`."""
+        """Hold artifacts that are taken in here until the builder is closed, also inside of `borrowing`."""
         before, self._held = self._held, self._held[:1]
         try:
             yield
@@ -156,7 +156,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """What fails in here is only a trial: nothing of it is kept."""
+        """Keep no files of steps that fail in here: they are only trials."""
         before, self.failure_dir = self.failure_dir, ""
         try:
             yield
@@ -173,7 +173,7 @@ class ArtifactBuilder:
             self.dumps = before
 
     def begin_again(self) -> None:
-        """With `recompute`: what was made up to now counts as old."""
+        """Count everything that was made up to now as old, where `recompute` is set."""
         self._since = time.time()
 
     # ------------------------------------------------------------ steps
@@ -192,7 +192,7 @@ class ArtifactBuilder:
         return self._tools[_name_target(target)].result()
 
     def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
-        """Import, compile and run."""
+        """Perform all steps: import, compile and run."""
         made = self.prepare(target, model, case)
         if made.failed is not None:
             return made
@@ -201,7 +201,7 @@ class ArtifactBuilder:
         return Work((*made.steps, ran), ran.path if ran.is_ok else "")
 
     def prepare(self, target: Target, model: Product, case: str) -> Work:
-        """Every step before the run."""
+        """Perform every step before the run."""
         made = self._prepare(target, self._lower(target, model), case)
         too_new = _IR_TOO_NEW.search(made.failed.message) if made.failed is not None else None
         if too_new is None or _name_target(target) in self._ir_limits:
@@ -244,7 +244,7 @@ class ArtifactBuilder:
         return Work(tuple(steps))
 
     def build(self, target: Target, step: Step, source: Product, case: str) -> StepOutcome:
-        """Import or compile."""
+        """Perform one step before the run: import or compile."""
         compiles = step is Step.COMPILE
         job = Job(
             step,
@@ -361,7 +361,7 @@ class ArtifactBuilder:
 
 
 def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:
-    """The outcome of a step that is kept; None: it cannot be read."""
+    """The outcome of a step that is in the store; None where it cannot be read."""
     try:
         outcome = parse_plain(StepOutcome, artifact.facts)
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -371,7 +371,7 @@ def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | N
 
 
 def _name_target(target: Target) -> str:
-    """Two targets may have one name in ids, and different flags."""
+    """A hash of the whole target: two targets may have one name in ids, and different flags."""
     return hashlib.sha256(repr(build_plain(target)).encode()).hexdigest()
 
 

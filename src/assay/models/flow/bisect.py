@@ -49,7 +49,7 @@ _MOST_BYTES = 256 * 1024 * 1024  # of weights and inputs in one model
 
 @dataclass(slots=True)
 class LayerSearch:
-    """What is known so far."""
+    """What is known so far of the first wrong layer."""
 
     examination: Examination
     reports: dict[str, CaseReport] = field(default_factory=dict)
@@ -67,8 +67,12 @@ class LayerSearch:
         self.reports[case.name] = report
         return report
 
+    def conclude(self, *reports: CaseReport, command: str = "") -> FaultSearch:
+        findings, notes = tuple(self.findings), tuple(self.notes)
+        return FaultSearch(reports, self.first, self.confirmed, findings, notes, command)
+
     def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
-        """Alone, fed with the reference's inputs."""
+        """Examine a layer alone, fed with the reference's inputs."""
         case = self.cases.find(layer.name)
         report = self.examine(case, select(layer, accumulated))
         self.cases.discard(case)
@@ -78,18 +82,16 @@ class LayerSearch:
 def bisect_model(
     request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
 ) -> ModelReport:
-    return examine_model(request, builder, keep, report_case, _bisect)
+    def bisect(examination: Examination) -> FaultSearch:
+        search = LayerSearch(examination)
+        find_wrong(search)
+        return search.conclude(*(search.reports[name] for name in search.cases.outline.cases if name in search.reports))
 
-
-def _bisect(examination: Examination) -> FaultSearch:
-    search = LayerSearch(examination)
-    find_wrong(search)
-    reports = tuple(search.reports[name] for name in search.cases.outline.cases if name in search.reports)
-    return FaultSearch(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
+    return examine_model(request, builder, keep, report_case, bisect)
 
 
 def find_wrong(search: LayerSearch) -> None:
-    """The cheapest view first. A view that shows nothing hands on to the next one."""
+    """Search with the cheapest view first; where it shows nothing, with the next one."""
     accumulated, failed = search.examination.accumulate()
     if search.examination.request.is_torch:
         _find_wrong_call(search, accumulated)
@@ -123,7 +125,7 @@ def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorCompa
 
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
-    """For a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    """Examine each call of a torch module alone until one is wrong; one that is odd next to peers needs them all."""
     if accumulated:
         _try_suspects(search, accumulated)
         if search.first is not None:
@@ -219,18 +221,14 @@ def _find_correct(search: LayerSearch, layers: Sequence[Layer]) -> set[str]:
     for case in search.cases.iterate([layer.name for layer in layers]):
         if case.problem:
             continue
-        files = [path for trial in case.trials for path in (trial.model.path, *_list_files(trial.inputs.path))]
-        own = sum(map(os.path.getsize, files))
+        refs = [ref for trial in case.trials for ref in load_refs(trial.inputs.path)]
+        own = sum(map(os.path.getsize, (*(trial.model.path for trial in case.trials), *(ref.path for ref in refs))))
         if group and (len(group) == _MOST_TOGETHER or size + own > _MOST_BYTES):
             correct |= _try_together(search, group)
             group, size = [], 0
         group.append(case)
         size += own
     return correct | (_try_together(search, group) if group else set())
-
-
-def _list_files(folder: str) -> list[str]:
-    return [ref.path for ref in load_refs(folder)]
 
 
 def _try_together(search: LayerSearch, group: Sequence[ModelCase]) -> set[str]:
@@ -266,7 +264,7 @@ def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
-    """`but`: what is known of the inside, where that is not simply right."""
+    """Note why no layer is wrong; `but` is what is known of the inside, where that is not simply right."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
@@ -319,7 +317,13 @@ def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bo
         search.notes.append("no beginning of the model fails as the whole does: the layer is not known")
         return
     search.confirmed = confirm(report)
-    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, _describe_company(suspect, report)))
+    text = f"the model is correct up to the layer before {suspect.label} and wrong with it; "
+    if report.verdict.kind is VerdictKind.PASS:
+        text += "in isolation the layer is correct: suspect how the compiler combines it with its neighbours"
+    else:
+        findings = report.verdict.findings
+        text += f"in isolation it is inconclusive: {findings[0].message if findings else 'nothing was compared'}"
+    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
 
 
 def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) -> bool:
@@ -349,14 +353,6 @@ def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
             needed |= set(layer.inputs)
             found.append(layer)
     return found[::-1]
-
-
-def _describe_company(suspect: Layer, alone: CaseReport) -> str:
-    text = f"the model is correct up to the layer before {suspect.label} and wrong with it; "
-    if alone.verdict.kind is VerdictKind.PASS:
-        return f"{text}in isolation the layer is correct: suspect how the compiler combines it with its neighbours"
-    why = alone.verdict.findings[0].message if alone.verdict.findings else "nothing was compared"
-    return f"{text}in isolation it is inconclusive: {why}"
 
 
 def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,16 +23,17 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, 
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.inputs import build_samples, describe_invented, load_named, parse_files
-from assay.models.graph.onnx_library import build_wiring, find_subgraphs
+from assay.models.graph.onnx_library import build_wiring, find_subgraphs, words
 from assay.models.graph.operators import Magnitudes, find_coarse, find_random, find_steps
 from assay.models.graph.split import build_folding, build_layers
-from assay.models.graph.submodel import build_cut, build_marked, build_typed, describe_array
+from assay.models.graph.submodel import build_cut, build_marked, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.tolerances import coarse_tolerance
 from assay.models.values.model import (
     CaseReport,
     Layer,
+    ModelReport,
     ModelRequest,
     Outline,
     Step,
@@ -52,18 +54,11 @@ _LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried wher
 _MOST_ELEMENTS = 1 << 24  # of an input with such sizes
 _OTHERS = ("reference", "openvino", "iree")  # in the place of a reference that lacks an operator or a type
 _CARRIED = 4  # operators that an output is followed back through, to where it was rounded
-_ROUNDING = (
-    "QuantizeLinear",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeLSTM",
-    "DynamicQuantizeMatMul",
-    "QGemm",
-    "QAttention",
-)
+_ROUNDING = words("QuantizeLinear DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul QGemm QAttention")
 
 
 class StepFailedError(AssayError):
-    """A step that everything else stands on: the reference cannot compute the model."""
+    """A step failed that everything else depends on: the reference cannot compute the model."""
 
     exit_code = ExitCode.FAILED
 
@@ -170,7 +165,9 @@ class Cases:
         return first
 
     def _draw_samples(self, least: int = 0) -> tuple[Product, ...]:
-        choice = self.request.inputs
+        """Inputs with open dimensions of this size at least; of files that hold samples as many as were requested.
+        Raises UsageError for more."""
+        choice, most = self.request.inputs, self.request.inputs.most
         found = build_samples(
             self.outline,
             model=self.proto,
@@ -182,10 +179,15 @@ class Cases:
             function=choice.function,
             least=least,
         )
-        return tuple(self.write_inputs(arrays) for arrays in self._choose_first(found))
+        if most is not None and most > len(found):
+            hint = "leave --samples out: each sample of the files is taken"
+            raise UsageError(f"--samples {most}: the files hold {len(found)} only", hint)
+        if most is not None and most < len(found):
+            self.notes.append(f"the first {most} of the {len(found)} samples in the files were taken")
+        return tuple(map(self.write_inputs, found[:most]))
 
     def _is_refused(self, sample: Product) -> bool:
-        """By the reference at the run: a model that it cannot read is not helped by other sizes."""
+        """Whether the reference fails at the run: a model that it cannot read is not helped by other sizes."""
         specs = self.outline.outputs
         wants = Wants(tuple(spec.name for spec in specs), specs)
         with self._builder.keeping():
@@ -193,17 +195,6 @@ class Cases:
                 self.request.reference, self.model, sample, wants, f"{self.outline.stem}_sizes"
             )
         return work.failed is not None and work.failed.ending is StepEnding.ERROR and work.failed.step is Step.RUN
-
-    def _choose_first(self, found: list[Any]) -> list[Any]:
-        """As many as were asked for next to files that hold samples of their own. Raises UsageError for more."""
-        most = self.request.inputs.most
-        if most is None or most == len(found):
-            return found
-        if most > len(found):
-            hint = "leave --samples out: each sample of the files is taken"
-            raise UsageError(f"--samples {most}: the files hold {len(found)} only", hint)
-        self.notes.append(f"the first {most} of the {len(found)} samples in the files were taken")
-        return found[:most]
 
     def write_inputs(self, arrays: Arrays) -> Product:
         folder = self._builder.make_folder("inputs")
@@ -245,8 +236,9 @@ class Cases:
         if self.request.inputs.keep_dims or all(spec.is_static for spec in self.outline.inputs):
             return None
         name = f"{self.outline.full_name}_closed"
-        models = [self.write_model(build_typed(self.proto, self.find_types(n)), name) for n in range(len(self.samples))]
-        trials = tuple(replace(trial, model=model) for trial, model in zip(self.full.trials, models, strict=True))
+        models = [build_marked(self.proto, (), types=self.find_types(number)) for number in range(len(self.samples))]
+        pairs = zip(self.full.trials, models, strict=True)
+        trials = tuple(replace(trial, model=self.write_model(model, name)) for trial, model in pairs)
         return replace(self.full, name=name, trials=trials)
 
     @cached_property
@@ -260,19 +252,19 @@ class Cases:
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
 
     def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
-        """Of a layer alone."""
+        """The bounds of a layer alone."""
         return given
 
     def look_closer(self, _case: ModelCase, _number: int, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
-        """With what is found in parts of the tensors."""
+        """The verdict with what is found in parts of the tensors."""
         return judged
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
-        """Layers next to others of their kind."""
+        """The reports with what layers show next to others of their kind."""
         return list(reports)
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        """By tensor that is drawn, or depends on what is: the operator that draws; for a layer alone, in it."""
+        """By tensor that depends on random numbers: the operator that draws them; for a layer alone, one of its own."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
@@ -304,12 +296,12 @@ class Cases:
 
     @cached_property
     def trivial_layers(self) -> tuple[Layer, ...]:
-        """Those that a compiler computes beforehand: from shapes and constants alone."""
+        """The layers that a compiler computes beforehand, from shapes and constants alone."""
         folding = build_folding(build_wiring(self.proto.graph))
         return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
 
     def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
-        """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
+        """How large the terms are that this output was added up from, in one sample: see `graph.operators`.
 
         A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
         """
@@ -321,20 +313,12 @@ class Cases:
         return self._magnitudes[number].find(tensor, _CARRIED)
 
     def find_skipped(self, name: str) -> str:  # noqa: ARG002 for other cases than these
-        """Why a case was not computed alone, where that is known beforehand."""
+        """Why a case is not computed alone, where that is known beforehand; else empty."""
         return ""
 
-    def describe_pair(self, name: str) -> str:  # noqa: ARG002 for other cases than these
-        """Of a case of two models: how its layers were paired."""
-        return ""
-
-    @property
-    def coverage(self) -> str:
-        """How many layers of two models were paired."""
-        return ""
-
-    def judge_coverage(self) -> Iterator[Finding]:
-        return iter(())
+    def finish(self, report: ModelReport) -> ModelReport:
+        """The report with what these cases know of the whole."""
+        return report
 
     def cut(self, number: int, outputs: Sequence[str], name: str) -> CaseSample:
         """The beginning of what the target computes that makes these outputs, for one sample."""
@@ -349,11 +333,8 @@ class Cases:
             tuple(types[each] for each in outputs),
         )
 
-    def load_sample(self, number: int) -> Arrays:
-        return Tensors(self.samples[number].path)
-
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:  # noqa: ARG002 for other cases than these
-        """By tensor: bounds that were measured for this case; none: those of its types and operators hold."""
+        """By tensor: bounds that were measured for this case; where there are none, its types and operators decide."""
         return {}
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:  # noqa: ARG002 for other cases than these
@@ -383,18 +364,16 @@ class Cases:
         return work.outputs
 
     def _find_other(self, model: Product, inputs: Product, wants: Wants) -> str:
-        """A reference that has what the chosen one lacks; "": none that is installed."""
+        """A reference that is installed and has what the chosen one lacks; empty where there is none."""
         for name in (each for each in _OTHERS if each != self.request.target.backend):
-            try:
+            with suppress(MissingExtraError, InfrastructureError):
                 work = self._builder.compute(Target(name, name), model, inputs, wants, f"{self.outline.stem}_{name}")
-            except (MissingExtraError, InfrastructureError):
-                continue
-            if work.failed is None:
-                return name
+                if work.failed is None:
+                    return name
         return ""
 
     def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
-        """A model that the reference can read and not compute may only need other inputs."""
+        """The outcome with a hint about inputs that were invented: the model may only need others."""
         choice = self.request.inputs
         files = parse_files(choice.files) if choice.files else {}
         if choice.function or not isinstance(files, Mapping) or outcome.ending is StepEnding.UNSUPPORTED:
@@ -406,7 +385,7 @@ class Cases:
         return replace(outcome, hint="\n".join(filter(None, (outcome.hint, text))))
 
     def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
-        """A back end that thinks another opset may help knows neither the model's path nor all that speaks against."""
+        """The outcome with a hint about another opset that can be pasted, or without one that does not help."""
         asked = _CONVERT.search(outcome.hint)
         if asked is None:
             return outcome
@@ -433,10 +412,14 @@ class Cases:
             return list(self.outline.cases)
         known = [(layer.name, layer.label) for layer in self.outline.layers]
         known.append((self.outline.full_name, "full_model"))
-        for pattern in patterns:
-            if not any(_matches(each, pattern) for each in known):
+        chosen = {
+            pattern: {names[0] for names in known if pattern in names or fnmatch.filter(names, pattern)}
+            for pattern in patterns
+        }
+        for pattern, found in chosen.items():
+            if not found:
                 raise NotFoundError("case", pattern, [label for _, label in known])
-        return [each[0] for each in known if any(_matches(each, pattern) for pattern in patterns)]
+        return [name for name, _ in known if any(name in found for found in chosen.values())]
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
         """Layers one after another: the values of all of them together may be many times the model."""
@@ -445,22 +428,17 @@ class Cases:
         activations = [Tensors(sample.path, folder) for folder, sample in pairs]
         walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]
         for parts in zip(*walks, strict=True):
-            yield self._build_case(parts)
-
-    def _build_case(self, parts: Sequence[Any]) -> ModelCase:
-        layer = parts[0].layer
-        problem = next((part.problem for part in parts if part.problem), "")
-        if problem:
-            return ModelCase(layer.name, layer, layer.outputs, (), (), problem)
-        trials = []
-        for part in parts:
-            model, inputs = self.write_model(part.model, layer.name), self.write_inputs(part.inputs)
-            specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
-            trials.append(CaseSample(model, inputs, part.outputs, specs))
-        return ModelCase(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
+            layer, trials = parts[0].layer, list[CaseSample]()
+            problem = next((part.problem for part in parts if part.problem), "")
+            for part in parts if not problem else ():
+                model, inputs = self.write_model(part.model, layer.name), self.write_inputs(part.inputs)
+                specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
+                trials.append(CaseSample(model, inputs, part.outputs, specs))
+            outputs, specs = (tuple(trials[0].expected), trials[0].specs) if trials else (layer.outputs, ())
+            yield ModelCase(layer.name, layer, outputs, specs, tuple(trials), problem)
 
     def discard(self, case: ModelCase) -> None:
-        """One that has been looked at: the copies that were made for it alone go. Of a large model they are many."""
+        """Remove the files that were made for one case alone: those of a large model are many."""
         for trial in case.trials:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
@@ -468,7 +446,6 @@ class Cases:
 
 
 def _measure_layer(sample: CaseSample) -> Magnitudes:
-    """A layer alone, with the reference's values as inputs."""
     return Magnitudes(load_model(sample.model.path), Tensors(sample.inputs.path))
 
 
@@ -489,7 +466,7 @@ def _measure_shapes(samples: Sequence[Product]) -> list[tuple[int, ...]]:
 
 
 def name_kind(case: ModelCase) -> str:
-    """Of a layer that was taken out: its operators with their attributes, and the types and shapes around them."""
+    """A hash of a layer's operators with their attributes, and of the types and shapes around them."""
     kinds = []
     for trial in case.trials:
         graph = load_model(trial.model.path).graph
@@ -503,7 +480,7 @@ def name_kind(case: ModelCase) -> str:
 
 
 def load_specs(folder: str) -> tuple[TensorSpec, ...]:
-    """Of the tensors in a folder."""
+    """The declarations of the tensors in a folder."""
     return tuple(TensorSpec(ref.name, ref.dtype, ref.shape) for ref in load_refs(folder))
 
 
@@ -521,7 +498,3 @@ def is_quantized(model: Any) -> bool:
 
 def hash_refs(refs: Sequence[TensorRef]) -> str:
     return hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest()
-
-
-def _matches(names: tuple[str, str], pattern: str) -> bool:
-    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for name in names)

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
@@ -69,7 +68,7 @@ class Examination:
     # ------------------------------------------------------------ one case
 
     def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
-        """Compute it on the target, and compare."""
+        """Compute a case on the target, and compare."""
         target = self.request.target.name
         if case.problem:
             text = f"this layer cannot be computed alone: {case.problem}"
@@ -92,7 +91,7 @@ class Examination:
         return report
 
     def describe_closed(self, full: CaseReport) -> str:
-        """How the model with its open dimensions closed ends where that is another end than the file's; else empty."""
+        """How the model ends with its open dimensions closed, where that is another end than the file's; else empty."""
         case = self.cases.closed
         if case is None:
             return ""
@@ -107,7 +106,7 @@ class Examination:
         return f"{text} ({dims}) it is {closed.outcome}. Layers are tested closed"
 
     def compute(self, case: ModelCase) -> tuple[Work, list[Arrays]]:
-        """Every sample; the steps are those of the first one, or of the one that failed."""
+        """Compute every sample; the steps are those of the first one, or of the one that failed."""
         request = self.request
         dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
         first, results = Work(), list[Arrays]()
@@ -125,39 +124,42 @@ class Examination:
         return first, results
 
     def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
+        """The report of a case whose results are there; tensors that differ are kept."""
         verdict, comparisons = self.judge(case, results)
         if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
             verdict = self.vote(case, comparisons, verdict, self.request.voter)
         wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
         kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
         diffs = tuple(each[0] for each in kept if each is not None)
-        target = self.request.target.name
-        return CaseReport(case.name, target, verdict, case.layer, steps, comparisons, diffs=diffs)
+        return CaseReport(case.name, self.request.target.name, verdict, case.layer, steps, comparisons, diffs=diffs)
 
     def judge(self, case: ModelCase, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+        """The verdict on all samples, and each output in the sample where it is furthest off."""
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
-        for number, result in enumerate(results):
-            verdict, comparisons = self._judge(case, number, result)
+        cases, tolerances = self.cases, self.choose_tolerances(case)
+        for number, actual in enumerate(results):
+            expected = case.trials[number].expected
+            wanted = {name: expected[name] for name in case.outputs if name in expected}
+            judged = judge_outputs(
+                wanted,
+                actual,
+                tolerances,
+                op=case.op,
+                makers=case.makers,
+                reach=partial(cases.find_magnitude, case, number),
+                origin=cases.find_origin(case, number),
+            )
+            verdict, comparisons = cases.look_closer(case, number, wanted, actual, judged)
+            if case.layer is not None:
+                verdict = Verdict.of((*verdict.findings, *cases.judge_integers(case)), verdict.comparisons)
+            verdict, comparisons = excuse_chance(verdict, comparisons, cases.find_chance(case))
             found += verdict.findings
             count += verdict.comparisons
             _keep_worst(worst, comparisons)
         return Verdict.of(found, count), tuple(worst.values())
 
-    def _judge(self, case: ModelCase, number: int, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-        """One sample."""
-        expected = case.trials[number].expected
-        wanted = {name: expected[name] for name in case.outputs if name in expected}
-        reach = partial(self.cases.find_magnitude, case, number)
-        origin = self.cases.find_origin(case, number)
-        tolerances = self.choose_tolerances(case)
-        judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
-        verdict, found = self.cases.look_closer(case, number, wanted, actual, judged)
-        if case.layer is not None:
-            verdict = Verdict.of((*verdict.findings, *self.cases.judge_integers(case)), verdict.comparisons)
-        return excuse_chance(verdict, found, self.cases.find_chance(case))
-
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
-        """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
+        """The bounds of a case: a quantised model as a whole may be a few steps off, a layer in isolation may not."""
         own = self.cases.find_bounds(case)
         if own:
             return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
@@ -197,12 +199,6 @@ class Examination:
             self._note(f"the reference {own}")
         return False
 
-    def _differs(self, case: ModelCase, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
-        """By the bounds that it was judged by."""
-        name, tolerances = compared.name, Tolerances(compared.tolerance)
-        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, tolerances, op=case.op)
-        return verdict.kind is not VerdictKind.PASS
-
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
@@ -239,7 +235,7 @@ class Examination:
         return worst, None
 
     def _prefer_given(self, own: Mapping[str, Tolerance], ops: Mapping[str, str | None]) -> Tolerances:
-        """Bounds that were measured for these tensors, unless one was asked for."""
+        """The tolerances with the bounds that were measured for these tensors, but for those that a user gave."""
         given = self.request.tolerances
         asked = {name: given.choose(name, ops.get(name)) for name in own}
         chosen = {
@@ -248,8 +244,8 @@ class Examination:
         return Tolerances(given.model, given.by_op, chosen)
 
     def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
-        """For these tensors, and the operators that make them, of several layers. Behind a quantiser the steps are
-        counted, behind a cast those of the coarser type, unless a bound was asked for."""
+        """The tolerances of tensors that several layers made, by the operator of each: behind a quantiser the steps are
+        counted, behind a cast those of the coarser type, unless a user gave a bound."""
         given, cases = self.request.tolerances, self.cases
         free = [name for name, op in ops.items() if given.choose(name, op) == Tolerance()]
         coarse = {name: cases.bounds[name] for name in free if name in cases.bounds}
@@ -261,26 +257,20 @@ class Examination:
         return Tolerances(replace(given.model, quantized=True), {}, whole)
 
     def _keep_inside(self, marked: ModelCase, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
-        """In the order in which they are computed: the first are where it begins."""
+        """Keep the tensors that differ in the order in which they are computed, up to a size: faults begin there."""
         left_bytes = _MOST_BYTES
         for number, name in enumerate(marked.outputs):
-            if name not in worst or worst[name].verdict.kind is VerdictKind.PASS:
-                continue
-            kept = self._keep_pair(marked, results, worst[name], number)
-            if kept is None:
-                continue
-            self.inside[name] = kept[0]
-            left_bytes -= kept[1]
-            if left_bytes <= 0:
-                return
+            is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
+            kept = self._keep_pair(marked, results, worst[name], number) if is_wrong else None
+            if kept is not None:
+                self.inside[name] = kept[0]
+                left_bytes -= kept[1]
 
     def _keep_pair(
         self, case: ModelCase, results: Sequence[Arrays], compared: TensorComparison, number: int
     ) -> tuple[tuple[str, str], int] | None:
-        """Of the first sample that is wrong: files that `assay model diff` takes, and how many bytes they are.
-
-        None: one of the two tensors is not there.
-        """
+        """Write the two tensors of the first sample that is wrong: files that `assay model diff` takes, and how many
+        bytes they are; None where one of the two tensors is not there."""
         name = compared.name
         pairs = [
             (trial.expected[name], result[name])
@@ -289,7 +279,9 @@ class Examination:
         ]
         if not pairs:
             return None
-        wrong = next((pair for pair in pairs if self._differs(case, compared, pair)), pairs[0])
+        bounds = Tolerances(compared.tolerance)
+        judged = ((pair, judge_outputs({name: pair[0]}, {name: pair[1]}, bounds, op=case.op)[0]) for pair in pairs)
+        wrong = next((pair for pair, verdict in judged if verdict.kind is not VerdictKind.PASS), pairs[0])
         paths = []
         for word, array in zip(("expected", "actual"), wrong, strict=True):
             (ref,) = write_tensors(os.path.join(self.keep, case.name, str(number), word), {name: array})
@@ -306,7 +298,7 @@ def examine_model(
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
-    """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
+    """Perform one search and report it. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
@@ -318,18 +310,21 @@ def examine_model(
     try:
         found = search(examination)
     except StepFailedError as error:
-        finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
-        found = FaultSearch(build_refused(request, cases, chosen, error), findings=(finding,))
+        # none of the cases could be judged: the step of the reference that failed is the only one that is reported
+        name, reference = f"{cases.outline.stem}_reference", request.reference.name
+        cases.notes.append(f"{render_count(len(chosen), 'case')} not compared: {reference} has no result")
+        refused = CaseReport(name, reference, judge_failure(name, error.outcome), None, (error.outcome,))
+        found = FaultSearch((refused,), findings=(Finding(VerdictKind.ERROR, cases.outline.stem, error.message),))
     report = ModelReport(
         model=request.model,
         stem=cases.outline.stem,
         reference=request.reference.name,
         target=request.target.name,
-        cases=tuple(replace(each, matched=cases.describe_pair(each.name)) for each in found.cases),
+        cases=found.cases,
         first_wrong=found.first.name if found.first else None,
         unseen=found.unseen,
         confirmed=found.confirmed,
-        findings=(*found.findings, *cases.judge_coverage()),
+        findings=found.findings,
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
@@ -339,16 +334,15 @@ def examine_model(
         origin=render_flags(request.origin),
         command=found.command,
         folder=request.folder,
-        other=request.other,
-        coverage=cases.coverage,
     )
+    report = cases.finish(report)
     if keeper is not None:
         keeper.finish(request, report)
     return report
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
-    """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
+    """Check everything that was requested. What a target does wrong is in the report; it never raises for that."""
     return examine_model(request, builder, keep, report_case, check_cases, lambda cases: cases.choose(request.only))
 
 
@@ -410,7 +404,7 @@ class Trivial:
         self._count = 0
 
     def find_reason(self, name: str) -> str:
-        """Why it need not be computed alone; empty: it must be."""
+        """Why a layer need not be computed alone; empty where it must be."""
         if known := self._examination.cases.find_skipped(name):
             return known
         layer = self._layers.get(name)
@@ -421,10 +415,12 @@ class Trivial:
         return "computed from shapes and constants; equal inside the model" if is_right else ""
 
     def find_same(self, case: ModelCase) -> str:
+        """Why a case need not be computed: another one of its kind is correct; empty where it must be."""
         label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
         return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 
     def note(self, case: ModelCase, report: CaseReport) -> None:
+        """Remember the kind of a layer that is exactly right alone."""
         is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
         if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
             self._right.setdefault(name_kind(case), case.layer.label)
@@ -453,22 +449,11 @@ def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
     return Verdict.of([Finding(VerdictKind.ERROR, case, f"{outcome.step} {outcome.ending}: {words}")], 0)
 
 
-def build_refused(
-    request: ModelRequest, cases: Cases, chosen: Sequence[str], error: StepFailedError
-) -> tuple[CaseReport, ...]:
-    """None of the cases could be judged; the step of the reference that failed is the only one that is reported."""
-    name = f"{cases.outline.stem}_reference"
-    cases.notes.append(f"{render_count(len(chosen), 'case')} not compared: {request.reference.name} has no result")
-    return (CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,)),)
-
-
 def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[TensorComparison]) -> None:
-    """By tensor: the sample in which it is furthest off."""
+    """Keep each tensor's comparison in the sample in which it is furthest off."""
+
+    def rank(compared: TensorComparison) -> tuple[bool, float]:
+        return compared.verdict.kind is not VerdictKind.PASS, compared.error
+
     for compared in comparisons:
-        known = worst.get(compared.name)
-        if known is None or _rank(compared) > _rank(known):
-            worst[compared.name] = compared
-
-
-def _rank(compared: TensorComparison) -> tuple[bool, float]:
-    return compared.verdict.kind is not VerdictKind.PASS, compared.error
+        worst[compared.name] = max(worst.get(compared.name, compared), compared, key=rank)

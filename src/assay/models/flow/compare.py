@@ -30,11 +30,11 @@ from assay.models.graph.paired_view import (
 )
 from assay.models.graph.split import check
 from assay.models.graph.submodel import build_marked
-from assay.models.graph.tensorfile import import_numpy
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
 from assay.models.judge.tolerances import coarse_tolerance
-from assay.models.values.model import Layer, ModelRequest, Outline
+from assay.models.libraries import np
+from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
@@ -216,30 +216,26 @@ class ComparedCases(Cases):
     def quantized(self) -> bool:
         return False  # what a tensor may be off by is measured
 
-    def describe_pair(self, name: str) -> str:
-        return self._rows[name][1].description if name in self._rows else ""
-
-    @cached_property
-    def _counts(self) -> tuple[int, int, int]:
-        """Layers of the first model, of the second, and pairs."""
-        found = [sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right)]
-        return found[0], found[1], sum(pair.left.node >= 0 for pair in self.pairs.values())
-
-    @property
-    def coverage(self) -> str:
-        left, right, pairs = self._counts
+    def finish(self, report: ModelReport) -> ModelReport:
+        """The report with how each layer was paired, and how many were; few pairs prove little."""
+        left, right = (sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right))
         ways = Counter(pair.description for pair in self.pairs.values() if pair.left.node >= 0)
+        pairs, least = ways.total(), min(left, right)
         how = ", ".join(f"{count} by {way}" for way, count in ways.most_common())
-        least = min(left, right)
         share = f"{pairs} of {least} ({100 * pairs / least:.0f}%)" if least else "0"
         others = f"{self.outline.stem} has {left}, {self.other_outline.stem} {right}"
-        return f"layers paired: {share}: {how or 'none'}; {others}"
-
-    def judge_coverage(self) -> Iterator[Finding]:
-        left, right, pairs = self._counts
-        if pairs < LEAST_COVERAGE * min(left, right) or not pairs:
-            text = f"only {render_count(pairs, 'layer')} of {min(left, right)} could be paired: agreement proves little"
-            yield Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text)
+        findings = report.findings
+        if pairs < LEAST_COVERAGE * least or not pairs:
+            text = f"only {render_count(pairs, 'layer')} of {least} could be paired: agreement proves little"
+            findings = (*findings, Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text))
+        matched = {name: pair.description for name, (_, pair) in self._rows.items()}
+        return replace(
+            report,
+            cases=tuple(replace(each, matched=matched.get(each.name, "")) for each in report.cases),
+            findings=findings,
+            other=self.request.other,
+            coverage=f"layers paired: {share}: {how or 'none'}; {others}",
+        )
 
     # ------------------------------------------------------------ what the target computes
 
@@ -307,7 +303,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _types(self) -> dict[str, TensorSpec]:
-        """Of paired tensors: the type that the second model has there, and no sizes: samples may differ in them."""
+        """By paired tensor: the type that the second model has there, without sizes, in which samples may differ."""
         found = {}
         for folder in (self.samples[0].path, self.activations[0]):
             for spec in (each for each in load_specs(folder) if each.name in self.stops):
@@ -316,8 +312,7 @@ class ComparedCases(Cases):
         return found
 
     def _write_values(self, values: Arrays, proto: Any) -> Product:
-        """For the inputs of a part of the second model, in its types."""
-        np = import_numpy()
+        """Write the inputs of a part of the second model, in its types."""
         kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
         found = {name: values[name] for name in kinds}
         return self.write_inputs(
@@ -358,7 +353,7 @@ class ComparedCases(Cases):
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
 
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
-        """Of tensors behind a cast into 16 bits or fewer: several times a step of them, as errors add up."""
+        """By tensor behind a cast into 16 bits or fewer: several times a step of that type, as errors add up."""
         coarse = find_coarse(self.right.model)
         found = {
             name: coarse_tolerance(coarse[counterpart])
@@ -410,8 +405,7 @@ class ComparedCases(Cases):
 
 
 def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Of floats: their least and largest values, zero among them."""
-    np = import_numpy()
+    """The least and largest values of tensors of floats, zero among them."""
     found = {}
     for name in names:
         array = values.get(name)

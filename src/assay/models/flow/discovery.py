@@ -19,7 +19,7 @@ from assay.models.config.settings import ModelSettings, parse_tolerance_texts, r
 from assay.models.config.targets import read_target_tables
 from assay.models.graph.graph import build_outline
 from assay.models.graph.operators import is_operator
-from assay.models.values.model import FULL_MODEL, Outline
+from assay.models.values.model import FULL_MODEL, Outline, Tolerances
 from assay.system.fast_dataclasses import dataclass, field
 
 SUFFIX = ".onnx"
@@ -62,10 +62,29 @@ class KnownNames:
 
     operators: frozenset[str] = frozenset()  # that layers are judged by
     tensors: frozenset[str] = frozenset()
-    leaders: tuple[tuple[str, str], ...] = ()  # (Clip, Conv): the first is only judged together with the second
+    leaders: frozenset[tuple[str, str]] = frozenset()  # (Clip, Conv): the first is only judged with the second
 
     def has_tensor(self, name: str) -> bool:
         return name in self.tensors or _ELEMENT.sub("", name) in self.tensors
+
+    def covers(self, given: Tolerances) -> bool:
+        """Whether all operators and tensors that these tolerances name are known."""
+        return self.operators >= set(given.by_op) and all(map(self.has_tensor, given.by_tensor))
+
+    def refuse_others(
+        self, ops: Iterable[str], tensors: Iterable[str], whose: str, ops_at: str, tensors_at: str
+    ) -> None:
+        """Raises UsageError for an operator or a tensor that is not known. `ops_at`: where the operators are named."""
+        for op in ops:
+            if op not in self.operators:
+                leaders = sorted(leader for follower, leader in self.leaders if follower == op)
+                hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
+                message = f"{ops_at}: no layer of {whose} begins with {op!r}"
+                raise UsageError(message, hint or did_you_mean(op, self.operators))
+        for name in tensors:
+            if not self.has_tensor(name):
+                message = f"{tensors_at}: no layer of {whose} makes {name!r}"
+                raise UsageError(message, did_you_mean(name, self.tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +106,20 @@ class ModelFile:
 
 
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
-    """In the order of their names. Raises MissingExtraError where no model can be read at all."""
+    """The models in the order of their names. Raises MissingExtraError where no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
     stems = Counter(_stem(path) for path, _ in found)
     # the stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number
-    names = [_stem(path) if stems[_stem(path)] == 1 else _name_by_place(path, base) for path, base in found]
+    names = []
+    for path, base in found:  # `sub/net.onnx` → `sub_net`; the folder's own name goes before what is in it directly
+        inside = os.path.splitext(os.path.relpath(path, os.path.dirname(os.path.abspath(base))))[0]
+        names.append(_stem(path) if stems[_stem(path)] == 1 else inside.replace(os.sep, "_"))
     models = [_read(path, _stem(path), _number(names, index), groups) for index, (path, _) in enumerate(found)]
     return sorted(models, key=lambda each: (each.shown, each.path))
 
 
 def list_stems(folders: Sequence[str]) -> list[str]:
-    """Of all models, without a look into them."""
+    """The names of all models, which are not read for it."""
     return [_stem(path) for base in folders for path in sorted(_walk(base))]
 
 
@@ -110,7 +132,7 @@ def _number(names: Sequence[str], index: int) -> str:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """Links are followed, but not one that leads back to a folder that it is in."""
+    """The paths of models; links are followed, but not one that leads back to a folder that it is in."""
     if os.path.isfile(base):
         yield base
     above: dict[str, frozenset[str]] = {}  # folder → itself and those around it, wherever they really are
@@ -127,12 +149,6 @@ def _walk(base: str) -> Iterator[str]:
 
 def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
-
-
-def _name_by_place(path: str, base: str) -> str:
-    """`sub/net.onnx` → `sub_net`; the folder's own name goes before what is in it directly."""
-    inside = os.path.relpath(path, os.path.dirname(os.path.abspath(base)))
-    return os.path.splitext(inside)[0].replace(os.sep, "_")
 
 
 def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...]) -> ModelFile:
@@ -152,12 +168,11 @@ def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...])
 
 
 def list_names(outline: Outline) -> KnownNames:
-    leaders = {(op, layer.ops[0]) for layer in outline.layers for op in layer.ops[1:]}
     return KnownNames(
         frozenset(layer.ops[0] for layer in outline.layers),
         frozenset(name for layer in outline.layers for name in layer.outputs)
         | frozenset(spec.name for spec in outline.outputs),
-        tuple(sorted(leaders)),
+        frozenset((op, layer.ops[0]) for layer in outline.layers for op in layer.ops[1:]),
     )
 
 
@@ -166,30 +181,27 @@ def join_names(several: Iterable[KnownNames]) -> KnownNames:
     return KnownNames(
         frozenset().union(*(names.operators for names in each)),
         frozenset().union(*(names.tensors for names in each)),
-        tuple(sorted({pair for names in each for pair in names.leaders})),
+        frozenset().union(*(names.leaders for names in each)),
     )
-
-
-# ---------------------------------------------------------------- tolerances for unknown names
 
 
 def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:
     """Raises UsageError for a name in `--tolerance` that the model does not have."""
     given = parse_tolerance_texts(texts)
-    _refuse(given.by_op, given.by_tensor, known, "the model", TOLERANCE_FLAG, TOLERANCE_FLAG)
+    known.refuse_others(given.by_op, given.by_tensor, "the model", TOLERANCE_FLAG, TOLERANCE_FLAG)
 
 
 def refuse_unknown_of_model(settings: ModelSettings, stem: str, known: KnownNames) -> None:
     """Raises UsageError for a name in the table of one model that this model does not have."""
     own, table = settings.models.get(stem), f"models.models.{stem}"
     if own is not None:
-        _refuse(own.ops, own.tensors, known, "the model", f"{table}.ops", f"{table}.tensors")
+        known.refuse_others(own.ops, own.tensors, "the model", f"{table}.ops", f"{table}.tensors")
 
 
 def refuse_unknown_of_all(settings: ModelSettings, known: KnownNames) -> None:
     """Raises UsageError for a name in the table of all models that none of them has. `known`: the names of all."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
-    _refuse(ops, settings.tolerances.by_tensor, known, "any model", "models.ops", "models.tensors")
+    known.refuse_others(ops, settings.tolerances.by_tensor, "any model", "models.ops", "models.tensors")
 
 
 def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
@@ -201,12 +213,6 @@ def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -
     refuse_unknown_of_all(settings, join_names(model.names for model in models))
 
 
-def has_unknown(settings: ModelSettings, known: KnownNames) -> bool:
-    """Whether something is set for all models that this one does not have: others may."""
-    given = settings.tolerances
-    return any(op not in known.operators for op in given.by_op) or any(not known.has_tensor(x) for x in given.by_tensor)
-
-
 def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
     """A message for each table of a model that does not exist."""
     unknown = [stem for stem in settings.models if stem not in stems]
@@ -214,24 +220,3 @@ def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[st
         f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
         for stem in unknown
     ]
-
-
-def is_known(text: str, known: KnownNames) -> bool:
-    """Whether a value of `--tolerance` is for something that the model has, or for the whole model."""
-    given = parse_tolerance_texts([text])
-    return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))
-
-
-def _refuse(
-    ops: Iterable[str], tensors: Iterable[str], known: KnownNames, whose: str, ops_at: str, tensors_at: str
-) -> None:
-    for op in ops:
-        if op not in known.operators:
-            leaders = [leader for follower, leader in known.leaders if follower == op]
-            hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
-            message = f"{ops_at}: no layer of {whose} begins with {op!r}"
-            raise UsageError(message, hint or did_you_mean(op, known.operators))
-    for name in tensors:
-        if not known.has_tensor(name):
-            message = f"{tensors_at}: no layer of {whose} makes {name!r}"
-            raise UsageError(message, did_you_mean(name, known.tensors))

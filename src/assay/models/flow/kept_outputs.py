@@ -17,9 +17,10 @@ from assay.models.flow.artifact_builder import Product, Work
 from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase
 from assay.models.flow.check import Examination, check_cases
 from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs, hash_file
-from assay.models.graph.tensorfile import import_numpy, parse_dtype
+from assay.models.graph.tensorfile import parse_dtype
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import judge_votes
+from assay.models.libraries import np
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.record.formats import build_damage, read_versioned
@@ -105,7 +106,6 @@ class KeptCases(Cases):
 
     def __init__(self, request: ModelRequest, folder: str, kept: KeptOutputs) -> None:
         super().__init__(request, _NoBuilder())  # type: ignore[arg-type]
-        np = import_numpy()
         self.kept = kept
         self.known = {case.name: case for case in kept.cases}
         try:
@@ -154,7 +154,7 @@ class KeptCases(Cases):
             yield replace(self._require(layer.name), layer=layer)
 
     def discard(self, case: ModelCase) -> None:
-        """Nothing was made for it."""
+        """Remove nothing: no file was made for it."""
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
         return self.known[case.name].bounds
@@ -189,11 +189,11 @@ class KeptExamination(Examination):
         return Work(kept.steps if kept else ()), [self.cases.load("target", case.name, each) for each in numbers]
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:  # noqa: ARG002 as it is called
-        """As the second reference voted then; where it was not asked, it has no vote."""
+        """The verdict with the vote that the second reference had; where it was not asked, it has none."""
         results = [self.cases.load("voter", case.name, number) for number in range(len(case.trials))]
         if not all(results) or self.cases.known[case.name].is_refused:
             return verdict
         return judge_votes(ours, self.judge(case, results)[1])
 
     def _keep_pair(self, *_: Any) -> None:
-        """They are kept already."""
+        """Keep nothing: the tensors are kept already."""

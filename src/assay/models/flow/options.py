@@ -16,8 +16,6 @@ from assay.models.flow.discovery import (
     Project,
     find_models,
     find_unknown_stems,
-    has_unknown,
-    is_known,
     join_names,
     list_names,
     list_stems,
@@ -71,7 +69,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     notes = [*_judge_names(flags, project, stem, known), *find_unknown_stems(settings, [stem, *others])]
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
-    kept = [text for text in render_tolerances(held) if is_known(text, known)]  # settings are for other models too
+    # settings are for other models too
+    kept = [text for text in render_tolerances(held) if known.covers(parse_tolerance_texts([text]))]
     return ModelRequest(
         model=os.path.abspath(flags.model),
         reference=reference,
@@ -120,13 +119,10 @@ def check_file(path: str) -> None:
 
 
 def _check_flags(flags: ModelFlags, goal: Goal) -> None:
-    if is_torch_model(flags.model):
-        if flags.only and goal != "check":
-            raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
-        return
-    if flags.ops or flags.forward:
-        raise UsageError("--ops and --forward are for a torch module", "give it as net.py:build")
-    check_file(flags.model)
+    if not is_torch_model(flags.model):
+        if flags.ops or flags.forward:
+            raise UsageError("--ops and --forward are for a torch module", "give it as net.py:build")
+        check_file(flags.model)
     if flags.only and goal not in ("check", "compare"):
         raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
     if flags.function and flags.inputs:
@@ -139,7 +135,7 @@ def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNam
     settings = project.settings
     refuse_unknown_flags(flags.tolerances, known)
     refuse_unknown_of_model(settings, stem, known)
-    others = find_models(project.folders, settings.groups) if has_unknown(settings, known) else []
+    others = [] if known.covers(settings.tolerances) else find_models(project.folders, settings.groups)
     try:
         refuse_unknown_of_all(settings, join_names([known, *(each.names for each in others)]))
     except UsageError as error:
@@ -150,7 +146,7 @@ def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNam
 
 
 def build_split_request(flags: ModelFlags) -> ModelRequest:
-    """Only the reference computes: it is its own target."""
+    """A request in which the reference is its own target: nothing else computes."""
     name = flags.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
@@ -238,7 +234,7 @@ def _is_rewrite(text: str) -> bool:
 
 
 def load_torch_target(text: str) -> Target:
-    """One that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
+    """A target that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
     if _is_rewrite(text):
         source, _, name = text.rpartition(":")
         place = f"{os.path.abspath(source)}:{name}" if source.endswith(".py") else text
@@ -274,21 +270,13 @@ def build_manner(flags: ModelFlags, reference: str | None, target: Target, toler
 
 def build_origin(flags: ModelFlags) -> Flags:
     """Flags that give the same inputs to the same model."""
-    several = (("--input", flags.inputs), ("--range", flags.ranges), ("--dim", flags.dims), ("--group", flags.groups))
-    return (
-        *(
-            (flag, str(each))
-            for flag, each in (("--samples", flags.samples), ("--seed", flags.seed))
-            if each is not None
-        ),
-        *((flag, value) for flag, values in several for value in values),
-        *([("--function", flags.function)] if flags.function else []),
-        *([("--keep-dims", "")] if flags.keep_dims else []),
-    )
+    words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
+    switches = [("--keep-dims", "")] if flags.keep_dims else []
+    return (*zip(words[::2], words[1::2], strict=True), *switches)
 
 
 def render_tolerances(tolerances: Tolerances) -> list[str]:
-    """As `--tolerance` takes them; what has its default is left out."""
+    """The values of `--tolerance` that give these tolerances; what has its default is left out."""
     texts = [("", tolerances.model), *tolerances.by_op.items()]
     texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
     default = Tolerance()

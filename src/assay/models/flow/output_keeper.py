@@ -16,9 +16,10 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.flow.artifact_builder import Work
-from assay.models.flow.cases import Arrays, Cases, ModelCase
-from assay.models.graph.tensorfile import STRING, content_sha, import_numpy, load_refs, name_dtype, store
+from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors, load_specs
+from assay.models.graph.tensorfile import STRING, content_sha, name_dtype, store
 from assay.models.judge.alone import LayerOrigin
+from assay.models.libraries import np
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.record.formats import Format, render_versioned
@@ -96,12 +97,10 @@ class OutputKeeper:
             os.makedirs(folder, exist_ok=True)
             for name in os.listdir(folder):
                 os.remove(os.path.join(folder, name))  # ours: see `choose_folder`
-            self._files = {side: zipfile.ZipFile(self._path(side), "w", allowZip64=True) for side in SIDES}
+            self._paths = {side: os.path.join(folder, f"{side}.npz") for side in SIDES}
+            self._files = {side: zipfile.ZipFile(path, "w", allowZip64=True) for side, path in self._paths.items()}
         except OSError as error:
             raise InfrastructureError(f"outputs cannot be kept in {folder}: {error.strerror}") from error
-
-    def _path(self, side: str) -> str:
-        return os.path.join(self._folder, f"{side}.npz")
 
     def add(self, case: ModelCase, work: Work, results: Sequence[Arrays]) -> None:
         if case.name in self._found:
@@ -116,7 +115,8 @@ class OutputKeeper:
                 key = f"{case.name}/{number}/{name}"
                 sides = {"reference": expected.get(name), "target": result.get(name)}
                 self._write(key, {side: array for side, array in sides.items() if array is not None})
-                if self._differs(*sides.values()):
+                hashes = {content_sha(array) for array in sides.values() if hasattr(array, "dtype")}
+                if len(hashes) > 1:
                     self._write_context(case, number, name, key, origin)
         self._found[case.name] = KeptCase(
             case.name, case.layer, case.outputs, case.makers, case.quantized, case.problem, len(results), work.steps,
@@ -125,15 +125,12 @@ class OutputKeeper:
             origins[0].ops if origins and origins[0] is not None else (), tuple(terms),
         )  # fmt: skip
 
-    def _differs(self, expected: Any, actual: Any) -> bool:
-        return hasattr(expected, "dtype") and hasattr(actual, "dtype") and content_sha(expected) != content_sha(actual)
-
     def _write_context(self, case: ModelCase, number: int, name: str, key: str, origin: LayerOrigin | None) -> None:
-        np = import_numpy()
         found = self._cases.find_magnitude(case, number, name)
-        self._write(f"{key}/magnitude", {"context": np.asarray(found)} if found is not None else {})
         unrounded = origin.compute_unrounded(name) if origin is not None else None
-        self._write(f"{key}/unrounded", {"context": unrounded} if unrounded is not None else {})
+        for word, each in (("magnitude", found), ("unrounded", unrounded)):
+            if each is not None:
+                self._write(f"{key}/{word}", {"context": np.asarray(each)})
 
     def add_vote(self, case: ModelCase, results: Sequence[Arrays], *, is_refused: bool) -> None:
         for number, result in enumerate(results):
@@ -142,7 +139,6 @@ class OutputKeeper:
         self._found[case.name] = replace(self._found[case.name], is_refused=is_refused)
 
     def _write(self, key: str, arrays: Mapping[str, Any]) -> None:
-        np = import_numpy()
         for side, array in arrays.items():
             if not hasattr(array, "dtype"):
                 continue  # a sequence: it is not compared
@@ -155,8 +151,8 @@ class OutputKeeper:
     def finish(self, request: ModelRequest, report: ModelReport) -> None:
         cases = self._cases
         for number, sample in enumerate(cases.samples):
-            for ref, array in zip(load_refs(sample.path), cases.load_sample(number).values(), strict=True):
-                self._write(f"{number}/{ref.name}", {"inputs": array})
+            for name, array in Tensors(sample.path).items():
+                self._write(f"{number}/{name}", {"inputs": array})
         for file in self._files.values():
             file.close()
         models = [path for path in (request.model, request.other) if path]
@@ -170,11 +166,8 @@ class OutputKeeper:
             cases.coarse,
             cases.steps,
             {os.path.basename(path): hash_file(path) for path in models},
-            tuple(
-                tuple(TensorSpec(each.name, each.dtype, each.shape) for each in load_refs(s.path))
-                for s in cases.samples
-            ),
-            {f"{side}.npz": hash_file(self._path(side)) for side in SIDES},
+            tuple(load_specs(sample.path) for sample in cases.samples),
+            {os.path.basename(path): hash_file(path) for path in self._paths.values()},
             self._dtypes,
         )
         write_atomic(os.path.join(self._folder, INDEX_FILE), render_versioned(build_plain(kept), KIND, FORMATS))

@@ -2,22 +2,25 @@
 
 The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names taken out of
 the message; or outputs that differ. Every sample goes along, and what comes out is computed again, past the cache,
-before it is reported.
+before it is reported. Of a torch module it is the first wrong call, with as few rows as still fail.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from assay.models.backends.torch_backend import INPUTS_FILE
+from assay.models.config.settings import parse_tolerance_texts
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import LayerSearch, find_wrong
 from assay.models.flow.cases import CaseSample, ModelCase, StepFailedError, Tensors, is_quantized, load_specs
-from assay.models.flow.check import Examination, Report, examine_model, quiet
-from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, is_known, list_names
-from assay.models.flow.torch_reduce import reduce_call
+from assay.models.flow.check import Examination, Report, check_model, examine_model, quiet
+from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, list_names
+from assay.models.flow.torch_cases import BACKWARD, TorchCases
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.models.graph.submodel import build_marked
@@ -30,6 +33,7 @@ from assay.models.values.model import (
     ModelReport,
     ModelRequest,
     Signature,
+    Target,
     build_signature,
     render_flags,
 )
@@ -46,7 +50,7 @@ def reduce_failure(
 
 def _search(examination: Examination) -> FaultSearch:
     if examination.request.is_torch:
-        return reduce_call(examination)
+        return _reduce_call(examination)
     search, report_case = LayerSearch(examination), examination.report_case
     with examination.builder.forgetting():  # no copy is kept of what was tried
         find_wrong(search)
@@ -74,7 +78,7 @@ def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
 
 
 def _choose_samples(search: LayerSearch, case: ModelCase, report: CaseReport) -> _Trials:
-    """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
+    """Choose all samples; where they differ in shape, those of the first shape that fails: a model has one."""
     signature = build_signature(report)
     assert signature is not None
     for model in dict.fromkeys(trial.model for trial in case.trials):
@@ -133,12 +137,16 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSear
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: KnownNames) -> str:
     """The command that reproduces it, without the tolerances for what the smaller model does not have."""
     targets = (("--reference", request.reference.name), ("--target", request.target.name))
-    manner = [each for each in request.manner or targets if each[0] != TOLERANCE_FLAG or is_known(each[1], names)]
+    manner = [
+        (flag, value)
+        for flag, value in request.manner or targets
+        if flag != TOLERANCE_FLAG or names.covers(parse_tolerance_texts([value]))
+    ]
     return f"assay model check {shlex.quote(path)} {render_flags((*manner, *(('--input', each) for each in inputs)))}"
 
 
 def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
-    """Past the cache: what is reported has been seen twice."""
+    """Examine a case past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
     before, builder.recompute = builder.recompute, True
     builder.begin_again()
@@ -171,7 +179,7 @@ class _Trials:
     signature: Signature
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
-        """None: the reference cannot compute it either, so that it proves nothing."""
+        """The report of a candidate; None where the reference cannot compute it, so that it proves nothing."""
         with self.search.examination.builder.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
@@ -217,3 +225,178 @@ class _Trials:
                 {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
                 for sample in samples
             ]
+
+
+# ---------------------------------------------------------------- the first wrong call of a torch module
+
+_TEXT = '''"""{label} of {model}, as small as it still fails on {target}; written by `assay model reduce`.
+
+{command}
+"""
+
+import os
+import random
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+
+import numpy
+import torch
+
+for folder in {folders!r}:
+    sys.path.insert(0, folder)
+
+
+class Part(torch.nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, *args, **kwargs):
+        return self.part(*args, **kwargs)
+
+
+def load(source):
+    """A module by its name or, since others may have the same name, by its file."""
+    if not source.endswith(".py"):
+        return import_module(source)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == source:
+            return module
+    spec = spec_from_file_location(os.path.basename(source)[:-3], source)
+    module = module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_whole():
+    random.seed({seed}), numpy.random.seed({seed}), torch.manual_seed({seed})
+    return load({source!r}).{build}()[0]
+
+
+def build():
+    given = torch.load(os.path.splitext(__file__)[0] + ".pt", weights_only=False)
+    return Part(build_whole().get_submodule({name!r})), given["args"], given["kwargs"]
+'''
+_TARGET = """
+
+def target(_part):
+    return Part(load({source!r}).{name}(build_whole()).get_submodule({part!r}))
+"""
+
+
+def _reduce_call(examination: Examination) -> FaultSearch:
+    search = LayerSearch(examination)
+    with examination.builder.forgetting():
+        find_wrong(search)
+    first, notes = search.first, search.notes
+    report = search.reports.get(first.name) if first else None
+    if first is None or report is None or report.verdict.kind not in WRONG or examination.request.ops:
+        why = "ops are not taken out of their graph" if examination.request.ops else "no call fails alone"
+        notes.append(f"{why}: there is nothing to reduce")
+        return search.conclude(*search.reports.values())
+    found = _CallReduction(examination, first).shrink()
+    if found is None:
+        notes.append(f"{first.label} is wrong next to its peers and does not fail alone: there is nothing smaller")
+        return search.conclude(report)
+    path, rows = found
+    notes += [
+        f"smallest part: {path}",
+        f"its inputs: {os.path.splitext(path)[0]}.pt" + (f", {rows} rows" if rows else ""),
+    ]
+    command = build_command(build_request(examination.request, path))
+    return search.conclude(report, command=command)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallReduction:
+    """The search for the fewest rows of its inputs with which a call fails alone."""
+
+    examination: Examination
+    layer: Layer
+
+    def shrink(self) -> tuple[str, int] | None:
+        """The file and how many rows its inputs have, 0: all; None: it does not fail alone."""
+        smallest = self._try(0)
+        one = self._try(1) if smallest is not None and smallest[1] > 1 else None
+        while one is None and smallest is not None and smallest[1] > 1:
+            trial = self._try(smallest[1] // 2)
+            if trial is None:
+                break
+            smallest = trial
+        smallest = one or smallest
+        if smallest is None:
+            return None
+        examination = self.examination
+        path = examination.request.output or os.path.join(examination.keep, self._file)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return self._write(path, smallest[0]), smallest[1]
+
+    def _try(self, rows: int) -> tuple[str, int] | None:
+        """The folder of the inputs; None: a part with so many rows does not fail."""
+        examination, cases = self.examination, self.examination.cases
+        assert isinstance(cases, TorchCases)
+        folder, count = cases.keep_inputs(self._label, rows)
+        path = self._write(os.path.join(examination.builder.make_folder("part"), self._file), folder)
+        request = replace(build_request(examination.request, path), backward=self.layer.label.endswith(BACKWARD))
+        report = check_part(request, examination.builder, examination.keep)
+        return (folder, count) if report.verdict.kind in WRONG and report.first_wrong else None
+
+    @property
+    def _file(self) -> str:
+        return f"{self.examination.cases.outline.stem}_reduced.py"
+
+    @property
+    def _label(self) -> str:
+        return self.layer.label.removesuffix(BACKWARD)
+
+    def _write(self, path: str, inputs: str) -> str:
+        request = self.examination.request
+        source, _, build = request.model.rpartition(":")
+        rewrite = str(request.target.options.get("rewrite", ""))
+        other, _, name = rewrite.rpartition(":")
+        other = os.path.join(request.folder, other) if other.endswith(".py") else other
+        part = self._label.partition("#")[0]
+        text = _TEXT.format(
+            label=self._label,
+            model=request.model,
+            target=request.target.name,
+            command=build_command(build_request(request, path)),
+            folders=[
+                *dict.fromkeys((request.folder, os.path.dirname(other) or request.folder, os.path.dirname(source)))
+            ],
+            seed=request.inputs.seed,
+            source=source,
+            build=build,
+            name=part,
+        )
+        text += _TARGET.format(source=other, name=name, part=part) if rewrite else ""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        shutil.copyfile(os.path.join(inputs, INPUTS_FILE), f"{os.path.splitext(path)[0]}.pt")
+        return path
+
+
+def build_request(request: ModelRequest, path: str) -> ModelRequest:
+    """The request for a part of a module; a rewritten part is taken out of the rewritten whole."""
+    target = request.target
+    if "rewrite" in target.options:
+        target = Target(f"{path}:target", target.backend, {**target.options, "rewrite": f"{path}:target"})
+    manner = tuple((flag, target.name if flag == "--target" else value) for flag, value in request.manner)
+    return replace(request, model=f"{path}:build", target=target, goal="check", manner=manner, notes=())
+
+
+def build_command(request: ModelRequest) -> str:
+    manner = request.manner or (("--target", request.target.name),)
+    return f"assay model check {shlex.quote(request.model)} {render_flags((*manner, *request.origin))}".rstrip()
+
+
+def check_part(request: ModelRequest, builder: ArtifactBuilder, keep: str) -> ModelReport:
+    notes = list(builder.notes)
+    with builder.forgetting():
+        report = check_model(request, builder, keep)
+    builder.notes[:] = notes
+    if "rewrite" in request.target.options:
+        builder.forget(request.target)
+    return report

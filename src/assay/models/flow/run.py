@@ -103,8 +103,8 @@ def run_model(
 
 
 def render_request(request: ModelRequest, location: StudyLocation) -> str:
-    """For the child's command line; one that is too long for it is in a file of the study, so that the run can be
-    started again."""
+    """The request for the child's command line, or the file of the study that has one which is too long for it, so that
+    the run can be started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
@@ -146,7 +146,7 @@ def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) 
 
 
 def conclude(report: Report) -> Finished:
-    """What the run left behind."""
+    """The report that the run left behind. Raises what kept it from having one."""
     if not report.entries or report.problem:
         raise InfrastructureError(report.problem or "the check was not started")
     entry = report.entries[0]
@@ -156,23 +156,19 @@ def conclude(report: Report) -> Finished:
     if found is not None:
         found = judge_run(found, entry.state, entry.outcome.reason if entry.outcome else "")
         return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
-    error = _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
+    reason = entry.outcome.reason if entry.outcome else ""
+    try:
+        with open(os.path.join(entry.dir, MODEL_ERROR_FILE), encoding="utf-8") as file:
+            content = parse_json(file.read())
+        error = AssayError(content["message"], content.get("hint"))
+        error.exit_code = ExitCode(content["exit_code"])
+    except (OSError, ValueError):
+        tail = read_end(os.path.join(entry.dir, f"{COMMAND}.log"), _TAIL_BYTES).strip()
+        text = f"the check ended without a report: {reason or 'its process died'}"
+        error = InfrastructureError(text, tail or None)
     if entry.state is State.TIMEOUT:
         error.exit_code = ExitCode.FAILED  # the user's own limit
     raise error
-
-
-def _find_error(run_dir: str, reason: str) -> AssayError:
-    path = os.path.join(run_dir, MODEL_ERROR_FILE)
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = parse_json(file.read())
-    except (OSError, ValueError):
-        tail = read_end(os.path.join(run_dir, f"{COMMAND}.log"), _TAIL_BYTES).strip()
-        return InfrastructureError(f"the check ended without a report: {reason or 'its process died'}", tail or None)
-    error = AssayError(content["message"], content.get("hint"))
-    error.exit_code = ExitCode(content["exit_code"])
-    return error
 
 
 # ---------------------------------------------------------------- times for the benchmark history
@@ -196,7 +192,7 @@ def build_timings(report: ModelReport) -> dict[str, Any]:
 
 
 def is_whole(request: ModelRequest, report: ModelReport) -> bool:
-    """A check of all cases, of which some passed and none came from the cache."""
+    """Whether this was a check of all cases, of which some passed and none came from the cache."""
     steps = [step for case in _choose_cases(report) for step in case.steps]
     return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
 

@@ -41,7 +41,7 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
 
 
 def _copy(old: str, new: str) -> bool:
-    """False: it is too large, or cannot be copied."""
+    """Copy a file or a folder; False where it is too large, or cannot be copied."""
     pairs = [(os.path.normpath(os.path.join(old, name)), os.path.join(new, name)) for name in _find_files(old)]
     with suppress(OSError):
         if sum(os.path.getsize(source) for source, _ in pairs) > MOST_BYTES:
@@ -58,7 +58,7 @@ def _copy(old: str, new: str) -> bool:
 
 
 def _find_files(path: str) -> Iterator[str]:
-    """Names relative to it; a model's external data is next to it."""
+    """The names of files relative to a path; a model's external data is next to it."""
     if os.path.isdir(path):
         for folder, _, names in os.walk(path):
             yield from (os.path.relpath(os.path.join(folder, name), path) for name in names)
@@ -70,7 +70,7 @@ def _find_files(path: str) -> Iterator[str]:
 
 
 def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
-    """The longest path first: one may be inside another."""
+    """The outcome with the new paths in its texts; the longest path first: one may be inside another."""
 
     def change(text: str) -> str:
         for old in sorted(moved, key=len, reverse=True):
@@ -88,7 +88,7 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
 
 
 def _change_words(command: str, change: Callable[[str], str]) -> str:
-    """Word by word: a new path may need quotes where the old one needed none. Not for what is not a shell command."""
+    """Change a shell command word by word: a new path may need quotes where the old one needed none."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -109,7 +109,7 @@ Stamps = dict[str, tuple[int, int]]  # name below the folder → size and date
 
 @dataclass(slots=True)
 class DumpFolders:
-    """Those of one process."""
+    """The folders for dumps of one process."""
 
     _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → what went in, in turn
     _begun: dict[str, Stamps] = field(default_factory=dict)  # folder → what was there before us
@@ -125,7 +125,7 @@ class DumpFolders:
         return make_folder(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
 
     def clear(self, folder: str) -> None:
-        """What an earlier dump wrote goes; once for each process."""
+        """Remove what an earlier dump wrote, once for each process."""
         if folder in self._begun:
             return
         names: list[str] = []
@@ -136,7 +136,7 @@ class DumpFolders:
         self._begun[folder] = survey(folder)
 
     def note(self, folder: str) -> None:
-        """What is there now and was not before, or has changed."""
+        """Note the files that are there now and were not before, or have changed."""
         before = self._begun.get(folder, {})
         names = sorted(name for name, stamp in survey(folder).items() if before.get(name) != stamp and name != NOTE)
         path = os.path.join(folder, NOTE)
@@ -154,7 +154,7 @@ def survey(folder: str) -> Stamps:
 
 
 def _remove(folder: str, path: str) -> None:
-    """With the folders in between that are empty then: tools make some for their passes. Never outside."""
+    """Remove a file, and folders inside that are empty then: tools make some for their passes."""
     if not path.startswith(folder + os.sep):
         return
     with suppress(OSError):

@@ -15,9 +15,9 @@ from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, hash_refs
+from assay.models.flow.cases import Cases, CaseSample, ModelCase, StepFailedError, Tensors
 from assay.models.flow.check import Examination
-from assay.models.graph.tensorfile import load_refs, write_tensors
+from assay.models.graph.tensorfile import load_refs
 from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target
 from assay.system.fast_dataclasses import dataclass, field, replace
 
@@ -38,7 +38,7 @@ class Stepwise:
 
     @contextmanager
     def visiting(self, keep: str) -> Iterator[None]:
-        """One test: what it takes from the store may leave it afterwards; what a failed step was given stays in
+        """Serve one test: artifacts that it takes may leave the store afterwards; what a failed step was given stays in
         `keep`."""
         before, self.builder.failure_dir = self.builder.failure_dir, keep
         try:
@@ -58,7 +58,7 @@ class Stepwise:
         return CaseSteps(self, cases, cases.find(name), label)
 
     def open_first(self, requests: Sequence[ModelRequest], name: str, label: str) -> CaseSteps:
-        """With the first reference that can compute the model; where none can, the error is that of the first."""
+        """Open a case with the first reference that can compute the model. Raises the first's error where none can."""
         path = requests[0].model
         for number in range(self._chosen.get(path, 0), len(requests)):
             try:
@@ -70,13 +70,13 @@ class Stepwise:
         return self.open_case(requests[0], name, label)
 
     def hand_out(self, product: Product, path: str | None = None) -> str:
-        """A path that the caller may hand in again."""
+        """The path of a product, by which `take_in` finds it again."""
         shown = path or product.path
         self._products[shown] = product
         return shown
 
     def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
-        """What was handed out, or a file or folder of the user's own; `artifact`: the file that counts in a folder."""
+        """The product of a path, handed out or the user's own; `artifact` is the file that counts in a folder."""
         given_path = os.path.abspath(path)
         if given_path in self._products:
             return self._products[given_path]
@@ -122,28 +122,26 @@ class CaseSteps:
         return tuple(ref.name for ref in load_refs(self.case.trials[0].inputs.path))
 
     def write_inputs(self, samples: Samples) -> list[Product]:
-        """As files for a run; those that are the case's own are not written once more."""
-        own = [trial.inputs for trial in self.case.trials]
-        written = [self._write(arrays) for arrays in samples]
-        known = {product.sha: product for product in own}
-        self.given = [known.get(product.sha, product) for product in written]
+        """The inputs as files for a run; the case's own are not written once more. Raises UsageError."""
+        names, known = self.input_names, {trial.inputs.sha: trial.inputs for trial in self.case.trials}
+        self.given = []
+        for arrays in samples:
+            missing, extra = (
+                [name for name in names if name not in arrays],
+                [each for each in arrays if each not in names],
+            )
+            if missing or extra:
+                named = (("missing", missing), ("too many", extra))
+                problems = [f"{what}: {', '.join(each)}" for what, each in named if each]
+                raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(problems)}")
+            written = self.cases.write_inputs({name: arrays[name] for name in names})
+            self.given.append(known.get(written.sha, written))
         return self.given
-
-    def _write(self, arrays: Arrays) -> Product:
-        missing = [name for name in self.input_names if name not in arrays]
-        extra = [name for name in arrays if name not in self.input_names]
-        if missing or extra:
-            named = (("missing", missing), ("too many", extra))
-            problems = [f"{what}: {', '.join(names)}" for what, names in named if names]
-            raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(problems)}")
-        folder = self.stand.builder.make_folder("given")
-        refs = write_tensors(folder, {name: arrays[name] for name in self.input_names})
-        return Product(folder, hash_refs(refs))
 
     # ------------------------------------------------------------ steps
 
     def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
-        """Every step before the run."""
+        """What every step before the run makes of the models."""
         sources = self.models
         for step in build_backend(target).steps:
             if step is not Step.RUN:
@@ -151,11 +149,12 @@ class CaseSteps:
         return sources
 
     def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool = False) -> list[Product]:
-        def work(source: Product) -> StepOutcome:
-            return self.stand.builder.build(target, step, source, self.case.name)
-
-        with self._dumping(tested=tested):
-            outcomes = self._each(target, sources, work, tested=tested)
+        outcomes = self._each(
+            target,
+            [source.sha for source in sources],
+            lambda number: self.stand.builder.build(target, step, sources[number], self.case.name),
+            tested=tested,
+        )
         return [Product(outcome.path, outcome.key) for outcome in outcomes]
 
     def run(
@@ -163,51 +162,38 @@ class CaseSteps:
     ) -> Samples:
         """The outputs of each sample. One artifact serves all samples, or each has its own."""
         chosen = [artifacts[min(number, len(artifacts) - 1)] for number in range(len(inputs))]
-        pairs = [Product(str(number), f"{chosen[number].sha} {inputs[number].sha}") for number in range(len(inputs))]
+        known = {trial.inputs.sha: trial.specs for trial in self.case.trials}
 
-        def work(pair: Product) -> StepOutcome:
-            number = int(pair.path)
-            own = self.case.trials[number] if number < len(self.case.trials) else None
+        def work(number: int) -> StepOutcome:
             # samples may differ in shape; what is known of one holds for its own inputs alone
-            specs = own.specs if own is not None and own.inputs.sha == inputs[number].sha else ()
-            wants = Wants(self.case.outputs, specs or self.case.specs)
+            wants = Wants(self.case.outputs, known.get(inputs[number].sha) or self.case.specs)
             return self.stand.builder.run(target, chosen[number], inputs[number], wants, self.case.name)
 
-        with self._dumping(tested=tested):
-            outcomes = self._each(target, pairs, work, tested=tested)
-        return [dict(Tensors(outcome.path)) for outcome in outcomes]
+        keys = [f"{artifact.sha} {given.sha}" for artifact, given in zip(chosen, inputs, strict=True)]
+        return [dict(Tensors(outcome.path)) for outcome in self._each(target, keys, work, tested=tested)]
 
     def _each(
-        self, target: Target, sources: Sequence[Product], work: Callable[[Product], StepOutcome], *, tested: bool
+        self, target: Target, keys: Sequence[str], work: Callable[[int], StepOutcome], *, tested: bool
     ) -> list[StepOutcome]:
-        """Equal ones once."""
+        """The outcome of `work` for each number; numbers with equal keys share one. Only what is tested is dumped."""
         made: dict[str, StepOutcome] = {}
-        for source in sources:
-            if source.sha not in made:
-                made[source.sha] = outcome = work(source)
-                self.steps += [outcome] if tested else []
-                if not outcome.is_ok:
-                    raise StepFailedError(f"{target.name} cannot compute {self.case.name}", outcome)
-        return [made[source.sha] for source in sources]
-
-    @contextmanager
-    def _dumping(self, *, tested: bool) -> Iterator[None]:
         with self.stand.builder.dumping(replace(self.stand.dumps, name=self.label) if tested else Dumps()):
-            yield
-
-    # ------------------------------------------------------------ the reference
+            for number, key in enumerate(keys):
+                if key not in made:
+                    made[key] = outcome = work(number)
+                    self.steps += [outcome] if tested else []
+                    if not outcome.is_ok:
+                        raise StepFailedError(f"{target.name} cannot compute {self.case.name}", outcome)
+        return [made[key] for key in keys]
 
     def expect(self, reference: Target, inputs: Sequence[Product]) -> Samples:
         """What the reference makes of these inputs: known for the case's own, computed for others."""
-        own = [trial.inputs.sha for trial in self.case.trials]
-        if [product.sha for product in inputs] == own:
+        if [product.sha for product in inputs] == [trial.inputs.sha for trial in self.case.trials]:
             return [{name: trial.expected[name] for name in self.case.outputs} for trial in self.case.trials]
         return self.run(reference, self.prepare(reference, tested=False), inputs)
 
-    # ------------------------------------------------------------ the comparison
-
     def compare(self, request: ModelRequest, keep: str, expected: Samples, actual: Samples) -> CaseReport:
-        """`keep`: where what differs is put."""
+        """The report of the case; tensors that differ are written below `keep`."""
         if len(expected) != len(actual):
             raise UsageError(f"{self.case.name}: {len(actual)} samples of results, {len(expected)} of the reference")
         trials = []

@@ -77,13 +77,13 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
     match = _MESSAGE.fullmatch(error.message)
     key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
-    tables = read_target_tables(settings)
-    own = table = tables[target.name]
-    while key not in table.content and table.content.get("like") in tables:
-        table = tables[str(table.content["like"])]  # no circle: the target could be read
-    table = table if key in table.content else own
-    name = f"targets.{table.name}.{key}" if key else f"targets.{table.name}"
-    return Problem(text.removeprefix(f"{key}: ") if key else text, name, table.find(key), error.hint)
+    tables, name = read_target_tables(settings), target.name
+    while not tables[name].find(key) and (like := tables[name].find("like")) and like.value in tables:
+        name = str(like.value)  # no circle: the target could be read
+    name = name if tables[name].find(key) else target.name
+    place = f"targets.{name}.{key}" if key else f"targets.{name}"
+    position = (tables[name].find(key) or tables[name]).position
+    return Problem(text.removeprefix(f"{key}: ") if key else text, place, position, error.hint)
 
 
 # ---------------------------------------------------------------- the targets of a project
@@ -103,7 +103,7 @@ class Extras:
 
 
 def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
-    """Those that were given, else every target that the settings describe. Raises UsageError."""
+    """The targets that were given, else every one that the settings describe. Raises UsageError."""
     names = tuple(given) or project.targets
     for name in names:
         load_checked_target(name, project.folder)
@@ -126,7 +126,7 @@ def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Ta
 
 
 def explain_hardware(project: Project, hardware: str) -> str:
-    """For when Torq's own tools fail: perhaps a target of the project was meant."""
+    """A hint for when Torq's own tools fail: perhaps a target of the project was meant."""
     if hardware in project.targets:
         return ""
     known = did_you_mean(hardware, project.targets)
@@ -136,7 +136,7 @@ def explain_hardware(project: Project, hardware: str) -> str:
 def build_reference(
     project: Project, name: str | None, compile_flags: Sequence[str], run_flags: Sequence[str]
 ) -> Target:
-    """Flags are for the compiler of a reference: onnxruntime has none."""
+    """The reference of this name; only one that compiles gets the flags."""
     found = load_reference(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
     if found.backend != "iree":
         return found
@@ -230,7 +230,7 @@ class VoterTests:
         return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
 
     def _choose_layers(self, case: ModelCase) -> Iterator[ModelCase]:
-        """Of a case of several layers: one for each use of an operator that is in it."""
+        """One layer for each use of an operator in a case of several layers."""
         nodes = self.cases.proto.graph.node
         ops = {node.op_type for node in load_model(case.trials[0].model.path, weights=False).graph.node}
         chosen: dict[str, str] = {}
@@ -282,7 +282,7 @@ class VoterTests:
         return f"{engine.name} computes {case.op} (opset {find_opset(model)}) wrong: {off} from {whose}"
 
     def _compute(self, engine: Target, case: ModelCase, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """None: it cannot."""
+        """What a reference makes of these inputs; None where it cannot compute the case."""
         product, trial = self.cases.write_inputs(inputs), case.trials[0]
         with self.builder.forgetting():
             work = self.builder.compute(engine, trial.model, product, case.build_wants(trial), f"{case.op}_ordinary")

@@ -133,7 +133,7 @@ class TorchCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        """With the gradients of parameters that both have."""
+        """The whole module, with the gradients of parameters that both have."""
         known = self.survey["params"]
         names = [
             name
@@ -202,7 +202,7 @@ class TorchCases(Cases):
         return ModelCase(layer.name, layer, outputs, (), tuple(trials), problem)
 
     def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
-        """Without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
+        """The names without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
         lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
         self._unknown |= lost & set(names)
         return tuple(name for name in names if name not in lost) or tuple(names)
@@ -244,7 +244,7 @@ class TorchCases(Cases):
         return folder, int(Tensors(folder)["rows"])
 
     def discard(self, case: ModelCase) -> None:
-        """Files of a call are small, and go with the store."""
+        """Remove nothing: files of a call are small, and go with the store."""
 
     # ------------------------------------------------------------ how far off is right
 
@@ -269,14 +269,14 @@ class TorchCases(Cases):
         return "float16" if self.grain == "tf32" else self.grain  # as many bits
 
     def choose_tolerances(self, given: Tolerances, case: ModelCase) -> Tolerances:
-        """Of a layer alone: what the reference itself does with rounding in it, unless a bound was given."""
+        """The bounds of a layer alone: what the reference does with rounding in it, unless a user gave a bound."""
         if given.model.rel is not None:
             return given
         model = replace(given.model, rel=self._least.rel, check_dtype=False)
         return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
 
     def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
-        """Rows and columns of a layer alone. Of the whole, gradients are no scores."""
+        """The verdict with rows and columns of a layer alone; gradients of the whole are not scores of classes."""
         if case.layer is None:
             return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
         compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
@@ -367,7 +367,7 @@ def _forget_ranks(compared: TensorComparison) -> TensorComparison:
 
 
 def _build_layer(call: dict[str, Any], direction: str, stem: str, number: int) -> Layer:
-    """One call in one direction."""
+    """The layer of one call in one direction."""
     path, inputs, outputs = call["label"] + direction, call["inputs"], call["outputs"]
     if direction:
         grads = [f"{call['label']}:grad.{name}" for name in call["params"]]

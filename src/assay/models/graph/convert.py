@@ -7,7 +7,8 @@ import re
 
 from assay.errors import UsageError
 from assay.models.graph.graph import load_model, measure_weights, write_model
-from assay.models.graph.onnx_library import Model, find_opset, import_onnx
+from assay.models.graph.onnx_library import Model, find_opset
+from assay.models.libraries import onnx
 from assay.system.fast_dataclasses import dataclass
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
@@ -32,8 +33,8 @@ class Conversion:
 
 
 def find_newest_opset() -> int:
-    """That the installed onnx knows."""
-    return int(import_onnx().defs.onnx_opset_version())
+    """The newest opset that the installed onnx knows."""
+    return int(onnx.defs.onnx_opset_version())
 
 
 def can_help(before: int, after: int, message: str, operator: str) -> bool:
@@ -50,7 +51,7 @@ def can_help(before: int, after: int, message: str, operator: str) -> bool:
 
 
 def find_obstacle(model: Model, opset: int, name: str) -> str:
-    """Why onnx will not convert it, found by trying; empty: it will, or the model is too large to try it here."""
+    """Why onnx cannot convert a model, found by trying; empty where it can, or the model is too large to try."""
     if measure_weights(model) > _TRIED_BYTES:
         return ""
     try:
@@ -61,8 +62,7 @@ def find_obstacle(model: Model, opset: int, name: str) -> str:
 
 
 def _find_version(operator: str, opset: int) -> int:
-    """Of ONNX's own operator in an opset; 0: it has none of this name."""
-    onnx = import_onnx()
+    """The version of ONNX's own operator in an opset; 0 where it has none of this name."""
     try:
         return int(onnx.defs.get_schema(operator, opset, "").since_version)
     except onnx.defs.SchemaError:
@@ -95,7 +95,6 @@ def build_converted(model: Model, opset: int, *, name: str = "the model") -> Mod
 
 
 def _convert(model: Model, before: int, opset: int, name: str) -> Model:
-    onnx = import_onnx()
     from onnx import inliner, version_converter
 
     faults = (
@@ -122,8 +121,7 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
 
 
 def _refuse_broken(model: Model, before: int, name: str) -> None:
-    """Of a file that breaks a rule of its own opset or IR version, that is the fault."""
-    onnx = import_onnx()
+    """Raise UsageError for a file that breaks a rule of its own opset or IR version: that is the fault."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:

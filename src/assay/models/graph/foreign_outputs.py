@@ -17,7 +17,8 @@ from shlex import quote
 from typing import Any, NoReturn
 
 from assay.errors import UsageError
-from assay.models.graph.tensorfile import LIST_FILE, import_numpy, load_array, load_arrays
+from assay.models.graph.tensorfile import LIST_FILE, load_array, load_arrays
+from assay.models.libraries import np
 from assay.system.fast_dataclasses import dataclass
 
 INDEX_NAMES = (LIST_FILE, "index.json")
@@ -34,7 +35,7 @@ class Outputs:
 
 
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
-    """Two files or folders; or one that has both. Raises UsageError."""
+    """The outputs of both sides, from two files or folders, or from one that has both. Raises UsageError."""
     if second is not None:
         return _load_only(first), _load_only(second)
     if os.path.isdir(first):
@@ -67,7 +68,7 @@ def _refuse_runners(path: str, found: Sequence[Outputs], hint: str) -> NoReturn:
 
 
 def load_outputs(path: str) -> list[Outputs]:
-    """Of each runner that the file has; all but Polygraphy's have one."""
+    """The outputs of each runner in a file; all files but Polygraphy's have one."""
     name = os.path.splitext(os.path.basename(os.path.normpath(path)))[0]
     if os.path.isdir(path):
         found = _load_folder(path)
@@ -129,7 +130,7 @@ def _load_polygraphy(path: str) -> list[Outputs]:
     content = _load_json(path)
     try:
         runners = content["lst"]
-        found = [Outputs(str(name), tuple(map(_parse_iteration, iterations))) for name, iterations in runners]
+        found = [Outputs(str(name), tuple(map(_parse_outputs, iterations))) for name, iterations in runners]
     except (TypeError, KeyError, ValueError, AttributeError, EOFError, binascii.Error) as error:
         hint = "polygraphy run MODEL … --save-outputs FILE writes one"
         raise UsageError(f"{path} does not have the form of Polygraphy's outputs: {error}", hint) from error
@@ -138,11 +139,9 @@ def _load_polygraphy(path: str) -> list[Outputs]:
     return found
 
 
-def _parse_iteration(iteration: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _parse_array(value) for name, value in iteration["outputs"].items()}
-
-
-def _parse_array(value: Mapping[str, Any]) -> Any:
-    inner = value.get("values", value)
-    content = base64.b64decode(inner["array"], validate=True)
-    return import_numpy().lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+def _parse_outputs(iteration: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in iteration["outputs"].items():
+        content = base64.b64decode(value.get("values", value)["array"], validate=True)
+        found[name] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    return found

@@ -15,20 +15,18 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.graph.onnx_library import (
-    Graph,
     Model,
-    Node,
     Wiring,
     build_spec,
     build_wiring,
     find_opset,
     find_subgraphs,
     find_unreadable,
-    import_onnx,
     is_constant_node,
     name_elem_type,
     parse_message,
 )
+from assay.models.libraries import onnx
 from assay.models.values.model import DEFAULT_GROUPS, Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.files import replacing, write_new
@@ -70,12 +68,11 @@ def _load_whole(path: str) -> Model:
         content = stream.read()
     if not content:
         raise ValueError("the file is empty")
-    return parse_message(import_onnx().ModelProto(), content)
+    return parse_message(onnx.ModelProto(), content)
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write aside, then rename. Weights beyond what one file can hold go next to it, into `<name>.data`."""
-    onnx = import_onnx()
+    """Write a model aside, then rename it. Weights beyond what one file can hold go next to it, into `<name>.data`."""
     name = os.fspath(path)
     if os.path.isdir(name):
         raise InfrastructureError(f"the model {name} cannot be written: it is a folder")
@@ -103,7 +100,6 @@ def measure_weights(model: Model) -> int:
 
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
     """Type and shape of every tensor that shape inference, or the model itself, knows something of."""
-    onnx = import_onnx()
     slim = build_skeleton(model)
     try:
         graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
@@ -129,6 +125,12 @@ def build_outline(
     name = stem or (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
     specs = infer_specs(model)
     declared = (build_spec(value) for value in model.graph.output)
+    layers = []
+    for number, indices in enumerate(find_parts(wiring, groups)):
+        nodes = [wiring.nodes[index] for index in indices]
+        ops, names = tuple(node.op_type for node in nodes), tuple(node.name for node in nodes)
+        ends = find_ends(wiring, indices)
+        layers.append(Layer(f"{name}_layer_{ops[0]}_{number}", number, ops, indices, *ends, names))
     return Outline(
         stem=name,
         path=path,
@@ -137,17 +139,9 @@ def build_outline(
         outputs=tuple(
             spec if spec.dtype and spec.shape is not None else specs.get(spec.name, spec) for spec in declared
         ),
-        layers=tuple(_build_layers(wiring, name, groups)),
+        layers=tuple(layers),
         tensors=tuple(specs[name] for name in wiring.intermediates if name in specs),
     )
-
-
-def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:
-    for number, indices in enumerate(find_parts(wiring, groups)):
-        ops = tuple(wiring.nodes[index].op_type for index in indices)
-        inputs, outputs = find_ends(wiring, indices)
-        names = tuple(wiring.nodes[index].name for index in indices)
-        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, indices, inputs, outputs, names)
 
 
 def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
@@ -173,22 +167,18 @@ def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) ->
         return ()
     chain = [index]
     for op in group[1:]:
-        following = _find_only_consumer(wiring, chain[-1])
-        if following is None or following in taken or wiring.nodes[following].op_type != op:
+        made = {name for name in wiring.nodes[chain[-1]].output if name}
+        readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
+        if len(readers) != 1 or any(map(wiring.is_output, made)):
             return ()
-        others = set(wiring.reads[following]) - set(wiring.nodes[chain[-1]].output)
+        following = readers.pop()
+        if following in taken or wiring.nodes[following].op_type != op:
+            return ()
+        others = set(wiring.reads[following]) - made
         if any(wiring.producers.get(name, -1) >= index for name in others):
             return ()
         chain.append(following)
     return tuple(chain)
-
-
-def _find_only_consumer(wiring: Wiring, index: int) -> int | None:
-    made = [name for name in wiring.nodes[index].output if name]
-    readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
-    if any(wiring.is_output(name) for name in made) or len(readers) != 1:
-        return None
-    return readers.pop()
 
 
 def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -207,26 +197,21 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
 
 def walk_tensors(model: Model) -> Iterator[Any]:
     """Every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
+    for part in (model.graph, *model.functions):
+        yield from _walk_part(part)
 
 
-def _graph_tensors(graph: Graph) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
+def _walk_part(part: Any) -> Iterator[Any]:
+    """The tensors of a graph or a function; a function has no weights."""
+    yield from getattr(part, "initializer", ())
+    for sparse in getattr(part, "sparse_initializer", ()):
         yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[Node]) -> Iterator[Any]:
-    for node in nodes:
+    for node in part.node:
         for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
+            yield from [attribute.t] if attribute.HasField("t") else []
             yield from attribute.tensors
         for graph in find_subgraphs(node):
-            yield from _graph_tensors(graph)
+            yield from _walk_part(graph)
 
 
 def find_locations(model: Model) -> list[str]:
@@ -236,7 +221,7 @@ def find_locations(model: Model) -> list[str]:
 
 
 def load_external(model: Model, folder: str) -> None:
-    """Bring external data into the model."""
+    """Load external data into the model."""
     tensors = [tensor for tensor in walk_tensors(model) if is_external(tensor)]
     check_external(tensors, folder)
     for tensor in tensors:
@@ -248,7 +233,7 @@ def is_external(tensor: Any) -> bool:
 
 
 def check_external(tensors: Iterable[Any], folder: str) -> None:
-    """All files that are missing or too short, at once. Raises UsageError."""
+    """Raises UsageError with all files that are missing or too short."""
     problems: dict[str, str] = {}
     for tensor in tensors:
         entry = {pair.key: pair.value for pair in tensor.external_data}
@@ -267,7 +252,6 @@ def check_external(tensors: Iterable[Any], folder: str) -> None:
 
 
 def load_external_tensor(tensor: Any, folder: str) -> None:
-    onnx = import_onnx()
     try:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -302,14 +286,13 @@ def load_skeleton(path: str) -> Model:
             raise ValueError("the file is empty") from None
     with content:
         try:
-            return parse_message(import_onnx().ModelProto(), _skim(content, 0, len(content), "model"))
+            return parse_message(onnx.ModelProto(), _skim(content, 0, len(content), "model"))
         except IndexError:
             raise ValueError("the file ends too early") from None
 
 
 def build_skeleton(model: Model) -> Model:
     """A model in memory without its large weights; the model itself is not changed. A small one is returned itself."""
-    onnx = import_onnx()
     if measure_weights(model) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()
@@ -322,8 +305,7 @@ def build_skeleton(model: Model) -> Model:
 
 
 def measure_tensor(tensor: Any) -> int:
-    """Its size in bytes, from its declaration: protobuf would serialise it to find out."""
-    onnx = import_onnx()
+    """A tensor's size in bytes, from its declaration: protobuf would serialise it to find out."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type else 1

@@ -26,15 +26,15 @@ from assay.models.graph.suggest import Domain, InputGraph, is_whole_type, sugges
 from assay.models.graph.tensorfile import (
     LIST_FILE,
     Array,
-    import_numpy,
     load_array,
     load_arrays,
     load_tensors,
     name_dtype,
     parse_dtype,
 )
+from assay.models.libraries import np
 from assay.models.values.model import Outline
-from assay.models.values.tensors import Dim, TensorSpec
+from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
 
 DEFAULT_SEED = 1234
@@ -82,8 +82,16 @@ def build_samples(
     elif function is not None:
         given = {"inputs": close_specs(outline, dims, model)}
         samples = [call_function(function, n, {**given, "rng": _rng(seed, n, "")}) for n in range(count)]
+    elif count < 1:
+        raise UsageError(f"{count} samples are not enough", "ask for one or more")
     else:
-        samples = _draw_all(outline, count, seed, ranges, dims, model, files, least)
+        fixed = load_named(files or {}, outline.inputs)
+        shapes = {**{name: array.shape for name, array in fixed.items()}, **(dims or {})}
+        plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model, least=least)
+        samples = [
+            {p.name: fixed[p.name] if p.name in fixed else _draw(p, _rng(seed, n, p.name)) for p in plans}
+            for n in range(count)
+        ]
     typed = [_convert(outline.inputs, sample) for sample in samples]
     problems = [
         f"sample {number}: {problem}" if len(typed) > 1 else problem
@@ -124,7 +132,7 @@ def plan_inputs(
 def describe_invented(
     outline: Outline, *, ranges: Mapping[str, Range], dims: Dims, given: Iterable[str] = (), model: Model | None = None
 ) -> str:
-    """What was invented in the random inputs, and the flags that change it; empty: nothing."""
+    """What was invented in the random inputs, and the flags that change it; empty where nothing was."""
     held = set(given)
     sizes, values, flags = list[str](), list[str](), dict[str, None]()
     for plan, spec in zip(plan_inputs(outline, ranges=ranges, dims=dims, model=model), outline.inputs, strict=True):
@@ -167,44 +175,18 @@ def _choose_domain(graph: InputGraph, spec: TensorSpec, given: Range | None) -> 
     if not low <= high:
         raise UsageError(f"the range {low:g}:{high:g} for {spec.name!r} is empty")
     is_whole = is_whole_type(spec.dtype)
-    if is_whole and [low, high] != [_as_type(low, spec.dtype), _as_type(high, spec.dtype)]:
+    if is_whole and [low, high] != [float(np.array(int(each)).astype(parse_dtype(spec.dtype))) for each in (low, high)]:
         raise UsageError(f"{low:g}:{high:g} are not values of {spec.dtype}, the type of {spec.name!r}")
     return Domain(low, high, "as given", whole=is_whole)
 
 
-def _as_type(number: float, dtype: str) -> float:
-    """What is left of a number in a type of whole numbers."""
-    return float(import_numpy().array(int(number)).astype(parse_dtype(dtype)))
-
-
-def _draw_all(
-    outline: Outline,
-    count: int,
-    seed: int,
-    ranges: Mapping[str, Range] | None,
-    dims: Dims | None,
-    model: Model | None,
-    files: Mapping[str, str] | None,
-    least: int,
-) -> list[Sample]:
-    if count < 1:
-        raise UsageError(f"{count} samples are not enough", "ask for one or more")
-    fixed = load_named(files or {}, outline.inputs)
-    shapes = {**{name: array.shape for name, array in fixed.items()}, **(dims or {})}
-    plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model, least=least)
-    return [
-        {plan.name: fixed[plan.name] if plan.name in fixed else _draw(plan, _rng(seed, n, plan.name)) for plan in plans}
-        for n in range(count)
-    ]
-
-
 def _rng(seed: int, sample: int, name: str) -> Any:
     digest = hashlib.sha256(f"{seed}/{sample}/{name}".encode()).digest()
-    return import_numpy().random.Generator(import_numpy().random.PCG64(int.from_bytes(digest[:16], "little")))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
 def _draw(plan: InputPlan, rng: Any) -> Array:
-    np, domain = import_numpy(), plan.domain
+    domain = plan.domain
     if plan.dtype == "string":
         words = rng.integers(ord("a"), ord("z") + 1, (*plan.shape, 6)).reshape(-1, 6)
         return np.array(["".join(map(chr, word)) for word in words], dtype=object).reshape(plan.shape)
@@ -269,7 +251,6 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
     """Arrays in the order of the inputs; plain numbers and lists take the input's type."""
-    np = import_numpy()
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:
@@ -301,14 +282,11 @@ def _fits(spec: TensorSpec, array: Array, sizes: dict[str, int]) -> bool:
         return True
     if len(spec.shape) != array.ndim:
         return False
-    wrong = [_is_other(dim, size, sizes) for dim, size in zip(spec.shape, array.shape, strict=True)]
-    return not any(wrong)
-
-
-def _is_other(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
-    if isinstance(dim, int):
-        return dim != size
-    return dim is not None and dim not in _NAMELESS and sizes.setdefault(dim, size) != size
+    for dim, size in zip(spec.shape, array.shape, strict=True):
+        wanted = sizes.setdefault(dim, size) if isinstance(dim, str) and dim not in _NAMELESS else dim
+        if isinstance(wanted, int) and wanted != size:
+            return False
+    return True
 
 
 def describe(spec: TensorSpec) -> str:
@@ -378,7 +356,7 @@ def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
         return [{_name_input(name, specs): array for name, array in load_arrays(source).items()}]
     if os.path.exists(os.path.join(source, LIST_FILE)):
         return [load_tensors(source)]
-    entries = sorted(os.listdir(source), key=_natural)
+    entries = sorted(os.listdir(source), key=_order_naturally)
     folders = [os.path.join(source, entry) for entry in entries if os.path.isdir(os.path.join(source, entry))]
     archives = [os.path.join(source, entry) for entry in entries if entry.endswith(".npz")]
     if folders or archives:
@@ -390,6 +368,11 @@ def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
     return [load_named(named, specs)]
 
 
+def _order_naturally(text: str) -> list[tuple[int, str]]:
+    """A key for sorting: `set_10` after `set_9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+
+
 def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
     """`input_0` and numpy's `arr_0` are places, where no input has such a name; `a_b` is `a/b` where a file says so."""
     if any(spec.name == name for spec in specs):
@@ -399,11 +382,6 @@ def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
         return specs[int(match[1])].name
     alike = [spec.name for spec in specs if re.sub(r"[^\w.-]", "_", spec.name) == name]
     return alike[0] if len(alike) == 1 else name
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """`set_10` after `set_9`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 # ---------------------------------------------------------------- a Python function

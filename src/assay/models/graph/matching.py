@@ -9,15 +9,15 @@ node without a counterpart (a Relu or a BatchNormalization that was fused) belon
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
 
 from assay.models.graph.graph import infer_specs
-from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring
-from assay.models.graph.operators import read_attributes
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, read_attributes, words
 from assay.models.graph.split import build_folding
 from assay.models.graph.submodel import load_constant
-from assay.models.graph.tensorfile import Array, import_numpy
+from assay.models.graph.tensorfile import Array
+from assay.models.libraries import np
 from assay.system.fast_dataclasses import dataclass, replace
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -25,46 +25,17 @@ NAME, STRUCTURE, WEIGHTS = "name", "structure", "weights"
 EQUAL, WITHIN_STEP, OTHER = "equal weights", "weights within a step", "other weights"
 SHIFTED = "weights off by a zero point"
 _SUFFIX = re.compile(r"_(?:(?:Dequantize|Quantize)Linear_(?:In|Out)put|(?:output_)?(?:de)?quantized)(?:_\d+)?$")
-ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+ROUNDING = words("QuantizeLinear DequantizeLinear DynamicQuantizeLinear")
 _HANDING_ON = ROUNDING | {"Identity", "Dropout", "Cast", "CastLike"}
 _KINDS = {
     "ConvInteger": "Conv", "FusedConv": "Conv", "MatMulInteger": "MatMul", "FusedMatMul": "MatMul", "Gemm": "MatMul",
     "DynamicQuantizeMatMul": "MatMul", "MatMulIntegerToFloat": "MatMul", "MatMulNBits": "MatMul", "QGemm": "MatMul",
     "FusedGemm": "MatMul", "DynamicQuantizeLSTM": "LSTM",
 }  # fmt: skip
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM", "GRU", "RNN"})
-_ABSORBED = frozenset(
-    [
-        "Relu",
-        "Clip",
-        "BatchNormalization",
-        "Sigmoid",
-        "Tanh",
-        "LeakyRelu",
-        "HardSigmoid",
-        "HardSwish",
-        "Elu",
-        "Add",
-        "Mul",
-    ]
-)
-_COMMUTING = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean"})
-_MOVING = frozenset(
-    [
-        "MaxPool",
-        "Reshape",
-        "Transpose",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Gather",
-        "Slice",
-        "Split",
-        "Relu",
-        "Clip",
-        "Pad",
-    ]
-)
+WEIGHTED = words("Conv ConvTranspose MatMul LSTM GRU RNN")
+_ABSORBED = words("Relu Clip BatchNormalization Sigmoid Tanh LeakyRelu HardSigmoid HardSwish Elu Add Mul")
+_COMMUTING = words("Add Mul Max Min Sum Mean")
+_MOVING = words("MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Gather Slice Split Relu Clip Pad")
 _SCALES = {"QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QGemm": 7, "QLinearConcat": 0}
 _AXES = {"QLinearConv": 0, "QLinearMatMul": 1, "QGemm": 1}  # of the weights, along which scales differ
 _MOST_WRONG_NAMES = 0.2  # of the names that both have: beyond, they are the numbers of another export
@@ -74,7 +45,7 @@ _SHIFT = 0.25  # steps: rounding in any way is off by less on average
 
 
 def name_kind(op: str) -> str:
-    """Without how it computes: `QLinearConv`, `ConvInteger` and `FusedConv` are convolutions."""
+    """The operator without how it computes: `QLinearConv`, `ConvInteger` and `FusedConv` are convolutions."""
     bare = op.removeprefix("QLinear")
     return _KINDS.get(bare, bare)
 
@@ -127,7 +98,7 @@ class Side:
         self.groups = {group.root: group for group in built if self._counts(group)}
 
     def _counts(self, group: TensorGroup) -> bool:
-        """Constants and shapes do not, nor what is computed about scales."""
+        """Whether a group is paired: constants, shapes and what is computed about scales are not."""
         if group.node < 0:
             return group.root in self.wiring.inputs
         is_about_scales = self.wiring.nodes[group.node].op_type in ROUNDING or (
@@ -153,7 +124,7 @@ class Side:
         return products[0] if len(products) == 1 else ""  # scales that follow a product of integers
 
     def _is_float(self, cast: Node) -> bool:
-        """From floats, or from a product of integers, to floats."""
+        """Whether a Cast leads to floats, from floats or from a product of integers."""
         kinds = [spec.dtype if (spec := self.specs.get(name)) else "" for name in (cast.input[0], cast.output[0])]
         return kinds[1] in FLOATS and (kinds[0] in FLOATS or self._is_integer_product(cast.input[0]))
 
@@ -162,7 +133,7 @@ class Side:
         return maker is not None and maker.op_type in ("MatMulInteger", "ConvInteger")
 
     def _note_scaling(self, node: Node) -> None:
-        """Of integers that a node makes. One that only moves them leaves them the scale that they have."""
+        """Note the scale of integers that a node makes; one that only moves them leaves them the scale they have."""
         at = 1 if node.op_type == "QuantizeLinear" else _SCALES.get(node.op_type)
         if at is None and node.op_type.startswith("QLinear"):
             at = 3
@@ -203,12 +174,12 @@ class Side:
 
     @cached_property
     def by_name(self) -> dict[str, TensorGroup]:
-        """By every name that a group goes under."""
+        """The groups by every name of their tensors."""
         return {name: group for group in self.groups.values() for name in group.names}
 
     @cached_property
     def by_stem(self) -> dict[str, TensorGroup]:
-        """By their names without what a quantiser adds to them."""
+        """The groups by the names of their tensors without what a quantiser adds to them."""
         return {_SUFFIX.sub("", name): group for group in self.groups.values() for name in group.names}
 
     @cached_property
@@ -230,7 +201,6 @@ class Side:
     def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
         """The least and the largest number that its integers can express, and their step; None: it has no integers of
         one scale."""
-        np = import_numpy()
         scale, zero = (load_constant(self.wiring, name) for name in group.scaling or ("", ""))
         if scale is None or scale.size != 1 or (zero is not None and zero.dtype.kind not in "iu"):
             return None
@@ -268,7 +238,6 @@ class Side:
         return max(found, key=lambda each: int(each[0].size), default=None)
 
     def _load_numbers(self, name: str, group: TensorGroup) -> tuple[Array, Array | float] | None:
-        np = import_numpy()
         maker, reader = self.find_maker(name), self.wiring.nodes[group.node]
         if maker is not None and maker.op_type == "DequantizeLinear":
             return self._dequantize(tuple(maker.input), int(read_attributes(maker).get("axis", 1)))
@@ -280,7 +249,6 @@ class Side:
         )
 
     def _dequantize(self, names: tuple[str, ...], axis: int) -> tuple[Array, Array] | None:
-        np = import_numpy()
         loaded = [load_constant(self.wiring, name) for name in names if name]
         known = [each.astype(np.float64) for each in loaded if each is not None]
         if len(known) < len(loaded):
@@ -297,7 +265,7 @@ class Side:
 
 
 def match_models(left: Side, right: Side, ends: Mapping[str, str]) -> dict[str, Pair]:
-    """By root of the left. `ends`: inputs and outputs of the right, by those of the left."""
+    """The pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
     found = _Pairing(left, right)
     for one in left.wiring.inputs:
         found.add(left.by_name[one], right.by_name[ends[one]], NAME if ends[one] == one else STRUCTURE)
@@ -317,17 +285,15 @@ class _Pairing:
         self.pairs: dict[str, Pair] = {}  # by root of the left
         self._taken: dict[str, str] = {}  # root of the right → root of the left
 
-    def is_free(self, left: TensorGroup, right: TensorGroup) -> bool:
-        return left.root not in self.pairs and right.root not in self._taken
-
     def add(self, left: TensorGroup, right: TensorGroup, how: str) -> None:
-        if self.is_free(left, right):
+        """Pair two groups, unless one of them is paired already."""
+        if left.root not in self.pairs and right.root not in self._taken:
             left, right = self._absorb(left, right)
             self.pairs[left.root] = Pair(left, right, how)
             self._taken[right.root] = left.root
 
     def compare(self, pair: Pair) -> Pair:
-        """With how the weights compare; those of a node that belongs to this pair, before what was fused into it."""
+        """The pair with how its weights compare: those of its node, which comes before what was fused into it."""
         left = self._find_weighted(self.left, pair.left, self.pairs)
         right = self._find_weighted(self.right, pair.right, self._taken)
         return replace(pair, weights=compare_weights(self.left.load_weights(left), self.right.load_weights(right)))
@@ -338,25 +304,17 @@ class _Pairing:
         return group
 
     def _absorb(self, left: TensorGroup, right: TensorGroup) -> tuple[TensorGroup, TensorGroup]:
-        """With what follows on one side only: an activation, a normalisation or a bias that was fused."""
+        """The groups with what follows on one side only: an activation, a normalisation or a bias that was fused."""
         while True:
             mine, theirs = self._find_next(self.left, left), self._find_next(self.right, right)
             others = {each.kind for each in self.right.readers.get(right.root, ())}
             own = {each.kind for each in self.left.readers.get(left.root, ())}
             is_bias = theirs is not None and theirs.kind == "Add" and left.kind in WEIGHTED and len(left.weights) > 1
-            if (
-                theirs is not None
-                and theirs.kind not in own
-                and theirs.root not in self._taken
-                and (is_bias or not mine)
-            ):
+            is_theirs = theirs is not None and theirs.kind not in own and theirs.root not in self._taken
+            is_mine = mine is not None and mine.kind not in others and mine.root not in self.pairs
+            if theirs is not None and is_theirs and (is_bias or not mine):
                 right = theirs
-            elif (
-                mine is not None
-                and mine.kind not in others
-                and mine.root not in self.pairs
-                and not self._is_named(mine)
-            ):
+            elif mine is not None and is_mine and not any(name in self.right.by_name for name in mine.names):
                 left = mine
             else:
                 return left, right
@@ -367,9 +325,6 @@ class _Pairing:
             return None
         is_simple = readers[0].kind in _ABSORBED and readers[0].sources == (group.root,)
         return readers[0] if is_simple else None
-
-    def _is_named(self, left: TensorGroup) -> bool:
-        return any(name in self.right.by_name for name in left.names)
 
     def pair_names(self) -> None:
         lists = (self.right.by_name, self.right.by_stem)  # a name itself goes before what it was made of
@@ -421,7 +376,7 @@ class _Pairing:
         return all(mine[name] == theirs[name] for name in shared) and (sizes[0] == sizes[1] or not is_known)
 
     def pair_weights(self) -> int:
-        """Nodes that are the only ones with these weights. How many were found."""
+        """Pair nodes that are the only ones with their weights, and return how many were paired."""
         free = [
             group for group in self.right.groups.values() if group.kind in WEIGHTED and group.root not in self._taken
         ]
@@ -442,11 +397,13 @@ def _order(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array, Array | float] | None) -> str:
-    """Empty: one of the two has none that can be read."""
-    np = import_numpy()
+    """How two constants compare, each with the size of its steps; empty where one of the two cannot be read."""
     if left is None or right is None or not left[0].size:
         return ""
-    for turned, step in _list_views(*right):
+    views = [right]
+    if right[0].ndim == 2:  # a Gemm may hold what a MatMul has the other way round
+        views.append((right[0].T, np.transpose(right[1])))
+    for turned, step in views:
         if turned.shape == left[0].shape:
             gap = np.abs(left[0].astype(np.float64) - turned)
             exact = _EXACT * float(np.abs(left[0]).max())
@@ -454,18 +411,8 @@ def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array
                 return EQUAL
             if (gap <= 0.51 * (step + left[1]) + exact).all():
                 return WITHIN_STEP
-            if np.all(step) and _is_shifted((turned - left[0]) / step):
+            steps = (turned - left[0]) / step if np.all(step) else gap[:0]
+            # all weights are off by about as many steps, and each by its own rounding besides
+            if steps.size >= _FEWEST_WEIGHTS and abs(steps.mean()) > _SHIFT and steps.std() < 2 * _SHIFT:
                 return SHIFTED
     return OTHER
-
-
-def _is_shifted(steps: Array) -> bool:
-    """Whether all weights are off by about as many steps: each by its own rounding besides."""
-    return bool(steps.size >= _FEWEST_WEIGHTS and abs(steps.mean()) > _SHIFT and steps.std() < 2 * _SHIFT)
-
-
-def _list_views(array: Array, step: Array | float) -> Iterator[tuple[Array, Array | float]]:
-    """As it is, and turned: a Gemm may hold what a MatMul has the other way round."""
-    yield array, step
-    if array.ndim == 2:
-        yield array.T, import_numpy().transpose(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from assay.errors import MissingExtraError
+from assay.models.libraries import onnx
 from assay.models.values.tensors import Dim, TensorSpec
 from assay.system.fast_dataclasses import dataclass
 
@@ -14,25 +14,20 @@ Node = Any  # onnx.NodeProto
 Graph = Any  # onnx.GraphProto
 
 
-def import_onnx() -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise MissingExtraError("reading ONNX models", "models") from None
-    return onnx
-
-
 def import_evaluator() -> Any:
     """onnx's own class for computing models; `import onnx` alone does not load it."""
-    import_onnx()
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
 
 
+def words(text: str) -> frozenset[str]:
+    """A table of names, as it is written: `"Relu Clip"`."""
+    return frozenset(text.split())
+
+
 def parse_message(message: Any, content: bytes) -> Any:
     """Fill an empty protobuf message. Raises ValueError for bytes that are something else."""
-    import_onnx()
     from google.protobuf.message import DecodeError
 
     try:
@@ -45,6 +40,7 @@ def parse_message(message: Any, content: bytes) -> Any:
 # ---------------------------------------------------------------- which node makes and which reads each tensor
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+DRAWING = words("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +106,10 @@ def build_wiring(graph: Graph) -> Wiring:
     )
 
 
+def read_attributes(node: Node) -> dict[str, Any]:
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+
+
 def is_constant_node(node: Node) -> bool:
     return bool(node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS)
 
@@ -149,20 +149,16 @@ def build_spec(value: Any) -> TensorSpec:
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])
     tensor = value.type.tensor_type
-    shape = tuple(_build_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
+    dims: list[Dim] = []
+    for dim in tensor.shape.dim:
+        is_known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0  # exporters write -1 for what is open
+        dims.append(int(dim.dim_value) if is_known else dim.dim_param or None)
+    shape = tuple(dims) if tensor.HasField("shape") else None
     return TensorSpec(value.name, name_elem_type(tensor.elem_type), shape)
-
-
-def _build_dim(dim: Any) -> Dim:
-    kind = dim.WhichOneof("value")
-    if kind == "dim_value":
-        return int(dim.dim_value) if dim.dim_value >= 0 else None  # some exporters write -1 for what is open
-    return (dim.dim_param or None) if kind else None
 
 
 def name_elem_type(elem_type: int) -> str:
     """ONNX's number of a type by numpy's name; "" where there is none."""
-    onnx = import_onnx()
     if elem_type == onnx.TensorProto.STRING:
         return "string"
     try:
@@ -172,7 +168,7 @@ def name_elem_type(elem_type: int) -> str:
 
 
 def find_opset(model: Model) -> int:
-    """Of ONNX's own operators; 0: the model uses none."""
+    """The version of ONNX's own operators; 0 where the model uses none of them."""
     return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
 
 
@@ -187,15 +183,13 @@ _NEW_FIELDS = {8: ("functions",), 11: ("configuration",)}  # of a model
 
 
 def find_newer_use(model: Model, most: int) -> str:
-    """What a model uses that came after an IR version; empty: nothing that is known of."""
-    kinds = import_onnx().TensorProto.DataType
+    """A type or a field that a model uses and that came after an IR version; empty where none is known."""
+    kinds = onnx.TensorProto.DataType
     newer = [name for version, names in _NEW_TYPES.items() if version > most for name in names]
     numbers = {kinds.Value(name): name for name in newer if name in kinds.keys()}  # noqa: SIM118 a protobuf enum
-    for number in _list_types(model):
-        if number in numbers:
-            return numbers[number]
     fields = [name for version, names in _NEW_FIELDS.items() if version > most for name in names]
-    return next((name for name in fields if getattr(model, name, None)), "")
+    types = (numbers[number] for number in _list_types(model) if number in numbers)
+    return next(types, "") or next((name for name in fields if getattr(model, name, None)), "")
 
 
 def _list_types(message: Any) -> Iterator[int]:
@@ -226,6 +220,6 @@ def find_unreadable(message: Any) -> str | None:
             for text in value if field.is_repeated else (value,):
                 if isinstance(text, bytes):
                     return f"the {field.name} {text[:40]!r} is not UTF-8"
-        elif field.name == "data_type" and value not in import_onnx().TensorProto.DataType.values():
+        elif field.name == "data_type" and value not in onnx.TensorProto.DataType.values():
             return f"the tensor {message.name!r} has the type {value}, which this version of onnx does not know"
     return None

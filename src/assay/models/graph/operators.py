@@ -15,16 +15,19 @@ from typing import Any
 
 from assay.models.graph.onnx_library import (
     DEFAULT_DOMAINS,
+    DRAWING,
     Model,
     Node,
     Wiring,
     build_wiring,
     find_opset,
     find_subgraphs,
-    import_onnx,
+    read_attributes,
+    words,
 )
 from assay.models.graph.submodel import find_functions, load_constant
 from assay.models.graph.tensorfile import Array
+from assay.models.libraries import np, onnx
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
 Attributes = Mapping[str, Any]
@@ -36,12 +39,7 @@ _SEED = 1234
 
 def is_operator(name: str) -> bool:
     """Whether there is an operator of this name, in any domain and of any age."""
-    return any(schema.name == name for schema in import_onnx().defs.get_all_schemas_with_history())
-
-
-def read_attributes(node: Node) -> dict[str, Any]:
-    onnx = import_onnx()
-    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
 
 
 # ---------------------------------------------------------------- results in float64
@@ -49,8 +47,6 @@ def read_attributes(node: Node) -> dict[str, Any]:
 
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
     """The first output, from the definition of the operator. None: there is no formula for it, or for this use."""
-    import numpy as np
-
     formula = _build_formulas().get(op)
     if formula is None:
         return None
@@ -63,8 +59,6 @@ def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 
 def _widen(array: Array) -> Array:
-    import numpy as np
-
     return array.astype(np.float64) if is_float(array) else array
 
 
@@ -74,8 +68,6 @@ def is_float(array: Array | None) -> bool:
 
 
 def _build_formulas() -> dict[str, Formula]:
-    import numpy as np
-
     unary: dict[str, Callable[[Array], Array]] = {
         "Abs": np.abs, "Neg": np.negative, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Tanh": np.tanh,
         "Sin": np.sin, "Cos": np.cos, "Floor": np.floor, "Ceil": np.ceil, "Round": np.rint,
@@ -91,8 +83,8 @@ def _build_formulas() -> dict[str, Formula]:
     formulas: dict[str, Formula] = {
         "Clip": _clip, "Gemm": _gemm, "Conv": _conv, "MaxPool": _max_pool, "AveragePool": _average_pool,
         "BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization,
-        "InstanceNormalization": _instance_normalization, "Softmax": _softmax,
-        "LogSoftmax": _log_softmax,
+        "InstanceNormalization": _instance_normalization,
+        "LogSoftmax": _log_softmax, "Softmax": lambda *given: np.exp(_log_softmax(*given)),
         "LeakyRelu": lambda inputs, given, _: np.where(inputs[0] < 0, inputs[0] * given.get("alpha", 0.01), inputs[0]),
         "HardSigmoid": lambda inputs, given, _: np.clip(
             inputs[0] * given.get("alpha", 0.2) + given.get("beta", 0.5), 0, 1
@@ -104,21 +96,14 @@ def _build_formulas() -> dict[str, Formula]:
         "GlobalAveragePool": lambda inputs, *_: inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdims=True),
         "GlobalMaxPool": lambda inputs, *_: inputs[0].max(tuple(range(2, inputs[0].ndim)), keepdims=True),
     }  # fmt: skip
-    formulas |= {name: _apply_to_first(function) for name, function in unary.items()}
-    return formulas | {name: _apply_to_all(function) for name, function in binary.items()}
-
-
-def _apply_to_first(function: Callable[[Array], Array]) -> Formula:
-    return lambda inputs, *_: function(inputs[0])
-
-
-def _apply_to_all(function: Callable[[Array, Array], Array]) -> Formula:
-    return lambda inputs, *_: reduce(function, inputs)
+    for name, function in unary.items():
+        formulas[name] = lambda inputs, *_, of_first=function: of_first(inputs[0])
+    for name, join in binary.items():
+        formulas[name] = lambda inputs, *_, of_all=join: reduce(of_all, inputs)
+    return formulas
 
 
 def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     low, high = (inputs[position] if len(inputs) > position else None for position in (1, 2))
     low = attributes.get("min", -math.inf) if low is None else low
     return np.minimum(np.maximum(inputs[0], low), attributes.get("max", math.inf) if high is None else high)
@@ -135,8 +120,6 @@ def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     """As in inference: with the mean and the variance that are given."""
-    import numpy as np
-
     if attributes.get("training_mode") or (opset < 7 and not attributes.get("is_test")):
         raise NotImplementedError
     x = inputs[0]
@@ -157,23 +140,13 @@ def _instance_normalization(inputs: Inputs, attributes: Attributes, _opset: int)
 
 
 def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
-    import numpy as np
-
     axes = tuple(range(first_axis, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
 
 
-def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    import numpy as np
-
-    return np.exp(_log_softmax(inputs, attributes, opset))
-
-
 def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     """Up to opset 12 over all axes from `axis` on, later over that one."""
-    import numpy as np
-
     x = inputs[0]
     first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
     axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
@@ -192,8 +165,6 @@ def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Arra
 
 def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     """One matrix product for each place in the kernel."""
-    import numpy as np
-
     x, weight = inputs[0], inputs[1]
     kernel, group = weight.shape[2:], attributes.get("group", 1)
     windows = _slide(x, kernel, attributes, 0.0)
@@ -210,15 +181,11 @@ def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 
 def _max_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     windows = _slide(inputs[0], tuple(attributes["kernel_shape"]), attributes, -math.inf)
     return reduce(np.maximum, [window for _, window in windows])
 
 
 def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     kernel = tuple(attributes["kernel_shape"])
     total = sum(window for _, window in _slide(inputs[0], kernel, attributes, 0.0))
     if attributes.get("count_include_pad"):
@@ -230,8 +197,6 @@ def _slide(
     x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
 ) -> list[tuple[tuple[int, ...], Array]]:
     """For each place in the kernel, the elements that it meets."""
-    import numpy as np
-
     count = len(kernel)
     automatic = attributes.get("auto_pad", b"NOTSET")
     if automatic not in (b"NOTSET", b"VALID", b"") or attributes.get("ceil_mode"):
@@ -278,8 +243,6 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
     """Numbers of moderate size, which amplify no rounding, in the place of all floats. Integers (indices) stay."""
-    import numpy as np
-
     rng = np.random.default_rng(_SEED)
     drawn = {}
     for name, array in inputs.items():
@@ -290,8 +253,6 @@ def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, A
 
 
 def is_finite(arrays: Mapping[str, Array]) -> bool:
-    import numpy as np
-
     return all(np.isfinite(_widen(array)).all() for array in arrays.values() if is_float(array))
 
 
@@ -304,34 +265,29 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
 # ---------------------------------------------------------------- the size of the terms
 
 # linear in their inputs, and adding up: fed with absolute values, their result is the sum of the terms' magnitudes
-_LINEAR = "Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool"
+_LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")
 
 # computed from numbers around one, however small the result is: sigmoid(-17) as 1 - 0.99999996
-_AROUND_ONE = """
+_AROUND_ONE = words("""
     Sigmoid HardSigmoid Tanh Erf Softplus Log LogSoftmax Elu Celu Selu Sin Cos Asin Atan Asinh Atanh Softsign
     LSTM GRU RNN DynamicQuantizeLSTM If Loop Scan
-"""
+""")
 
 # no sum of terms: the result is as precise as its own size, or as what goes in
-_EXACT = """
+_EXACT = words("""
     Relu LeakyRelu PRelu Clip Neg Abs Mul Div Reciprocal Exp Sqrt Pow Max Min Floor Ceil Round Sign Softmax ReduceMax
     ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare MaxPool GlobalMaxPool LpPool Identity Cast Reshape Transpose
     Flatten Squeeze Unsqueeze Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Pad Expand
     Tile Where Dropout DepthToSpace SpaceToDepth TopK Compress Trilu Range ConstantOfShape EyeLike QuantizeLinear
     DequantizeLinear Hardmax ThresholdedRelu Shrink
-"""
+""")
 
-# they pass on what was rounded before them: element by element, or with a factor
-_CARRYING = """
+# a rounding error of an input appears in the output as it is, or (Mul) times the other factor
+_CARRYING = words("""
     Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
     Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
     ReduceMax ReduceMin Resize Upsample Add Sub Sum Mul
-"""
-
-
-def is_carrying(op: str) -> bool:
-    """Whether a rounding error of an input appears in the output as it is, or (Mul) times the other factor."""
-    return op in _CARRYING.split()
+""")
 
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
@@ -339,19 +295,17 @@ def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: in
 
     A rounding error is a few units of this, in float32 1.2e-7 of it, even where the terms cancel to nothing.
     """
-    if op in _EXACT.split():
+    if op in _EXACT:
         return 0.0
-    if op in _AROUND_ONE.split():
+    if op in _AROUND_ONE:
         return 1.0
     found = _add_magnitudes(op, inputs, attributes, opset)
     return max((_measure_size(each) for each in inputs), default=0.0) if found is None else found
 
 
 def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
-    import numpy as np
-
     sizes = [np.abs(_widen(each)) if is_float(each) else each for each in inputs]
-    if op in _LINEAR.split():
+    if op in _LINEAR:
         positive = {name: abs(value) if isinstance(value, float) else value for name, value in attributes.items()}
         return compute_float64("Add" if op == "Sub" else op, sizes, positive, opset)
     if op == "BatchNormalization":  # the mean is subtracted
@@ -364,8 +318,6 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """Elements divided by the deviation of those that they are normalised with; those may be the same everywhere."""
-    import numpy as np
-
     x = inputs[0]
     if x is None or x.ndim < 2:
         return None
@@ -380,8 +332,6 @@ def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Arra
 
 def _measure_size(array: Array | None) -> float:
     """Root mean square of what is neither zero nor infinite."""
-    import numpy as np
-
     if array is None or not is_float(array) or not array.size:
         return 0.0
     wide = np.abs(array.astype(np.float64))
@@ -420,8 +370,6 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """What an operator rounds into its type, in steps of that type, in float64. None: it rounds nothing, or this use is
     not covered."""
-    import numpy as np
-
     formula = _UNROUNDED.get(op)
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
         return None  # a quotient of short floats may be rounded to one of them first
@@ -497,11 +445,9 @@ class Magnitudes:
         return self._known[tensor, depth]
 
     def _measure(self, node: Node, depth: int) -> Array | float:
-        import numpy as np
-
         inputs = self._find_inputs(node)
         own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
-        if depth <= 0 or not is_carrying(node.op_type):
+        if depth <= 0 or node.op_type not in _CARRYING:
             return own
         sizes = [_measure_size(each) for each in inputs]
         largest = 0.0
@@ -526,17 +472,16 @@ class Magnitudes:
         return compute_unrounded(node.op_type, self._find_inputs(node), read_attributes(node))
 
     def _find_inputs(self, node: Node) -> list[Array | None]:
-        return [self.find_value(name) if name else None for name in node.input]
-
-    def find_value(self, name: str) -> Array | None:
-        found = self._values[name] if name in self._values else load_constant(self._wiring, name)
-        return found if hasattr(found, "dtype") else None
+        found = [
+            self._values[name] if name in self._values else load_constant(self._wiring, name) if name else None
+            for name in node.input
+        ]
+        return [each if hasattr(each, "dtype") else None for each in found]
 
 
 _COARSE = (  # the finest first
     "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
 )  # fmt: skip
-_RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli"
 
 
 def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
@@ -548,10 +493,11 @@ def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[st
 
 
 def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
-    """Also of one inside, or in a function of the model; there constants are not known."""
+    """The operator that draws: a node, one inside of it, or one in a function of the model, whose constants are not
+    known (`wiring` is None)."""
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
     is_training = node.op_type == "Dropout" and len(node.input) > 2 and wiring and load_constant(wiring, node.input[2])
-    if node.op_type in _RANDOM.split() or is_training:
+    if node.op_type in DRAWING or is_training:
         return str(node.op_type)
     called = (each for function in find_functions(model, [node]) for each in function.node)
     drawn = (_find_drawing(model, each, wiring) for each in inner)
@@ -561,7 +507,6 @@ def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
 def find_coarse(model: Model) -> dict[str, str]:
     """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is only stored in
     such a type, and widened before it is used, is exact."""
-    onnx = import_onnx()
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
 
@@ -582,7 +527,7 @@ def _rank(dtype: str) -> int:
 
 
 def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
-    """What begins at some nodes and goes on through all that read them, but not through sizes."""
+    """By tensor: what begins at some nodes and goes on through all that read them, but not through sizes."""
     found: dict[str, str] = {}
     for node in nodes:
         what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
@@ -594,8 +539,6 @@ def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[
 def find_steps(model: Model) -> dict[str, float]:
     """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most. Those
     that come from a float type have no steps of one size."""
-    import numpy as np
-
     wiring = build_wiring(model.graph)
     coarse = find_coarse(model)
     found = {}

@@ -19,11 +19,10 @@ from assay.models.graph.onnx_library import (
     build_wiring,
     find_reads,
     find_subgraphs,
-    import_onnx,
+    read_attributes,
 )
-from assay.models.graph.operators import read_attributes
 from assay.models.graph.submodel import build_submodel, build_tensor, copy_model, load_constant
-from assay.models.graph.tensorfile import import_numpy
+from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
@@ -98,7 +97,7 @@ def _rename(graph: Graph, mapping: Mapping[str, str]) -> None:
 
 def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -> None:
     """Behind the node that makes integers: the floats that they stand for, and the integers again for all readers."""
-    helper, again = import_onnx().helper, f"{whole}/again"
+    helper, again = onnx.helper, f"{whole}/again"
     at = next(index for index, node in enumerate(graph.node) if whole in node.output) + 1
     for node in graph.node:
         node.input[:] = [again if each == whole else each for each in node.input]
@@ -154,7 +153,6 @@ def build_rounded(
     model: Model, ranges: Mapping[str, tuple[float, float]], bits: tuple[int | None, int | None]
 ) -> Model:
     """Weights and these tensors rounded to steps of an equal size between their least and largest value."""
-    np = import_numpy()
     rounded = copy_model(model)
     wiring = build_wiring(rounded.graph)
     if bits[0] is not None:
@@ -185,7 +183,7 @@ def _insert_rounding(graph: Graph, wiring: Wiring, steps: Mapping[str, float]) -
 
 def _round(graph: Graph, source: str, target: str, step: float) -> list[Any]:
     """`floor(x / step + 0.5) * step`, which every opset has."""
-    np, helper = import_numpy(), import_onnx().helper
+    helper = onnx.helper
     names = [f"{target}/{word}" for word in ("inverse", "half", "step")]
     values = (1.0 / step if step else 1.0, 0.5, step or 1.0)
     graph.initializer.extend(

@@ -13,24 +13,26 @@ from __future__ import annotations
 import os
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import cast
 
 from assay.errors import UsageError
 from assay.models.graph.graph import KEPT_BYTES, build_skeleton, infer_specs, measure_tensor
 from assay.models.graph.onnx_library import (
     DEFAULT_DOMAINS,
+    DRAWING,
     Model,
     Node,
     Wiring,
     build_wiring,
     find_subgraphs,
     import_evaluator,
-    import_onnx,
     name_elem_type,
+    words,
 )
 from assay.models.graph.submodel import build_cut, build_submodel, build_value, describe_array
 from assay.models.graph.tensorfile import Array
+from assay.models.libraries import onnx
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -38,19 +40,14 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 SMALL = 4096  # elements: what is computed from shapes may still be a large mask, and stays an activation then
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_RANDOM = _words("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout")
-_SHAPE_SOURCES = _words("Shape Size")
-_SHAPE_OPS = _words(
+_PLAIN_DOMAINS = (*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft")
+_SHAPE_OPS = words(
     "Slice Concat Gather GatherND GatherElements Squeeze Unsqueeze Cast ConstantOfShape Reshape Transpose Flatten "
     "Identity Add Sub Mul Div Mod Pow Neg Abs Sign Floor Ceil Round Sqrt Min Max Equal Greater GreaterOrEqual Less "
     "LessOrEqual Not And Or Xor Where Range Expand Tile Split ReduceProd ReduceSum ReduceMax ReduceMin Clip "
     "ScatterElements ScatterND CumSum"
 )
-_REDUCTIONS = _words(
+_REDUCTIONS = words(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
 )
 # Inputs that say how large something is, or along which axis: they decide the shape of what comes out.
@@ -80,7 +77,7 @@ SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "DFT": (1, 2),
     "STFT": (1, 3),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
-    **dict.fromkeys(_words("HannWindow HammingWindow BlackmanWindow"), (0,)),
+    **dict.fromkeys(words("HannWindow HammingWindow BlackmanWindow"), (0,)),
     **dict.fromkeys(_REDUCTIONS, (1,)),
 }
 
@@ -112,18 +109,18 @@ def build_folding(wiring: Wiring) -> Folding:
 
 
 def _is_constant_made(node: Node, known: bool) -> bool:
-    """Not by one that draws random numbers, or that may do so inside."""
-    is_plain = node.domain in (*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft") and node.op_type not in _RANDOM
+    """Whether a node computes from constants alone; one that draws random numbers, or may do so inside, does not."""
+    is_plain = node.domain in _PLAIN_DOMAINS and node.op_type not in DRAWING and node.op_type != "Dropout"
     return known and bool(node.input) and is_plain and not any(True for _ in find_subgraphs(node))
 
 
 def _is_shape_made(node: Node, known: bool) -> bool:
-    is_known = node.op_type in _SHAPE_SOURCES or (known and node.op_type in _SHAPE_OPS)
+    is_known = node.op_type in ("Shape", "Size") or (known and node.op_type in _SHAPE_OPS)
     return is_known and node.domain in DEFAULT_DOMAINS
 
 
 def _spread(wiring: Wiring, follows: Callable[[Node, bool], bool]) -> frozenset[str]:
-    """Nodes stand in the order of their computation: once through is enough."""
+    """The tensors that such nodes make. Nodes are in the order of their computation: once through is enough."""
     made: set[str] = set()
     for index, node in enumerate(wiring.nodes):
         known = all(name in made or wiring.is_constant(name) for name in wiring.reads[index])
@@ -205,16 +202,19 @@ class _Splitter:
         self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each read when it is needed
         self.folder = os.path.dirname(outline.path)
         self.folding = build_folding(self.wiring)
-        self.inferred: dict[str, TensorSpec] | None = None
+
+    @cached_property
+    def inferred(self) -> dict[str, TensorSpec]:
+        return infer_specs(self.model)
 
     def build(self, layer: Layer) -> LayerModel:
         known = {name: self._find_value(name) for name in layer.inputs}
-        problem = self._find_problem(layer, known)
+        outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
+        problem = _find_problem(known, outputs)
         if problem:
             return LayerModel(layer, None, problem=problem)
         is_frozen = partial(self.folding.is_frozen, layer.nodes, layer.outputs)
         frozen = {name: value for name, value in known.items() if is_frozen(name, value)}
-        outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
         try:
             alone = self._choose(layer, known, frozen)
         except UsageError as error:
@@ -225,7 +225,7 @@ class _Splitter:
         return LayerModel(layer, None if problem else alone, inputs, outputs, kept, problem)
 
     def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
-        """As static as may be.
+        """The layer as a model with shapes that are as static as may be.
 
         Static inference refuses some of what runs well: a Range whose bounds have one dimension, and shapes that only
         the branch which is not taken could not bear. Then constants are inputs, and shapes open.
@@ -243,20 +243,14 @@ class _Splitter:
                 self.values[name] = found
         return self.values.get(name)
 
-    def _find_problem(self, layer: Layer, known: Mapping[str, Array | None]) -> str:
-        missing = [name for name, value in known.items() if value is None]
-        if missing:
-            return f"the reference run has no value of {', '.join(map(repr, missing))}"
-        values = {**known, **{name: self.values[name] for name in layer.outputs if name in self.values}}
-        others = [name for name, value in values.items() if not hasattr(value, "dtype")]
-        return f"{', '.join(map(repr, others))} is not a tensor but a sequence, an optional or a map" if others else ""
-
     def _extract(
         self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array], *, is_open: bool
     ) -> Model:
         made = (name for index in layer.nodes for name in self.wiring.nodes[index].output)
         inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
-        opened = known if is_open else self._find_branched(layer)
+        # what the branches of an If take from outside need not have a shape that suits the one that is not taken
+        branches = [index for index in layer.nodes if self.wiring.nodes[index].op_type == "If"]
+        opened = known if is_open else {name for index in branches for name in self.wiring.reads[index]}
         specs = [describe_array(name, value) for name, value in known.items() if name not in frozen]
         return build_submodel(
             self.model,
@@ -270,22 +264,23 @@ class _Splitter:
             folder=self.folder,
         )
 
-    def _find_branched(self, layer: Layer) -> set[str]:
-        """What the branches of an If take from outside: its shape need not suit the one that is not taken."""
-        indices = [index for index in layer.nodes if self.wiring.nodes[index].op_type == "If"]
-        return {name for index in indices for name in self.wiring.reads[index]}
-
     def _describe(self, name: str) -> TensorSpec:
         if name in self.values:
             return describe_array(name, self.values[name])
-        if self.inferred is None:
-            self.inferred = infer_specs(self.model)
         return self.inferred.get(name, TensorSpec(name, ""))
 
 
+def _find_problem(inputs: Mapping[str, Array | None], outputs: Mapping[str, Array]) -> str:
+    """Why a layer with these values cannot stand alone; empty where it can."""
+    missing = [name for name, value in inputs.items() if value is None]
+    if missing:
+        return f"the reference run has no value of {', '.join(map(repr, missing))}"
+    others = [name for name, value in {**inputs, **outputs}.items() if not hasattr(value, "dtype")]
+    return f"{', '.join(map(repr, others))} is not a tensor but a sequence, an optional or a map" if others else ""
+
+
 def check(model: Model, *, with_shapes: bool = False) -> str:
-    """What the ONNX checker has against the model, in one line; "" where it has nothing."""
-    onnx = import_onnx()
+    """What the ONNX checker has against the model, in one line; empty where it has nothing."""
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

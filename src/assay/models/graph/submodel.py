@@ -16,10 +16,10 @@ from assay.models.graph.onnx_library import (
     Wiring,
     build_wiring,
     find_subgraphs,
-    import_onnx,
     is_constant_node,
 )
-from assay.models.graph.tensorfile import Array, import_numpy, name_dtype, parse_dtype
+from assay.models.graph.tensorfile import Array, name_dtype, parse_dtype
+from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
 
 PRODUCER = "assay"
@@ -65,8 +65,8 @@ def build_submodel(
 
 
 def _build_header(model: Model) -> Model:
-    result = import_onnx().ModelProto()
-    result.ir_version = min(max(model.ir_version, _FIRST_FREE_IR), int(import_onnx().IR_VERSION))
+    result = onnx.ModelProto()
+    result.ir_version = min(max(model.ir_version, _FIRST_FREE_IR), int(onnx.IR_VERSION))
     result.producer_name = PRODUCER
     result.opset_import.extend(model.opset_import)
     return result
@@ -92,7 +92,6 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
 
 def build_value(spec: TensorSpec) -> Any:
     """The declaration of a tensor in a graph; of one whose type is not known, the name alone."""
-    onnx = import_onnx()
     if spec.dtype in NON_TENSORS:
         raise UsageError(f"{spec.name!r} is not a tensor but a {spec.dtype}")
     if not spec.dtype:
@@ -102,7 +101,6 @@ def build_value(spec: TensorSpec) -> Any:
 
 def find_elem_type(dtype: str) -> int:
     """The other way round. Raises UsageError for a type that ONNX lacks."""
-    onnx = import_onnx()
     try:
         return int(onnx.helper.np_dtype_to_tensor_dtype(parse_dtype(dtype)))
     except (KeyError, ValueError):
@@ -114,7 +112,6 @@ def describe_array(name: str, array: Array) -> TensorSpec:
 
 
 def build_tensor(name: str, array: Array) -> Any:
-    onnx, np = import_onnx(), import_numpy()
     if name_dtype(array) == "string":
         array = np.asarray(array, dtype=object)
     return onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
@@ -146,7 +143,6 @@ def _add_weight(result: Model, wiring: Wiring, name: str, folder: str) -> None:
 
 def build_constant(node: Node) -> Any:
     """The tensor of a Constant node, under the name of its output."""
-    onnx, np = import_onnx(), import_numpy()
     (attribute,) = (attribute for attribute in node.attribute if attribute.name.startswith("value"))
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.name == "value":
@@ -161,7 +157,6 @@ def build_constant(node: Node) -> Any:
 
 def load_constant(wiring: Wiring, name: str) -> Array | None:
     """The array of a constant; None for what is none, for a sparse one, and for one that was left empty."""
-    onnx = import_onnx()
     tensor = wiring.weights.get(name)
     if name in wiring.constants:
         node = wiring.nodes[wiring.constants[name]]
@@ -200,15 +195,8 @@ def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Typ
     return marked
 
 
-def build_typed(model: Model, types: Types) -> Model:
-    """The model itself, with the types and shapes that a reference run found."""
-    typed = copy_model(model)
-    _retype(typed.graph, types)
-    return typed
-
-
 def copy_model(model: Model) -> Model:
-    copied = import_onnx().ModelProto()
+    copied = onnx.ModelProto()
     copy_fields(model, copied, leave=("graph",))
     copy_fields(model.graph, copied.graph)
     return copied
@@ -275,7 +263,6 @@ def name_part(number: int, name: str) -> str:
 
 def join_models(models: Sequence[Model]) -> Model:
     """Parts of one model next to each other in a graph, which share nothing: what they make keeps its name."""
-    onnx = import_onnx()
     joined = _build_header(models[0])
     joined.graph.name = "together"
     for number, model in enumerate(models):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, read_attributes, words
 from assay.models.graph.split import Folding, build_folding, evaluate
 from assay.models.graph.submodel import load_constant
+from assay.models.libraries import onnx
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -61,11 +62,8 @@ class InputGraph:
 
 # ---------------------------------------------------------------- the nodes that read an input
 
-_FORWARDING = frozenset(
-    {
-        *("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Flatten", "Slice", "Expand", "Split"),
-        *("Dropout", "Tile", "Pad", "Gather", "Concat"),
-    }
+_FORWARDING = words(
+    "Cast Identity Unsqueeze Squeeze Reshape Transpose Flatten Slice Expand Split Dropout Tile Pad Gather Concat"
 )
 _FORWARDED = 64  # tensors that are followed at most
 
@@ -132,7 +130,7 @@ def _intersect(domains: list[Domain]) -> Domain:
 def _index(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
     if len(node.input) <= table or not node.input[table]:
         return None
-    rows = graph.find_dim(node.input[table], find_attribute(node, "axis", 0)) or 1
+    rows = graph.find_dim(node.input[table], read_attributes(node).get("axis", 0)) or 1
     return Domain(0, rows - 1, f"indices of {node.op_type} into {rows} rows", whole=True)
 
 
@@ -151,8 +149,7 @@ def _compared(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec)
 
 
 def _cast(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
-    onnx = import_onnx()
-    to = find_attribute(node, "to", 0)
+    to = read_attributes(node).get("to", 0)
     if to == onnx.TensorProto.BOOL and spec.dtype != "bool":
         return Domain(0, 1, "Cast to bool", whole=True)
     whole = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.INT16)
@@ -163,7 +160,7 @@ _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "i
 
 
 def _find_range(dtype: str) -> tuple[int, int] | None:
-    """Of an integer type that is quantised into; None: it is none."""
+    """The range of an integer type that is quantised into; None for another type."""
     if dtype not in _INTEGERS.values():
         return None
     count = 2 ** int(dtype.lstrip("uint"))
@@ -173,7 +170,7 @@ def _find_range(dtype: str) -> tuple[int, int] | None:
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """The range that the quantised type can tell apart: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
-    dtype = _INTEGERS.get(find_attribute(node, "output_dtype", 0) or import_onnx().TensorProto.UINT8, "")
+    dtype = _INTEGERS.get(read_attributes(node).get("output_dtype", 0) or onnx.TensorProto.UINT8, "")
     if len(node.input) > 2 and node.input[2]:
         zero = graph.load_constant(node.input[2])
         dtype = "" if zero is None else zero.dtype.name
@@ -233,12 +230,6 @@ _RULES: dict[tuple[str, int], Rule] = {
 }
 
 
-def find_attribute(node: Node, name: str, default: Any) -> Any:
-    onnx = import_onnx()
-    found = [attribute for attribute in node.attribute if attribute.name == name]
-    return onnx.helper.get_attribute_value(found[0]) if found else default
-
-
 # ---------------------------------------------------------------- sizes
 
 _SIZES = (  # what symbols usually mean
@@ -280,19 +271,14 @@ def _guess_size(spec: TensorSpec, axis: int) -> int:
     return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
 
 
-_KEEPING = frozenset(
-    (
-        *("Cast", "Identity", "Relu", "Abs", "Neg", "Sqrt", "Tanh", "Sigmoid", "Exp", "Log", "Clip"),
-        *("QuantizeLinear", "DequantizeLinear"),
-    )
-)
-_JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Where", "Equal", "Max", "Min"))
+_KEEPING = words("Cast Identity Relu Abs Neg Sqrt Tanh Sigmoid Exp Log Clip QuantizeLinear DequantizeLinear")
+_JOINING = words("Add Sub Mul Div Where Equal Max Min")
 _UNKNOWN = TensorSpec("", "", None)
 Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
 def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
-    """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
+    """The size that each reader of this axis needs, also behind nodes that keep it; 0 where any size will do."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
         name, input_index = waiting.pop(0)
@@ -306,8 +292,8 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 
 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
-    """Where the axis is in the node's output; None: it is not kept, or not known."""
-    if node.op_type == "Gather" and name in node.input[1:] and find_attribute(node, "axis", 0) == 0:
+    """Where the axis is in the node's output; None where it is not kept, or not known."""
+    if node.op_type == "Gather" and name in node.input[1:] and read_attributes(node).get("axis", 0) == 0:
         return axis  # of the indices: rows of a table come behind it
     if not node.input or node.input[0] != name:
         return None
@@ -315,7 +301,7 @@ def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | Non
         return axis
     if node.op_type != "Unsqueeze":
         return None
-    axes = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "axes", None)
+    axes = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("axes")
     added = sorted(int(each) for each in axes) if axes is not None else [-1]
     if added[0] < 0:
         return axis if added == [-1] and axes is not None else None
@@ -353,21 +339,21 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
     """The smallest size that the node takes."""
     if not node.input or node.input[0] != name:
         return 0
-    if node.op_type == "Gather" and len(node.input) > 1 and find_attribute(node, "axis", 0) == axis:
+    if node.op_type == "Gather" and len(node.input) > 1 and read_attributes(node).get("axis", 0) == axis:
         indices = graph.load_constant(node.input[1])
         return 0 if indices is None or not indices.size else int(max(indices.max() + 1, -indices.min()))
     if node.op_type == "Pad":
         return _find_padded(graph, node, axis)
-    kernel = find_attribute(node, "kernel_shape", None)
+    kernel = read_attributes(node).get("kernel_shape")
     if node.op_type in ("Conv", "MaxPool", "AveragePool") and kernel and 2 <= axis < 2 + len(kernel):
         return _find_kernel(node, list(kernel), axis - 2)
     return 0
 
 
 def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
-    """What is reflected must be there: more than the pad."""
-    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "pads", None)
-    mode = find_attribute(node, "mode", b"constant")
+    """The smallest size for a Pad that reflects: more than the pad."""
+    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("pads")
+    mode = read_attributes(node).get("mode", b"constant")
     if given is None or mode != b"reflect" or len(node.input) > 3:
         return 0
     pads = [int(each) for each in given]
@@ -377,9 +363,9 @@ def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
 
 def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
     count = len(kernel)
-    spread = (find_attribute(node, "dilations", None) or [1] * count)[input_index]
-    pads = find_attribute(node, "pads", None) or [0] * 2 * count
-    if find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
+    spread = (read_attributes(node).get("dilations") or [1] * count)[input_index]
+    pads = read_attributes(node).get("pads") or [0] * 2 * count
+    if read_attributes(node).get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
         return 0
     return int(max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index]))
 
@@ -393,11 +379,11 @@ def _find_demanded(graph: InputGraph, spec: TensorSpec, axis: int) -> int | None
             continue
         if node.op_type == "Conv" and axis == 1:
             channels = graph.find_dim(node.input[1], 1)
-            return None if channels is None else channels * find_attribute(node, "group", 1)
+            return None if channels is None else channels * read_attributes(node).get("group", 1)
         if node.op_type == "MatMul" and axis == last:
             return graph.find_dim(node.input[1], -2)
         if node.op_type in ("LSTM", "GRU", "RNN") and axis == last:
             return graph.find_dim(node.input[1], 2)
-        if node.op_type == "Gemm" and axis == last and not find_attribute(node, "transA", 0):
-            return graph.find_dim(node.input[1], 1 if find_attribute(node, "transB", 0) else 0)
+        if node.op_type == "Gemm" and axis == last and not read_attributes(node).get("transA", 0):
+            return graph.find_dim(node.input[1], 1 if read_attributes(node).get("transB", 0) else 0)
     return None

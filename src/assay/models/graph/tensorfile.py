@@ -11,10 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from assay.errors import AssayError, FormatError, MissingExtraError, NotFoundError, UsageError
-from assay.models.graph.onnx_library import import_onnx, parse_message
+from assay.models.graph.onnx_library import parse_message
+from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorRef
 from assay.system.files import write_atomic
 
@@ -26,48 +28,33 @@ STRING = "string"
 _SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
 
 
-def import_numpy() -> Any:
-    try:
-        import numpy as np
-    except ImportError:
-        raise MissingExtraError("reading and writing tensors", "models") from None
-    return np
-
-
 # ---------------------------------------------------------------- types and contents
 
 
 def name_dtype(array: Array) -> str:
-    """As `TensorSpec.dtype` spells it: numpy's or ml_dtypes' name, "string" for texts."""
+    """The type of an array as `TensorSpec.dtype` has it: numpy's or ml_dtypes' name, "string" for texts."""
     return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
 
 
 def parse_dtype(name: str) -> Any:
     """The numpy type of this name. Raises NotFoundError."""
-    np = import_numpy()
     if name == STRING:
         return np.dtype(object)
-    try:
+    with suppress(TypeError, ValueError, SyntaxError):
         return np.dtype(name)
-    except (TypeError, ValueError, SyntaxError):
-        return np.dtype(_find_small_type(name))
-
-
-def _find_small_type(name: str) -> Any:
     try:
         import ml_dtypes
     except ImportError:
         raise MissingExtraError(f"the type {name}", "models") from None
     found = getattr(ml_dtypes, name, None)
     if isinstance(found, type):
-        return found
+        return np.dtype(found)
     known = [word for word in dir(ml_dtypes) if isinstance(getattr(ml_dtypes, word), type)]
     raise NotFoundError("tensor type", name, [*known, "float32", "float16", "int64", "int32", "uint8", "bool", STRING])
 
 
 def content_sha(array: Array) -> str:
-    """Of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
-    np = import_numpy()
+    """A hash of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
     digest = hashlib.sha256(f"{name_dtype(array)}{list(array.shape)}".encode())
     if name_dtype(array) == STRING:
         digest.update(json.dumps(_texts(array)).encode())
@@ -92,7 +79,6 @@ def _texts(array: Array) -> list[str]:
 
 def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
     """Write them all, in this order; the folder is made when it is missing, an older list in it is replaced."""
-    import_numpy()
     base = os.path.abspath(folder)
     os.makedirs(base, exist_ok=True)
     listed = os.path.join(base, LIST_FILE)
@@ -108,7 +94,6 @@ def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -
 
 
 def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
-    np = import_numpy()
     array = np.asarray(array)
     dtype = name_dtype(array)
     path = os.path.join(folder, f"{number}.json" if dtype == STRING else f"{number}.npy")
@@ -196,7 +181,6 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """All arrays of an `.npz` file by name, or of a folder that `write_tensors` made."""
     if os.path.isdir(path):
         return load_tensors(path)
-    np = import_numpy()
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
@@ -212,7 +196,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _load_kind(path: str, suffix: str) -> Array:
-    np = import_numpy()
     if suffix == ".npz":
         arrays = load_arrays(path)
         if len(arrays) != 1:
@@ -223,13 +206,12 @@ def _load_kind(path: str, suffix: str) -> Array:
             return np.lib.format.read_array(stream, allow_pickle=False)
         content = stream.read()
     if suffix == ".pb":
-        return import_onnx().numpy_helper.to_array(parse_message(import_onnx().TensorProto(), content))
+        return onnx.numpy_helper.to_array(parse_message(onnx.TensorProto(), content))
     texts = json.loads(content)
     return np.array(texts["texts"], dtype=object).reshape(texts["shape"])
 
 
 def _load_raw(path: str, dtype: str | None) -> Array:
-    np = import_numpy()
     if dtype is None or dtype == STRING:
         raise UsageError(f"{path} is raw bytes: its type and shape must be given")
     kind = parse_dtype(dtype)

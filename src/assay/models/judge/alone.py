@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, RoundingNoise
-from assay.models.judge.tensor_errors import Array, Kind, find_kind, load_numpy, name_dtype
+from assay.models.judge.tensor_errors import Array, Kind, find_kind, name_dtype
 from assay.models.judge.tensor_numbers import render_share
 from assay.models.judge.tolerances import FLOATS
+from assay.models.libraries import np
 from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
@@ -27,7 +28,7 @@ _COHERENT = 4.0  # standard deviations
 
 @dataclass(frozen=True, slots=True)
 class LayerOrigin:
-    """Of the outputs of a layer alone: its operators, how many terms an element is the sum of, and by output what was
+    """How a layer alone makes its outputs: operators, how many terms an element is the sum of, and by output what was
     rounded into it, in steps of its type (None: nothing, or that is not known)."""
 
     ops: tuple[str, ...]
@@ -57,8 +58,7 @@ def is_coherent(signed: float, count: int) -> bool:
 
 
 def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | None:
-    """None: what was rounded has another shape, is not finite, or cannot be what was: both sides are far from it."""
-    np = load_numpy()
+    """Elements next to what was rounded; None where that has another shape, is not finite or far from both sides."""
     if unrounded.size != expected.size:
         return None
     left, right, exact = (part.astype(np.float64).ravel() for part in (expected, actual, unrounded))
@@ -81,7 +81,7 @@ def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | Non
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
-    """Integers that are off where no tie is near are wrong, unless they are very few; for floats their type decides."""
+    """Judge steps: integers that are off where no tie is near are wrong, unless few; for floats the type decides."""
     if ties.off:
         is_wrong = not is_float and (ties.far or ties.off > max(1.0, TIE_SHARE * ties.count))
         text = f"{render_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
@@ -95,7 +95,7 @@ def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterat
 
 
 def describe_better(ties: Ties, largest: float) -> str:
-    """Where the target is right by the definition and the reference is not; "": nowhere."""
+    """Where the target is right by the definition and the reference is not; empty where that is nowhere."""
     if not ties.better:
         return ""
     where = render_share(ties.better, ties.count)
@@ -103,7 +103,7 @@ def describe_better(ties: Ties, largest: float) -> str:
 
 
 def judge_steps(found: TensorComparison, differing: int, signed: float) -> Iterator[Finding]:
-    """Integers whose unrounded values are not known: ties are rare, and go both ways."""
+    """Judge integers whose unrounded values are not known: ties are rare, and go both ways."""
     allowed = max(1.0, TIE_SHARE * found.count)
     if differing > allowed:
         coherent = is_coherent(signed, differing)
@@ -129,7 +129,6 @@ def judge_noise(
 
 
 def _find_rms(values: Array) -> float:
-    np = load_numpy()
     return float(np.sqrt(np.mean(np.square(values))))
 
 

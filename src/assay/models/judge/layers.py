@@ -101,7 +101,7 @@ class _Graph:
         return self._memory[tensor]
 
     def _fill(self, tensor: str) -> None:
-        """Not by recursion: models are deeper than Python's stack."""
+        """Compute the error of a tensor without recursion: models are deeper than Python's stack."""
         waiting = [tensor]
         while waiting:
             name = waiting[-1]
@@ -154,7 +154,7 @@ def is_wrong(comparison: TensorComparison) -> bool:
 
 
 def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison]) -> Growth | None:
-    """None: none of its outputs was compared."""
+    """What one layer does to the error; None where none of its outputs was compared."""
     outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
     if not outputs:
         return None
@@ -273,12 +273,12 @@ def is_excused(alone: CaseReport) -> bool:
 
 
 def confirm(alone: CaseReport) -> bool | None:
-    """None: the layer cannot be computed alone, or proves nothing there."""
+    """Whether a layer is wrong alone; None where it cannot be computed alone, or proves nothing there."""
     return None if alone.verdict.kind is VerdictKind.INCONCLUSIVE else alone.verdict.kind in WRONG
 
 
 def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
-    """Layers before it that fail by themselves, and not as the whole does."""
+    """A note about layers before the first wrong one that fail alone, and not as the whole does."""
     if full is None or full.failed_step is None:
         return []
     earlier = [

@@ -68,7 +68,7 @@ _PLAIN = 1.0  # units of operators that may follow another one in its layer: tho
 
 @dataclass(frozen=True, slots=True)
 class RoundingNoise:
-    """As fractions of the scale. `common` is infinite where it is not bounded."""
+    """Bounds as fractions of the scale; `common` is infinite where it is not bounded."""
 
     rel: float
     wrong: float
@@ -76,7 +76,7 @@ class RoundingNoise:
 
 
 def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> RoundingNoise | None:
-    """Of a layer of these operators, whose elements are sums of so many terms. None: it was not measured."""
+    """The noise of a layer of these operators, whose elements are sums of so many terms; None: it was not measured."""
     rows = [_BY_OP.get(op) for op in ops]
     if dtypes[0] != dtypes[1] or not rows or any(row is None or row.units > _PLAIN for row in rows[1:]):
         return None

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from assay.models.judge.tensor_errors import load_numpy
 from assay.models.judge.tolerances import FLOATS
+from assay.models.libraries import np
 from assay.models.values.model import CaseReport
 from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass, replace
@@ -51,7 +51,6 @@ class OddSlice:
 def find_odd_slice(expected: Any, actual: Any, noisy: Any, floor: float) -> OddSlice | None:
     """The worst of the rows or columns that are further off than the others, in their own size and in theirs, and than
     those of the reference with rounding in it (`noisy`): a value at a threshold moves a whole row."""
-    np = load_numpy()
     if len({each.shape for each in (expected, actual, noisy)}) > 1 or not _has_numbers(expected):
         return None
     left, right, rounded = (np.asarray(each).astype(np.float64) for each in (expected, actual, noisy))
@@ -87,7 +86,7 @@ def _find_on_axis(np: Any, left: Any, difference: Any, noise: Any, axis: int, fl
 
 
 def judge_slices(compared: TensorComparison, expected: Any, actual: Any, noisy: Any, floor: float) -> TensorComparison:
-    """With what is found in its rows and columns."""
+    """The comparison with what is found in its rows and columns."""
     odd = find_odd_slice(expected, actual, noisy, floor)
     if odd is None or compared.verdict.kind is VerdictKind.FAIL:
         return compared
@@ -108,7 +107,6 @@ def _add(compared: TensorComparison, text: str, value: float, bound: float) -> T
 def measure_typical(expected: Any, actual: Any) -> float | None:
     """How far off an ordinary row is, as a fraction of its size: a few huge elements, as language models have them,
     decide nothing. None: there is no number to compare."""
-    np = load_numpy()
     if expected.shape != actual.shape or not _has_numbers(expected):
         return None
     left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
@@ -120,7 +118,7 @@ def measure_typical(expected: Any, actual: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TypicalError:
-    """Of one tensor: on the target, and of the reference with rounding in it."""
+    """The error of one tensor on the target, and that of the reference with rounding in it."""
 
     target: float
     noise: float

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
-from assay.models.judge.tensor_errors import Array, load_numpy
+from assay.models.judge.tensor_errors import Array
 from assay.models.judge.tensor_numbers import render_share
 from assay.models.judge.tensors import compare_tensors
 from assay.models.judge.tolerances import TAIL_SHARE
+from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import Finding, VerdictKind
 
@@ -28,8 +29,7 @@ _BEST_DB = 60.0
 
 
 def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
-    """From the values of the first model, and those when it is rounded."""
-    np = load_numpy()
+    """The bounds of a tensor from its values in the first model, and in that model rounded."""
     plain = Tolerance(check_dtype=False)
     if not np.issubdtype(expected.dtype, np.floating) or expected.shape != rounded.shape or not expected.size:
         return plain
@@ -52,7 +52,6 @@ def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
 
 def judge_range(name: str, expected: Array, least: float, largest: float, step: float) -> Finding | None:
     """Values that integers of this scale cannot express are cut off. A few of them are how scales are chosen."""
-    np = load_numpy()
     values = expected.astype(np.float64)
     lost = values - np.clip(values, least - step, largest + step)
     signal, noise = float(np.square(values).sum()), float(np.square(lost).sum())

@@ -32,8 +32,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from assay.errors import MissingExtraError, UsageError
+from assay.errors import UsageError
 from assay.models.judge.tolerances import FLOATS, SMALL_INTEGERS
+from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import dataclass
 
@@ -42,14 +43,6 @@ Block = tuple[slice, ...]
 
 _LARGEST_UINT = 2**64 - 1
 BLOCK_ELEMENTS = 1 << 18  # two megabytes of doubles: what a processor keeps close
-
-
-def load_numpy() -> Any:
-    try:
-        import numpy as np
-    except ImportError:
-        raise MissingExtraError("comparing tensors", "models") from None
-    return np
 
 
 class Kind(StrEnum):
@@ -66,7 +59,7 @@ _KINDS = {"f": Kind.FLOAT, "i": Kind.INTEGER, "u": Kind.INTEGER, "b": Kind.BOOL,
 
 
 def name_dtype(array: Array) -> str:
-    """As `TensorSpec.dtype` spells it."""
+    """The type of an array as `TensorSpec.dtype` has it."""
     return "string" if array.dtype.kind in "OUST" else str(array.dtype.name)
 
 
@@ -101,8 +94,7 @@ def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator
 
 
 def read_block(array: Array, block: Block, kind: Kind) -> Array:
-    """In the type that is computed with: exact for every type but 64-bit integers, which are compared as they are."""
-    np = load_numpy()
+    """A block in the type that is computed with, exact but for 64-bit integers, which are compared as they are."""
     if kind is Kind.COMPLEX:
         return array[block].astype(np.complex128)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -142,7 +134,6 @@ def survey(array: Array) -> Survey:
 
 
 def _survey_real(array: Array) -> Survey:
-    np = load_numpy()
     nan = inf = 0
     low: Any = math.inf
     high: Any = -math.inf
@@ -168,7 +159,6 @@ def _survey_real(array: Array) -> Survey:
 
 def _count_complex(array: Array) -> tuple[int, int]:
     """An element with a NaN in either part is NaN; else one with an infinity is infinite."""
-    np = load_numpy()
     nan = inf = 0
     for block in walk_blocks(array.shape):
         part = array[block]
@@ -197,8 +187,7 @@ class TensorScale:
     unit: float = 1.0  # what to divide by before squares are taken
 
     def at(self, block: Block) -> Array | float:
-        """Of each element of a block, in a shape that broadcasts to it."""
-        np = load_numpy()
+        """The scale of each element of a block, in a shape that broadcasts to it."""
         if not self.slices:
             return self.whole
         found: Array = None
@@ -211,8 +200,7 @@ class TensorScale:
 
 
 def build_scale(expected: Array, found: Survey) -> TensorScale:
-    """Of the finite elements that are neither zero nor a sign for "nothing"."""
-    np = load_numpy()
+    """The scale of the finite elements that are neither zero nor a sign for "nothing"."""
     cut = find_sentinels(expected, found)
     unit = 1.0
     if found.largest and not _PLAIN[0] < found.largest < _PLAIN[1]:
@@ -228,8 +216,7 @@ def build_scale(expected: Array, found: Survey) -> TensorScale:
 def _sum_squares(
     expected: Array, axes: list[int], cut: float, unit: float
 ) -> tuple[dict[int | None, Array], dict[int | None, Array]]:
-    """By axis, and of all under None; and of how many elements each."""
-    np = load_numpy()
+    """The sums of squares by axis, and of all under None; and of how many elements each is."""
     kind = find_kind(expected)
     keys: list[int | None] = [None, *axes]
     squares = {key: np.zeros(1 if key is None else expected.shape[key]) for key in keys}
@@ -255,7 +242,7 @@ def _sum_squares(
 
 
 def find_sentinels(expected: Array, found: Survey) -> float:
-    """From which magnitude on elements stand for "nothing"; infinite: none do."""
+    """The magnitude from which on elements stand for "nothing"; infinite where none do."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
@@ -266,7 +253,6 @@ def find_sentinels(expected: Array, found: Survey) -> float:
 
 def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
     """The largest magnitude below the bound; how many are above it, and how many of these are negative."""
-    np = load_numpy()
     rest, above, below_zero = 0.0, 0, 0
     for block in walk_blocks(expected.shape):
         part = read_block(expected, block, Kind.FLOAT)
@@ -283,7 +269,7 @@ def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of one block. Where an element is not finite, its numbers are 0 and `misplaced` holds whether that is wrong."""
+    """The errors of one block. An element that is not finite has the number 0; `misplaced`: whether that is wrong."""
 
     expected: Array
     actual: Array
@@ -308,11 +294,10 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """Of two tensors of numbers that have one shape; the tolerance is complete.
+    """The errors of two tensors of numbers that have one shape, block by block; the tolerance is complete.
 
     `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
     """
-    np = load_numpy()
     kind = find_common_kind(expected, actual)
     for block in walk_blocks(expected.shape):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -327,7 +312,6 @@ def walk_errors(
 
 
 def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array | float) -> Errors:
-    np = load_numpy()
     distance = subtract_integers(expected, actual)
     wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
     plain, other, error = (part.astype(np.float64) for part in (expected, actual, distance))
@@ -337,7 +321,6 @@ def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array |
 
 def subtract_integers(expected: Array, actual: Array) -> Array:
     """Distances that cannot overflow."""
-    np = load_numpy()
     wide = {part.dtype.name for part in (expected, actual) if part.dtype.name in ("int64", "uint64")}
     if not wide:
         distance = actual.astype(np.int64)
@@ -357,7 +340,6 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
 def _compare_floats(
     expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: TensorScale, slack: Array | None
 ) -> Errors:
-    np = load_numpy()
     left, right = _read_both(expected, actual, block)
     is_finite = np.isfinite(left) & np.isfinite(right)
     misplaced, both_odd = None, 0
@@ -383,7 +365,6 @@ def _compare_floats(
 
 
 def _read_both(expected: Array, actual: Array, block: Block) -> tuple[Array, Array]:
-    np = load_numpy()
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.COMPLEX in kinds:
         return read_block(expected, block, Kind.COMPLEX), read_block(actual, block, Kind.COMPLEX)
@@ -403,7 +384,6 @@ def measure_ulp(expected: Array, actual: Array) -> Array | None:
 
 def _rank(part: Array, bits: int, *, is_signed: bool) -> Array:
     """The place of each number in the order of all numbers of its type, zero in the middle."""
-    np = load_numpy()
     if not is_signed:
         return part.view(np.uint8)
     if bits < 16:

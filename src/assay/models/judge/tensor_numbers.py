@@ -14,12 +14,12 @@ from assay.models.judge.tensor_errors import (
     TensorScale,
     build_scale,
     find_common_kind,
-    load_numpy,
     name_dtype,
     survey,
     walk_errors,
 )
 from assay.models.judge.tolerances import complete_tolerance
+from assay.models.libraries import np
 from assay.models.values.tensors import Element, Heat, Histogram, Number, Tolerance
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -60,7 +60,6 @@ class DifferenceTally:
     extremes: list[Extreme] = field(default_factory=list)  # worst first
 
     def add(self, block: Block, errors: Errors, scale: TensorScale) -> None:
-        np = load_numpy()
         odd = 0 if errors.misplaced is None else int(errors.misplaced.sum())
         self.finite += errors.error.size - odd - errors.both_odd
         self.wrong += int(errors.wrong.sum())
@@ -78,8 +77,7 @@ class DifferenceTally:
         self._add_places(block, errors, relative, scale.whole)
 
     def _add_products(self, errors: Errors, scale: TensorScale) -> None:
-        """In units that no square overflows, and without what stands for "nothing"."""
-        np = load_numpy()
+        """Add the products in units whose squares do not overflow, and without what stands for "nothing"."""
         left, right = errors.expected, errors.actual
         if scale.cut < math.inf:
             used = np.abs(left) < scale.cut
@@ -92,8 +90,7 @@ class DifferenceTally:
         self.products = [total + more for total, more in zip(self.products, found, strict=True)]
 
     def _add_places(self, block: Block, errors: Errors, relative: Array, whole: float) -> None:
-        """By relative error; among equal ones, as in a channel that is all zero, by the absolute one."""
-        np = load_numpy()
+        """Add the worst elements by relative error; among equal ones, as in a channel of zeros, by the absolute one."""
         ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
         least = self.extremes[-1].score if len(self.extremes) >= self.wanted else 0.0
         found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
@@ -141,8 +138,7 @@ def _limit(relative: float) -> float:
 
 
 def _dot(one: Array, other: Array) -> float:
-    """Not by BLAS: its threads wait for each other where many tests share a machine."""
-    np = load_numpy()
+    """The product of two blocks, not by BLAS: its threads wait for each other where many tests share a machine."""
     return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
 
 
@@ -157,7 +153,6 @@ def measure(
 
 def measure_texts(expected: Array, actual: Array, worst: int) -> DifferenceTally:
     """Texts are the same or not: an error is 1."""
-    np = load_numpy()
     tally = DifferenceTally(worst)
     for index in np.ndindex(expected.shape):
         tally.finite += 1
@@ -201,7 +196,7 @@ def _number_reader(array: Array) -> Callable[[Any], Number]:
 
 
 def _distance(expected: Any, actual: Any) -> float:
-    """Of two elements; infinite where one of them is not finite, 1 for texts that differ."""
+    """The distance of two elements; infinite where one of them is not finite, 1 for texts that differ."""
     if isinstance(expected, str | bytes) or isinstance(actual, str | bytes):
         return float(to_text(expected) != to_text(actual))
     pair = [_plain(value) for value in (expected, actual)]
@@ -213,7 +208,7 @@ def _distance(expected: Any, actual: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """As a number of Python's: these do not overflow when they are integers."""
+    """An element as a number of Python's: these do not overflow when they are integers."""
     kind = value.dtype.kind
     if kind in "iub" or "int" in value.dtype.name:
         return int(value)
@@ -241,7 +236,6 @@ def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
 
     Equal values at the edge may go either way: a row agrees when one choice of k elements is correct for both sides.
     """
-    np = load_numpy()
     length = expected.shape[-1] if expected.ndim else 1
     rows = expected.size // length if length else 0
     left, right = expected.reshape(rows, length), actual.reshape(rows, length)
@@ -263,7 +257,6 @@ def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
 
 def _sortable(part: Array) -> Array:
     """NaN counts as less than everything, so that it never is among the largest."""
-    np = load_numpy()
     if part.dtype.kind in "iub":
         return part
     plain = np.abs(part) if part.dtype.kind == "c" else part.astype(np.float64)
@@ -273,7 +266,6 @@ def _sortable(part: Array) -> Array:
 def _rows_agree(left: Array, right: Array, k: int) -> Array:
     """A choice that is correct for both: it holds all that are surely among the largest of either side, and is made of
     what may be among the largest of both."""
-    np = load_numpy()
     edges = [np.partition(side, -k, axis=-1)[:, -k][:, None] for side in (left, right)]
     surely = (left > edges[0]) | (right > edges[1])
     maybe = (left >= edges[0]) & (right >= edges[1])
@@ -290,8 +282,7 @@ def can_draw(expected: Array, actual: Array) -> bool:
 
 
 def build_histogram(expected: Array, actual: Array) -> Histogram:
-    """Of absolute errors by powers of ten, the sixteen largest of them."""
-    np = load_numpy()
+    """The absolute errors by powers of ten, the sixteen largest of them."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
@@ -326,8 +317,7 @@ def build_heat(
     *,
     op: str | None = None,
 ) -> Heat:
-    """At most so many rows and columns over the two longest axes; of everything else the largest error."""
-    np = load_numpy()
+    """A map of at most so many rows and columns over the two longest axes, with the largest error of all else."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
@@ -359,7 +349,6 @@ def _prepare(
 
 
 def _add_block(grid: Array, axes: tuple[int, ...], lengths: tuple[int, int], block: Block, excess: Array) -> None:
-    np = load_numpy()
     others = tuple(axis for axis in range(excess.ndim) if axis not in axes)
     flat = excess.max(axis=others) if others else excess
     flat = flat.reshape((1,) * (2 - flat.ndim) + flat.shape)

@@ -34,7 +34,6 @@ from assay.models.judge.tensor_errors import (
     Survey,
     build_scale,
     find_common_kind,
-    load_numpy,
     name_dtype,
     survey,
     walk_blocks,
@@ -56,6 +55,7 @@ from assay.models.judge.tolerances import (
     is_zero_significant,
     rounding_units,
 )
+from assay.models.libraries import np
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import (
     ACTUAL_CONSTANT,
@@ -137,7 +137,7 @@ def judge_outputs(
     reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
+    """Judge all outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
 
     `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
     and `origin`: see `compare_tensors`.
@@ -167,8 +167,8 @@ def judge_outputs(
 
 
 def _native(array: Array) -> Array:
-    """In the machine's byte order: bits are looked at."""
-    found = load_numpy().asarray(array)
+    """The array in the machine's byte order: its bits are compared."""
+    found = np.asarray(array)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 
 
@@ -195,7 +195,7 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
 
 
 def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
-    """Shape and type."""
+    """Judge shape and type."""
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
         yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess(*shapes)}")
@@ -310,7 +310,7 @@ def _compare_numbers(
 
 
 def _find_ties(origin: LayerOrigin | None, name: str, expected: Array, actual: Array) -> Ties | None:
-    """Of a tensor that an operator rounds into its type; None: what it rounds is not known."""
+    """The ties of a tensor that an operator rounds into its type; None where what it rounds is not known."""
     unrounded = origin.compute_unrounded(name) if origin is not None and is_rounded(expected) else None
     return measure_ties(expected, actual, unrounded) if unrounded is not None else None
 
@@ -318,7 +318,7 @@ def _find_ties(origin: LayerOrigin | None, name: str, expected: Array, actual: A
 def _judge_alone(
     found: TensorComparison, tally: DifferenceTally, origin: LayerOrigin | None, ties: Ties | None, *, is_float: bool
 ) -> Iterator[Finding]:
-    """Of what is rounded into steps."""
+    """Judge what is rounded into steps."""
     if ties is not None:
         yield from judge_ties(found, ties, is_float=is_float)
     elif origin is not None and not is_float and found.tolerance.int_abs:
@@ -340,8 +340,7 @@ def _judge_by_noise(
 
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
-    """What rounding can do to each element beyond the tolerance's absolute bound; None: nothing."""
-    np = load_numpy()
+    """What rounding can do to each element beyond the tolerance's absolute bound; None where it can do nothing."""
     units = rounding_units(given.dtype)
     if not units:
         return None
@@ -355,7 +354,6 @@ def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Arra
 
 def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
     """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
-    np = load_numpy()
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
     if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was looked at
@@ -405,7 +403,7 @@ def _judge_elements(
 
 
 def _is_near(found: TensorComparison) -> bool:
-    """As a whole, as far as 8 bits go."""
+    """Whether the tensor as a whole is as near as 8 bits are."""
     return found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB
 
 
@@ -421,7 +419,7 @@ def _bound(found: TensorComparison, is_float: bool) -> str:
 
 
 def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float) -> Iterator[Finding]:
-    """Bounds on the tensor as a whole. One that cannot be computed is not kept."""
+    """Judge the bounds on the tensor as a whole. One that cannot be computed is not kept."""
     asked = found.tolerance
     if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
         text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is required"
@@ -466,7 +464,7 @@ def _judge_constants(
 
 
 def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
-    """By more than rounding can do: whatever tolerance was asked for, a dead output is found."""
+    """Whether it varies by more than rounding can do: a dead output is found with any tolerance."""
     rel = default_tolerance(found.dtype[0]).rel or 0.0
     least = max(rel * expected.largest, rounding)
     return found.count > 1 and (found.count > expected.finite or expected.spread > least)
@@ -498,7 +496,6 @@ def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
 
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
     """Rows, columns and channels that are all zero in the actual tensor alone: most often a lost part of a kernel."""
-    np = load_numpy()
     for axis, length in enumerate(expected.shape):
         if length < 2 or expected.size // length < FEWEST:
             continue

@@ -99,7 +99,7 @@ TAIL_SQNR_DB = 30.0
 def default_tolerance(
     dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
 ) -> Tolerance:
-    """For a tensor of this type that this operator made; with no operator, for the output of a whole model.
+    """The bounds of a tensor of this type that this operator made; with no operator, of a whole model's output.
 
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
     of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a
@@ -122,7 +122,7 @@ def default_tolerance(
 
 
 def _count_units(kind: FloatType) -> int:
-    """Two for the long types, whose units are small; one for the others."""
+    """How many units rounding may do: two of the long types, whose units are small; one of the others."""
     return 2 if kind.bits >= 32 else 1
 
 
@@ -143,21 +143,21 @@ def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
 
 
 def step_tolerance(step: float) -> Tolerance:
-    """For the floats behind a quantiser inside a model that computes in steps of this size."""
+    """The bounds of floats behind a quantiser inside a model that computes in steps of this size."""
     bounds = Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE)
     return replace(bounds, quantized=True, allowed_wrong=TAIL_SHARE)
 
 
 def coarse_tolerance(dtype: str) -> Tolerance:
-    """For a tensor behind a cast into this type, inside a model: an element on the edge between two numbers of it moves
-    by a whole step, and all that follows with it."""
+    """The bounds of a tensor behind a cast into this type inside a model: an element on the edge between two numbers of
+    it moves by a whole step, and all that follows with it."""
     return Tolerance(rel=FLOATS[dtype].rel, min_cosine=_QUANTIZED_COSINE)
 
 
 def complete_tolerance(
     given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
 ) -> Tolerance:
-    """With every bound that was left open filled in; of two types the coarser one counts. Raises UsageError.
+    """The tolerance with every bound that was left open filled in; of two types the coarser counts. Raises UsageError.
 
     `maker`: the operator that an output of a whole model comes from. Its bound holds, unless the model computes in
     steps.
@@ -182,7 +182,7 @@ def complete_tolerance(
 
 
 def check_tolerance(tolerance: Tolerance) -> None:
-    """A bound that could let everything pass is refused: NaN, infinite, negative, a share of everything."""
+    """Raises UsageError for a bound that could let everything pass: NaN, infinite, negative, a share of everything."""
     for name in ("abs", "rel", "ulp", "int_abs", "max_shift", "min_sqnr_db"):
         value = getattr(tolerance, name)
         if value is not None and (not math.isfinite(value) or (value < 0 and name != "min_sqnr_db")):

@@ -71,7 +71,7 @@ _VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no
 
 
 def render_case_line(case: CaseReport) -> str:
-    """For a log that is followed: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
+    """The line of a log: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
     metrics = build_case_metrics(case)
     error = metrics.accumulated if case.layer is None else metrics.local
     numbers = [
@@ -132,7 +132,7 @@ def _from_here(text: str) -> str:
 
 
 def _build_more_failures(groups: Sequence[FailedSteps]) -> Iterator[Block]:
-    """A line for each, and each hint once."""
+    """A line for each failure, and each hint once."""
     hints = {each.step.hint for each in groups[:_IN_FULL]} | {""}
     for each in groups[_IN_FULL:]:
         yield Text(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
@@ -331,7 +331,7 @@ def _list_gaps(shown: Sequence[CaseReport], report: ModelReport) -> dict[int, st
 
 
 def choose_cases(report: ModelReport) -> list[CaseReport]:
-    """All; of a large model what is not correct, the layers around it, and the full model."""
+    """All cases; of a large model those that are not correct, the layers around them, and the full model."""
     cases = report.cases
     if len(cases) <= _MOST_ROWS:
         return list(cases)
@@ -395,7 +395,7 @@ def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
 
 
 def _list_lines(case: CaseReport) -> Iterator[str]:
-    """What was found, the command lines, and the tool's output."""
+    """The text of a test case: findings, command lines, and the tool's output."""
     yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in find_bad(case))
     step = case.failed_step
     if step is not None:

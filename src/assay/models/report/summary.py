@@ -96,9 +96,7 @@ def render_cosine(value: float | None) -> str | None:
 
 
 def render_db(value: float | None) -> str | None:
-    if value is None or not math.isfinite(value):
-        return None if value is None else str(value)
-    return f"{value:.1f}"
+    return None if value is None else f"{value:.1f}"
 
 
 # ---------------------------------------------------------------- names
@@ -197,7 +195,7 @@ def _describe_trouble(case: CaseReport) -> str:
 
 
 def _describe_difference(compared: TensorComparison) -> str:
-    """By its size; a type, a shape, a NaN or a bound on the whole by what was found."""
+    """A difference by its size; a type, a shape, a NaN or a bound on the whole by what was found."""
     if compared.wrong and not compared.is_broken and math.isfinite(compared.error):
         share = f"{compared.wrong} of {formatting.render_count(compared.count, 'element')}"
         return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
@@ -207,7 +205,7 @@ def _describe_difference(compared: TensorComparison) -> str:
 
 
 def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
-    """Of those that are wrong. A NaN is as far off as anything can be."""
+    """The tensor that is furthest off of those that are wrong. A NaN is as far off as anything can be."""
     wrong = [each for each in comparisons if each.verdict.kind in WRONG]
     return max(wrong, key=lambda each: (_rank_error(each), each.is_broken), default=None)
 
@@ -217,7 +215,7 @@ def _rank_error(compared: TensorComparison) -> float:
 
 
 def find_main_finding(case: CaseReport) -> Finding | None:
-    """What belongs to the error that stands for the case: that of the output which is furthest off."""
+    """The finding of the output that is furthest off, whose error is shown for the case."""
     bad, furthest = find_bad(case), _find_furthest(case.local)
     name = furthest.name if furthest and case.failed_step is None else ""
     return next((each for each in bad if each.subject == name), bad[0] if bad else None)
@@ -225,16 +223,11 @@ def find_main_finding(case: CaseReport) -> Finding | None:
 
 def _count_cases(report: ModelReport) -> str:
     layers = sum(case.layer is not None for case in report.cases)
-    whole = len(report.cases) > layers
-    if not layers and any(not case.name.endswith(FULL_MODEL) for case in report.cases):  # outputs of another tool
-        return (
-            f"{formatting.render_count(len(report.cases), 'tensor')} {'agrees' if len(report.cases) == 1 else 'agree'}"
-        )
-    if not layers:
-        return "the full model agrees"
-    if not whole:
-        return f"{formatting.render_count(layers, 'layer')} {'agrees' if layers == 1 else 'agree'}"
-    return f"{formatting.render_count(layers, 'layer')} and the full model agree"
+    wholes = [case for case in report.cases if case.layer is None]
+    if wholes and not layers and not all(case.name.endswith(FULL_MODEL) for case in wholes):  # outputs of another tool
+        return f"{formatting.render_count(len(wholes), 'tensor')} {'agrees' if len(wholes) == 1 else 'agree'}"
+    parts = [formatting.render_count(layers, "layer")] * bool(layers) + ["the full model"] * bool(wholes)
+    return f"{' and '.join(parts)} {'agree' if layers > 1 or len(parts) > 1 else 'agrees'}"
 
 
 def find_bad(case: CaseReport) -> list[Finding]:
@@ -242,7 +235,7 @@ def find_bad(case: CaseReport) -> list[Finding]:
 
 
 def describe_finding(finding: Finding, case: CaseReport) -> str:
-    """What was found, without what stands next to it anyway: the case's name and its outcome."""
+    """A finding without what is shown next to it: the case's name and its outcome."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
@@ -279,7 +272,7 @@ def group_failures(report: ModelReport) -> list[FailedSteps]:
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:
-    """The end of the tool's output: of stderr, or of stdout where its errors are there."""
+    """The last lines of the tool's stderr, or of its stdout where its errors are there."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
     fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
     # where Python itself died the first lines of its trace, which has the innermost frame first
@@ -288,7 +281,7 @@ def build_tail(step: StepOutcome, lines: int) -> list[str]:
 
 
 def render_command(step: StepOutcome) -> str:
-    """As it is to be pasted: into a shell, or into Python."""
+    """The command as it is to be pasted: into a shell, or into Python."""
     command = formatting.clean(step.command)
     return f">>> {command}" if _PYTHON.match(command) else f"$ {command}"
 
@@ -305,7 +298,7 @@ def build_diff_commands(case: CaseReport) -> list[str]:
 
 
 def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
-    """What for, and the command as it is to be typed."""
+    """The purpose and the text of each command to type next."""
     # where the reference fails, nothing was asked of the target
     asked = (case for case in report.cases if case.target == report.target and (case.steps or case.local))
     wrong = (case for case in asked if case.verdict.kind in WRONG)
@@ -346,7 +339,7 @@ def describe_surroundings(report: ModelReport) -> str:
 
 
 def describe_briefly(report: ModelReport) -> str:
-    """For the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
+    """A line for the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
     models = [os.path.basename(path) for path in (report.other, report.model) if path]
     return ", ".join((" against ".join(models), f"reference {report.reference}", *_list_amounts(report)))
 
@@ -357,7 +350,7 @@ def _list_amounts(report: ModelReport) -> list[str]:
 
 
 def _shorten_version(text: str) -> str:
-    """Of a number the number; of a program's whole notice what comes before its licence."""
+    """The number of a version, or what comes before the licence in a program's whole notice."""
     first = _NOTICE.split(" ".join(text.split()), maxsplit=1)[0]
     if first[:1].isdigit():
         return first.split(maxsplit=1)[0]
@@ -368,33 +361,22 @@ def _shorten_version(text: str) -> str:
 
 
 def build_chart(report: ModelReport) -> Chart:
-    """On a logarithmic axis; bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
+    """Errors on a logarithmic axis: bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
     cases, metrics = report.cases, [build_case_metrics(case) for case in report.cases]
     allowed = [min((each.tolerance.rel for each in case.local if each.tolerance.rel), default=None) for case in cases]
     scale = _Scale([value for each in metrics for value in (each.local, each.accumulated)] + allowed)
-    local = [(x, scale.y(each.local)) for x, each in enumerate(metrics) if each.local is not None]
-    failed = [
-        (float(x), scale.top)
-        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
-        if each.local is None and case.layer is not None and case.verdict.kind is not VerdictKind.PASS
-    ]
-    inside = [
-        scale.y(each.accumulated) if each.accumulated is not None and case.layer is not None else None
-        for case, each in zip(cases, metrics, strict=True)
-    ]
-    whole = [
-        (float(x), scale.y(each.accumulated))
-        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
-        if each.accumulated is not None and case.layer is None
-    ]
-    strokes = [
-        Curve([(x - 0.5, scale.y(value)), (x + 0.5, scale.y(value))], "allowed")
-        for x, value in enumerate(allowed)
-        if value
-    ]
-    hovers = []
-    for x, (case, each) in enumerate(zip(cases, metrics, strict=True)):
-        named = (("local error", each.local), ("accumulated error", each.accumulated), ("allowed", allowed[x]))
+    local, failed, whole, strokes, hovers = [], [], [], [], []
+    inside: list[float | None] = []  # None breaks the line
+    for x, (case, each, bound) in enumerate(zip(cases, metrics, allowed, strict=True)):
+        if each.local is not None:
+            local.append((float(x), scale.y(each.local)))
+        elif case.layer is not None and case.verdict.kind is not VerdictKind.PASS:
+            failed.append((float(x), scale.top))
+        y = None if each.accumulated is None else scale.y(each.accumulated)
+        inside.append(y if case.layer is not None else None)
+        whole += [(float(x), y)] if y is not None and case.layer is None else []
+        strokes += [Curve([(x + side, scale.y(bound)) for side in (-0.5, 0.5)], "allowed")] if bound else []
+        named = (("local error", each.local), ("accumulated error", each.accumulated), ("allowed", bound))
         lines = [f"{name} {render_error(value)}" for name, value in named if value is not None]
         hovers.append((x, "\n".join([f"{case.name}: {case.outcome}", *lines])))
     curves = [

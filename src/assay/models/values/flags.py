@@ -15,7 +15,7 @@ _TARGETS = (
 
 
 def split_words(text: str, flag: str) -> tuple[str, ...]:
-    """As a shell would split them."""
+    """The words of a text as a shell would split them."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -88,7 +88,7 @@ class InputFlags(Request):
 
 
 class ModelFlags(InputFlags):
-    """And the target, what is compared, and what is written."""
+    """The model and its inputs, the target, what is compared, and what is written."""
 
     target: str | None = option("--target", metavar="TARGET", help=f"What is tested: {_TARGETS}.")
     only: tuple[str, ...] = only_option()

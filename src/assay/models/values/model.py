@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Of one step. None: none."""
+    """The limits of one step; None is no limit."""
 
     import_s: float | None = 300.0
     compile_s: float | None = 300.0
@@ -139,7 +139,7 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """The nodes' own names, where they have any."""
+        """The nodes' own names joined, where they have any."""
         return "+".join(name for name in self.node_names if name)
 
     @property
@@ -204,7 +204,7 @@ Flags = tuple[tuple[str, str], ...]  # (flag, value): `--vote`, `ort`; `--compil
 
 
 def render_flags(flags: Flags) -> str:
-    """For a shell. A flag that ends with `=` is one word with its value, which may begin with a dash."""
+    """The flags for a shell. A flag that ends with `=` is one word with its value, which may begin with a dash."""
     pairs = ((flag + value,) if flag.endswith("=") or not value else (flag, value) for flag, value in flags)
     return shlex.join([word for pair in pairs for word in pair])
 
@@ -349,7 +349,7 @@ class Signature:
 
 
 def build_signature(report: CaseReport) -> Signature | None:
-    """None: nothing is wrong."""
+    """The signature of a case; None where nothing is wrong."""
     failed = report.failed_step
     if failed is not None:
         return sign_failure(failed)
