@@ -109,7 +109,10 @@ class TorchBackend(Backend):
     def warm_up(self) -> None:
         torch = import_torch()
         torch.backends.cudnn.allow_tf32 = False  # build() may switch it on
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        if self._is_compiled:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        else:  # this does not load the compiler, which takes a second
+            torch.set_deterministic_debug_mode("warn")
 
     def perform(self, job: Job) -> Made:
         with open(job.source, encoding="utf-8") as file:
