@@ -58,16 +58,17 @@ def call_python(
     timeout: float = 120,
     new_session: bool = False,
     is_merged: bool = False,
+    kind: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`, without input; the words are
-    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`."""
+    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`. `kind`: of LIBRARIES."""
     command = [sys.executable, *words]
     env = dict(os.environ if env is None else env)
     with tempfile.TemporaryFile("w+") as out, contextlib.ExitStack() as stack:
         err = out if is_merged else stack.enter_context(tempfile.TemporaryFile("w+"))
         if start_settings(env) == SETTINGS:
             request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
-            server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
+            server = Server.get(kind or ("pytest" if words[:2] == ["-m", "pytest"] else "assay"))
             process = server.start(request, [out.fileno(), err.fileno()])
             try:
                 code = process.wait(timeout)
