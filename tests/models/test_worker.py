@@ -66,16 +66,21 @@ def job_of(tmp_path, case):
 
 
 def test_a_conversation(talk, tmp_path):
+    """Answers do not go to stdout, no core is dumped, and memory is limited for the job that asks and no other."""
+    assert "no target was named" in talk.ask({"identity": True})["error"]["message"]
     assert talk.ask(TARGET) == {"ready": True}
-    assert talk.ask({"identity": True})["identity"]["strange"] == "1.0"
-    outcome = talk.ask(job_of(tmp_path, "fine"))["outcome"]
+    identity = talk.ask({"identity": True})["identity"]
+    assert identity["strange"] == "1.0"
+    pid = int(identity["pid"])
+    assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+    outcome = talk.ask({**job_of(tmp_path, "talk"), "memory_bytes": 100 << 20})["outcome"]
     assert (outcome["ending"], outcome["path"]) == ("ok", str(tmp_path / "artifact"))
-
-
-def test_answers_do_not_go_to_stdout(talk, tmp_path):
-    talk.ask(TARGET)
-    talk.ask(job_of(tmp_path, "talk"))
+    assert 100 << 20 <= resource.prlimit(pid, resource.RLIMIT_DATA)[0] < 4 << 30
+    assert resource.prlimit(pid, resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY, "address space is cheap"
+    talk.ask(job_of(tmp_path, "fine"))
+    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
     talk.say({"close": True})
+    assert talk.process.wait(30) == 0
     assert b"ready" not in talk.process.stdout.read()
 
 
@@ -87,36 +92,8 @@ def test_a_death_is_reported_by_the_guard(talk, tmp_path):
 
 
 def test_the_end_of_stdin_is_the_end(talk):
-    talk.ask(TARGET)
     talk.process.stdin.close()
     assert talk.process.wait(30) == 0
-
-
-def test_closing_in_good_order(talk):
-    talk.ask(TARGET)
-    talk.say({"close": True})
-    assert talk.process.wait(30) == 0
-
-
-def test_without_a_target_it_reports_so(talk):
-    assert "no target was named" in talk.ask({"identity": True})["error"]["message"]
-
-
-def test_no_core_is_dumped(talk, tmp_path):
-    talk.ask(TARGET)
-    pid = int(talk.ask({"identity": True})["identity"]["pid"])
-    assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
-
-
-def test_memory_is_limited_for_the_job_that_asks_and_no_other(talk, tmp_path):
-    talk.ask(TARGET)
-    pid = int(talk.ask({"identity": True})["identity"]["pid"])
-    talk.ask({**job_of(tmp_path, "fine"), "memory_bytes": 100 << 20})
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] >= 100 << 20
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] < 4 << 30
-    assert resource.prlimit(pid, resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY, "address space is cheap"
-    talk.ask(job_of(tmp_path, "fine"))
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
 
 
 # ---------------------------------------------------------------- outcomes and errors

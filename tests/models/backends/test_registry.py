@@ -107,32 +107,24 @@ def test_of_what_is_installed_only_its_own_package_counts(shop: Path, monkeypatc
     assert names(find_files("own_user"), shop) == {"own_user.py"}
 
 
-def test_a_virtual_environment_below_the_folder_is_not_its_code(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = shop / ".venv" / "lib" / "site-packages"
-    write(place, "own_library.py", "")
-    monkeypatch.syspath_prepend(str(place))
-    write(shop, "own_client.py", BACKEND.format(imports="import own_library", body="pass"))
-    kind = __import__("own_client").Mine
-    assert names(find_loaded("own_client", kind), shop) == {"own_client.py"}
-
-
-def test_what_is_ours_has_a_version() -> None:
-    assert find_files("assay.models.backends.ort") == set()
-
-
-@pytest.mark.parametrize("module", ["own_nowhere", "own_nowhere.below", "sys", "own_broken.x"])
-def test_what_cannot_be_found_is_nothing_here(module: str, shop: Path) -> None:
+def test_what_cannot_be_found_is_nothing_here_and_what_is_no_python_is_hashed(shop: Path) -> None:
     write(shop, "own_broken/__init__.py", "raise ImportError('no')")
-    assert find_files(module) == set()
-
-
-def test_a_module_that_is_no_python_is_hashed_all_the_same(shop: Path) -> None:
     write(shop, "own_syntax.py", "def (")
+    ours = "assay.models.backends.ort"  # which has a version
+    assert [find_files(each) for each in ("own_nowhere", "own_nowhere.below", "sys", "own_broken.x", ours)] == [
+        set()
+    ] * 5
     assert names(find_files("own_syntax"), shop) == {"own_syntax.py"}
 
 
-def test_what_is_loaded_counts_however_it_came_in(shop: Path) -> None:
-    write(shop, "own_dynamic.py", BACKEND.format(imports="__import__('own' + '_hidden')", body="pass"))
+def test_what_is_loaded_counts_however_it_came_in_and_no_virtual_environment(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = shop / ".venv" / "lib" / "site-packages"
+    write(place, "own_library.py", "")
+    monkeypatch.syspath_prepend(str(place))
+    imports = "__import__('own' + '_hidden')\nimport own_library"
+    write(shop, "own_dynamic.py", BACKEND.format(imports=imports, body="pass"))
     write(shop, "own_hidden.py", "")
     kind = __import__("own_dynamic").Mine
     assert names(find_files("own_dynamic"), shop) == {"own_dynamic.py"}
@@ -164,17 +156,13 @@ def test_the_place_makes_no_difference_and_the_content_does(tmp_path: Path, monk
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_the_names_are_those_of_the_files(shop: Path) -> None:
-    write(shop, "own_named.py", "import own_other")
+def test_code_is_what_it_was_before_it_was_loaded_under_the_names_of_its_files(shop: Path) -> None:
+    path = write(shop, "own_early.py", "import own_other")
     write(shop, "own_other.py", "")
-    assert list(OwnCode("own_named").identify(Backend)) == ["code own_named.py", "code own_other.py"]
-
-
-def test_code_is_what_it_was_before_it_was_loaded(shop: Path) -> None:
-    path = write(shop, "own_early.py", "x = 1")
     code = OwnCode("own_early")
     before = code.identify(Backend)
-    path.write_text("x = 2")
+    assert list(before) == ["code own_early.py", "code own_other.py"]
+    path.write_text("import own_other\nx = 2")
     assert code.identify(Backend) == before
     assert OwnCode("own_early").identify(Backend) != before
 
@@ -250,33 +238,29 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_active_environment_needs_no_path(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tools}/ours{os.pathsep}{tools}/theirs")
-    assert name_program("tool") == "tool"
-
-
-@pytest.mark.parametrize("path", ["", "{}/theirs", "{0}/theirs:{0}/ours"])
-def test_a_name_that_leads_elsewhere_is_no_name(tools: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setenv("PATH", path.format(tools))
-    assert name_program("tool") == f"{tools}/ours/tool"
-
-
-def test_what_we_do_not_have_is_looked_for_on_path(tools: Path) -> None:
-    assert name_program("other") == "other"
+def test_a_tool_has_its_name_where_path_leads_to_it_and_its_path_elsewhere(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert name_program("other") == "other", "what we do not have is looked for on PATH"
+    for path in ("", "{}/theirs", "{0}/theirs:{0}/ours", "{0}/ours:{0}/theirs"):
+        monkeypatch.setenv("PATH", path.format(tools))
+        assert name_program("tool") == ("tool" if "ours:" in path else f"{tools}/ours/tool")
 
 
 # ---------------------------------------------------------------- back ends by name
 
 
-def test_an_unknown_back_end_gets_a_suggestion():
-    with pytest.raises(NotFoundError, match=r"no back end named 'opnvino'\n  did you mean 'openvino'"):
-        build_backend(Target("x", "opnvino"))
-
-
-@pytest.mark.parametrize("place", ["no_such_module:X", "json:NoSuchClass"])
-def test_a_class_of_ones_own_that_is_not_there(place):
-    with pytest.raises(NotFoundError, match="it cannot be loaded"):
-        build_backend(Target("x", place))
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("opnvino", "did you mean 'openvino'"),
+        ("no_such_module:X", "it cannot be loaded"),
+        ("json:NoSuchClass", "it cannot be loaded"),
+    ],
+)
+def test_an_unknown_back_end(name, hint):
+    with pytest.raises(NotFoundError, match=rf"no back end named '{name}'\n  {hint}"):
+        build_backend(Target("x", name))
 
 
 def test_every_name_leads_to_a_class():
