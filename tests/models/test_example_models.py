@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from assay.models.graph.graph import build_outline
 MODELS = load_examples().MODELS
 
 
-def test_they_are_built_on_the_spot_by_their_script(tmp_path: Path) -> None:
+def test_they_are_built_on_the_spot_by_their_script(tmp_path):
     command = [sys.executable, EXAMPLES / "build_models.py", tmp_path / "made here"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     made = sorted((tmp_path / "made here").iterdir())
@@ -27,7 +26,7 @@ def test_they_are_built_on_the_spot_by_their_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_they_are_valid_and_small(name: str) -> None:
+def test_they_are_valid_and_small(name):
     model = MODELS[name]()
     onnx.checker.check_model(model, full_check=True)
     assert model.ByteSize() < 100_000
@@ -35,7 +34,7 @@ def test_they_are_valid_and_small(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_tensor_in_them_is_constant_or_saturated(name: str) -> None:
+def test_no_tensor_in_them_is_constant_or_saturated(name):
     """A layer whose output is constant would prove nothing about a target."""
     model = MODELS[name]()
     found = activate(model, sample(model))
@@ -51,7 +50,7 @@ def test_no_tensor_in_them_is_constant_or_saturated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_both_references_agree(name: str) -> None:
+def test_both_references_agree(name):
     model = MODELS[name]()
     feeds = sample(model)
     one, other = run(model, feeds), run(model, feeds, "reference")
