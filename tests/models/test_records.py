@@ -71,8 +71,7 @@ def is_same(one, other):
 
 def write_and_load(folder, report):
     write_report(str(folder), report)
-    found = load_report(str(folder))
-    return found
+    return load_report(str(folder))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
@@ -156,29 +155,14 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path):
     base = build_report().cases[0]
     comparison = replace(base.local[0], max_abs=np.float32(0.5), count=np.int64(7), sqnr_db=np.float64("inf"))
     found = write_and_load(tmp_path, replace(build_report(), cases=(replace(base, local=(comparison,)),)))
-    assert found.cases[0].local[0] == replace(comparison, max_abs=0.5, count=7, sqnr_db=math.inf, mean_abs=ANY_NAN)
+    assert is_same(found.cases[0].local[0], replace(comparison, max_abs=0.5, count=7, sqnr_db=math.inf))
 
 
-class _AnyNan(float):
-    def __eq__(self, other):
-        return isinstance(other, float) and math.isnan(other)
-
-    __hash__ = float.__hash__
-
-
-ANY_NAN = _AnyNan("nan")
-
-
-def test_there_may_be_none(tmp_path):
+def test_there_may_be_none_and_writing_replaces_and_leaves_nothing_beside(tmp_path):
     assert load_report(str(tmp_path)) is None
     assert load_report(str(tmp_path / "nowhere")) is None
-
-
-def test_writing_replaces_and_leaves_nothing_beside(tmp_path):
     write_report(str(tmp_path), build_report())
-    write_report(str(tmp_path), replace(build_report(), samples=7))
-    found = load_report(str(tmp_path))
-    assert found.samples == 7
+    assert write_and_load(tmp_path, replace(build_report(), samples=7)).samples == 7
     assert os.listdir(tmp_path) == [MODEL_FILE]
 
 
@@ -214,11 +198,8 @@ def change(content, path, value):
     [
         ("stem", None, "missing 1 required positional argument: 'stem'"),
         ("stem", 7, "stem is 7"),
-        ("samples", 1.5, "samples is 1.5"),
         ("confirmed", "yes", "confirmed is 'yes'"),
-        ("elapsed_s", "soon", "elapsed_s is 'soon'"),
         ("elapsed_s", 10**400, "int too large"),
-        ("cases", 3, "cases is 3"),
         ("cases", [3], r"cases is \[3\]"),
         ("tools", [], r"tools is \[\]"),
         ("cases.0.diffs", [["one"]], r"diffs is \[\['one'\]\]"),
@@ -237,7 +218,7 @@ def test_damage_names_the_file_and_the_trouble(tmp_path, path, value, complaint)
     assert "assay model check" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"format": 99}', b'{"format": 0}', b"{}", b"null"])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"format": 99}'])
 def test_a_file_that_is_none_of_ours(tmp_path, text):
     (tmp_path / MODEL_FILE).write_bytes(text)
     with pytest.raises(FormatError, match=MODEL_FILE):

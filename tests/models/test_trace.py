@@ -103,17 +103,10 @@ def test_perfetto_tracks_are_nested_and_parents_come_first():
     assert trace.packet[-1].HasField("track_event")
 
 
-def test_perfetto_of_nothing_is_an_empty_trace():
+def test_perfetto_of_nothing_is_empty_ids_do_not_depend_on_the_file_and_times_begin_at_0():
     assert render_perfetto([]) == b""
-    assert len(decode(b"").packet) == 0
-
-
-def test_the_same_track_has_the_same_id_in_every_file():
     one, two = (decode(render_perfetto(slices)).packet[0] for slices in (SLICES[:1], SLICES[:2]))
     assert one.track_descriptor.uuid == two.track_descriptor.uuid != 0
-
-
-def test_times_before_the_beginning_are_shifted():
     (found,) = read_back(render_perfetto([Slice(("a",), "x", -5, 10)]))
     assert (found.start_ns, found.end_ns) == (0, 15)
 
@@ -158,19 +151,14 @@ some_slices = st.lists(
 
 
 @given(some_slices)
-def test_any_slices_survive(slices):
+def test_any_slices_survive_and_in_a_lane_they_are_nested_or_apart(slices):
     assert plain(read_back(render_perfetto(slices))) == plain(slices)
-
-
-@given(some_slices)
-def test_in_a_lane_slices_are_nested_or_apart(slices):
     lanes = build_lanes(slices)
     assert plain([piece for lane in lanes for piece in lane.slices]) == plain(slices)
     for lane in lanes:
         for index, one in enumerate(lane.slices):
             for other in lane.slices[index + 1 :]:
-                apart = other.start_ns >= one.end_ns
-                assert apart or other.end_ns <= one.end_ns
+                assert other.start_ns >= one.end_ns or other.end_ns <= one.end_ns
     for track in {piece.track for piece in slices}:
         own = [piece for piece in slices if piece.track == track]
         most = max(sum(p.start_ns <= t < p.end_ns or p.start_ns == t for p in own) for t in range(121))
@@ -200,12 +188,15 @@ def test_chrome_holds_every_slice_with_its_track():
     assert conv["args"] == {"op": "Conv", "bytes": 2304, "share": 0.5, "hot": True}
 
 
-def test_chrome_times_keep_their_nanoseconds():
+def test_chrome_times_keep_their_nanoseconds_and_lanes_have_names_of_their_own():
     base = 1_900_000_000_000_000_000
-    content = json.loads(render_chrome([Slice(("a",), "x", base, base + 1), Slice(("a",), "y", base + 7, base + 9)]))
+    slices = [Slice(("a", "b"), "x", base, base + 8), Slice(("a", "b"), "y", base + 7, base + 9)]
+    content = json.loads(render_chrome(slices))
     events = {e["name"]: e for e in content["traceEvents"] if e["ph"] == "X"}
     assert content["otherData"]["start_ns"] == base
     assert (events["y"]["ts"], events["y"]["dur"]) == (0.007, 0.002)
+    names = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name"]
+    assert names == ["b", "b (2)"]
 
 
 def test_chrome_is_json_whatever_a_tool_says():
@@ -214,12 +205,6 @@ def test_chrome_is_json_whatever_a_tool_says():
     (event,) = [e for e in content["traceEvents"] if e["ph"] == "X"]
     assert event["args"]["x"] == "NaN"
     assert json.loads(render_chrome([]))["traceEvents"] == []
-
-
-def test_chrome_lanes_have_names_of_their_own():
-    content = json.loads(render_chrome([Slice(("a", "b"), "x", 0, 10), Slice(("a", "b"), "y", 5, 15)]))
-    names = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name"]
-    assert names == ["b", "b (2)"]
 
 
 # ---------------------------------------------------------------- CSV and values
@@ -238,9 +223,6 @@ def test_csv_is_in_the_order_of_time():
     }
     assert rows[3]["args"] == ""
     assert render_slices_csv([]) == "track,name,start_ns,end_ns,duration_ns,args\n"
-
-
-def test_csv_cells_are_quoted():
     (row,) = csv.DictReader(io.StringIO(render_slices_csv([Slice(("a,b",), 'x"\ny', 0, 1)])))
     assert (row["track"], row["name"]) == ("a,b", 'x"\ny')
 
