@@ -6,7 +6,6 @@ import html
 import json
 import math
 import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -83,15 +82,10 @@ def store(root, number, outcomes):
     folder, aside = root.parent / f"zip{number}{root.name}", root.parent / f"aside{number}{root.name}"
     folder.mkdir()
     aside.mkdir()
-    tests: list[dict[str, Any]] = [
-        {
-            "module": "t",
-            "name": f"test_{n}",
-            "outcome": word,
-            "measurements": {"run_ms": 1.5 + n + number, f"only{n}": 1.0},
-        }
-        for n, word in enumerate(outcomes)
-    ]
+    tests = []
+    for n, word in enumerate(outcomes):
+        measurements = {"run_ms": 1.5 + n + number, f"only{n}": 1.0}
+        tests.append({"module": "t", "name": f"test_{n}", "outcome": word, "measurements": measurements})
     tests[2]["linked_issue"] = "tracker#7"
     manifest = {"test_plan": "nightly", "batch_name": f"b{number}", "git_commit": "c" * 40, "test_runs": tests}
     (folder / "test_session.json").write_text(json.dumps(manifest))
@@ -118,28 +112,43 @@ def change_tensors(report, **changes):
     return replace(report, cases=(replace(first, local=tuple(replace(each, **changes) for each in first.local)), *rest))
 
 
-def assert_no_pass(root, run, said):
-    """On the list, on the page and in `assay report`."""
-    with open_client(root) as client:
-        row = find_row(client.get("/models").text, f"checks/{run}")
-        text = client.get(f"/models/model/checks/{run}").text
-        for each in (row, text):
-            assert 'class="badge PASS"' not in each
-            assert 'class="badge ERROR"' in each or 'class="badge FAIL"' in each
-            assert said in each
-    document = build_report(StudyLocation(str(root), "model"), run)
-    assert not document.title.startswith("PASS")
+DOUBTFUL = {
+    "no_samples": lambda report: replace(report, samples=0),
+    "no_cases": lambda report: replace(report, cases=()),
+    "no_comparisons": lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), 0)),
+    "fewer_than_none": lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), -5)),
+    "a_failure": lambda report: change_cases(report, verdict=Verdict(VerdictKind.FAIL, (), 5)),
+    "a_crash": lambda report: change_cases(report, steps=(StepOutcome(Step.RUN, StepEnding.CRASH),)),
+    "nan": lambda report: change_tensors(report, max_rel=math.nan, max_abs=math.nan),
+    "no_bound": lambda report: change_tensors(report, tolerance=Tolerance(rel=math.nan)),
+}
+
+
+def test_a_run_that_is_not_done_and_numbers_that_prove_nothing_are_no_pass(tmp_path):
+    """On the list, on the page and in `assay report`. A run may have left the report of an earlier attempt."""
+    assert good_report().verdict.kind is VerdictKind.PASS
+    states = [state for state in State if state not in (State.DONE, State.DAMAGED)]
+    for state in states:
+        write(tmp_path, f"state_{state}", replace(good_report(), stem=str(state)), state=state)
+    for name, change in DOUBTFUL.items():
+        write(tmp_path, name, change(replace(good_report(), stem=name)))
+    with open_client(tmp_path) as client:
+        listed = client.get("/models").text
+        for run in (*(f"state_{state}" for state in states), *DOUBTFUL):
+            for text in (find_row(listed, f"checks/{run}"), client.get(f"/models/model/checks/{run}").text):
+                assert 'class="badge PASS"' not in text, run
+                assert 'class="badge ERROR"' in text or 'class="badge FAIL"' in text, run
+                assert "the run is " in text or run in DOUBTFUL
+            document = build_report(StudyLocation(str(tmp_path), "model"), run)
+            assert not document.title.startswith("PASS"), run
 
 
 class TestList:
-    def test_the_last_verdict_of_each_model(self, client):
+    def test_the_last_verdict_of_each_model_and_what_has_no_report_is_no_pass(self, client):
         text = client.get("/models").text
         row = find_row(text, "checks/m_iree_2")
         assert 'class="badge ERROR">ERROR' in row.partition("<a")[0]
         assert "MatMul_1" in row
-
-    def test_what_has_no_report_is_no_pass(self, client):
-        text = client.get("/models").text
         row = find_row(text, "checks/broken_1")
         assert "no result" in row.partition("<a")[0]
         assert "is damaged" in row
@@ -153,30 +162,6 @@ class TestList:
                 (run_dir / MODEL_FILE).write_text(text)
                 assert 'class="badge PASS"' not in client.get("/models").text
 
-    @pytest.mark.parametrize("state", [state for state in State if state not in (State.DONE, State.DAMAGED)])
-    def test_a_run_that_is_not_done_is_no_pass(self, tmp_path, state):
-        """It may have left the report of an earlier attempt."""
-        write(tmp_path, "m_1", good_report(), state=state)
-        assert_no_pass(tmp_path, "m_1", "the run is ")
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda report: replace(report, samples=0),
-            lambda report: replace(report, cases=()),
-            lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), 0)),
-            lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), -5)),
-            lambda report: change_cases(report, verdict=Verdict(VerdictKind.FAIL, (), 5)),
-            lambda report: change_cases(report, steps=(StepOutcome(Step.RUN, StepEnding.CRASH),)),
-            lambda report: change_tensors(report, max_rel=math.nan, max_abs=math.nan),
-            lambda report: change_tensors(report, tolerance=Tolerance(rel=math.nan)),
-        ],
-    )
-    def test_numbers_that_prove_nothing_are_no_pass(self, tmp_path, change):
-        assert good_report().verdict.kind is VerdictKind.PASS
-        write(tmp_path, "m_1", change(good_report()))
-        assert_no_pass(tmp_path, "m_1", "")
-
     def test_nothing(self, tmp_path):
         with open_client(tmp_path) as client:
             assert "assay model check" in client.get("/models").text
@@ -187,11 +172,22 @@ class TestCheck:
         text = client.get("/models/model/checks/m_iree_2").text
         assert 'The first wrong layer is <a href="#first">MatMul_1</a>' in text
         assert text.count('id="first"') == 1
-        assert "Error by layer" in text
-        assert 'class="node firstwrong"' in text
-        assert 'class="half l4"' in text
-        assert "Accuracy and time over checks" in text
-        assert "checks/m_iree_1" in text
+        for part in (
+            "Error by layer",
+            'class="node firstwrong"',
+            'class="half l4"',
+            "Accuracy and time over checks",
+            "checks/m_iree_1",
+            'href="#row-m_layer_MatMul_1"',
+            'id="node-m_layer_MatMul_1"',
+            'href="#node-m_layer_MatMul_1"',
+        ):
+            assert part in text
+        row = text.partition('id="row-m_layer_MatMul_1"')[2].partition("</tr>")[0]
+        assert all(part in row for part in ("first wrong", 'class="level l', ">diff"))
+        good = client.get("/models/model/checks/m_iree_1").text
+        assert 'class="badge PASS"' in good
+        assert "firstwrong" not in good
 
     def test_the_head_has_short_facts(self, tmp_path):
         """Where tools and files lie is folded away; links to other pages are not where one came from."""
@@ -221,27 +217,12 @@ class TestCheck:
             address = text.rpartition('">Times over all checks')[0].rpartition('"')[2]
             assert client.get(address).status_code == 200
 
-    def test_a_good_one(self, client):
-        text = client.get("/models/model/checks/m_iree_1").text
-        assert 'class="badge PASS"' in text
-        assert "firstwrong" not in text
-
     @pytest.mark.parametrize(("run", "said"), [("broken_1", "is damaged"), ("died_1", "its process died")])
     def test_what_cannot_be_read_is_reported(self, client, run, said):
         answer = client.get(f"/models/model/checks/{run}")
         assert answer.status_code == 200
         assert said in answer.text
         assert "badge PASS" not in answer.text.partition("Checks of this model")[0]
-
-    def test_layers_have_their_errors_as_numbers_and_levels(self, client):
-        text = client.get("/models/model/checks/m_iree_2").text
-        row = text.partition('id="row-m_layer_MatMul_1"')[2].partition("</tr>")[0]
-        assert "first wrong" in row
-        assert 'class="level l' in row
-        assert ">diff" in row
-        assert 'href="#row-m_layer_MatMul_1"' in text
-        assert 'id="node-m_layer_MatMul_1"' in text
-        assert 'href="#node-m_layer_MatMul_1"' in text
 
     def test_find_a_layer(self, client):
         rows = [
@@ -358,15 +339,18 @@ class TestSession:
     def test_the_matrix_against_the_session_before(self, client):
         text = client.get(self.address(client)).text
         assert "batch b1" in text
+        assert '<p class="answer">1 worse, 1 better, 1 new.</p>' in text
         matrix = text.partition("Outcomes: baseline")[2].partition("</table>")[0]
         heads = [each.partition("<")[0] for each in matrix.split('class="num">')[1:7]]
-        assert "failed" in heads
-        assert "not there" in heads
+        assert {"failed", "not there"} <= set(heads)
         lines = text.partition('id="tests"')[2]
         first = lines.split("<tr>")[2]
         assert "worse" in first
         assert "t::test_0" in first
         assert "new" in find_row(lines, "t::test_3")
+        assert "tracker#7" in find_row(text.partition("Expected failures")[2], "t::test_2")
+        largest = text.partition("Largest changes of measurements")[2].partition("</table>")[0]
+        assert "+66.7%" in find_row(largest, "t::test_0")
 
     def test_a_test_whose_run_is_damaged_or_not_done_has_not_passed(self, tmp_path):
         store(tmp_path, 0, ("passed", "passed", "xfail", "passed"))
@@ -384,10 +368,6 @@ class TestSession:
             assert "damaged" in find_row(lines, first.name)
             assert "passed" not in lines.partition("<tbody>")[2]
 
-    def test_expected_failures_name_their_issue(self, client):
-        text = client.get(self.address(client)).text.partition("Expected failures")[2]
-        assert "tracker#7" in find_row(text, "t::test_2")
-
     def test_measurements_side_by_side(self, client):
         address = self.address(client)
         lines = client.get(address).text.partition('id="tests"')[2]
@@ -395,12 +375,6 @@ class TestSession:
         text = client.get(address, params={"test": runs}).text.partition("Measurements side by side")[2]
         assert "run_ms" in text
         assert "only0" in text
-
-    def test_what_became_of_it_is_reported_first(self, client):
-        text = client.get(self.address(client)).text
-        assert '<p class="answer">1 worse, 1 better, 1 new.</p>' in text
-        largest = text.partition("Largest changes of measurements")[2].partition("</table>")[0]
-        assert "+66.7%" in find_row(largest, "t::test_0")
 
     def test_a_cell_of_the_matrix_leads_to_its_tests(self, client):
         text = client.get(self.address(client)).text
@@ -414,17 +388,14 @@ class TestSession:
         assert "t::test_1" not in lines
         assert "t::test_1" in client.get(f"{path.partition('?')[0]}?q=TEST_1").text.partition('id="tests"')[2]
 
-    @pytest.mark.parametrize(
-        ("before", "now", "change"),
-        [
+    def test_what_is_worse(self):
+        for before, now, change in (
             ("passed", "xpass", "other"),
             ("skipped", "xfail", "other"),
             ("xfail", "error", "worse"),
             ("", "passed", "new"),
-        ],
-    )
-    def test_what_is_worse(self, before, now, change):
-        assert session_pages.TestedLine("t", "r", now, before).change == change
+        ):
+            assert session_pages.TestedLine("t", "r", now, before).change == change
 
     def test_unknown_ones(self, client):
         assert client.get("/models/torq-nightly/sessions/nothing").status_code == 404
