@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -190,6 +191,15 @@ def test_too_much_memory_is_an_outcome(worker, make, case):
     assert outcome.ending is StepEnding.MEMORY
     assert "the limit is 300 MiB" in outcome.message or "memory" in outcome.message
     assert worker.work(make("fine"), StepLimits(memory_bytes=300 * MIB)).is_ok
+
+
+def test_memory_is_limited_for_the_job_that_asks_and_no_other_and_no_core_is_dumped(worker, make):
+    pid = int(Path(worker.work(make("fine"), StepLimits(memory_bytes=100 * MIB)).path).read_text())
+    assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+    assert 100 * MIB <= resource.prlimit(pid, resource.RLIMIT_DATA)[0] < 4 << 30
+    assert resource.prlimit(pid, resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY, "address space is cheap"
+    worker.work(make("fine"))
+    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
 
 
 def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):

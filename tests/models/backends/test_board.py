@@ -16,7 +16,7 @@ from tests.example_models import until
 
 from assay.errors import InfrastructureError
 from assay.models.backends import board
-from assay.models.backends.board import Connection, describe_owner
+from assay.models.backends.board import Board, LockRule, describe_owner
 from assay.system.ssh import Address
 
 SPEED = 10  # seconds of the script in one of ours: it has a clock and a `sleep` of its own
@@ -239,7 +239,7 @@ def test_a_connection_has_a_short_socket_and_ends_its_options_before_the_host(tm
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(InfrastructureError):
-        Connection(Address("root@b")).connect()
+        Board(Address("root@b"), LockRule()).connect()
     words = calls.read_text().splitlines()
     assert words[words.index("root@b") - 1] == "--"
     (socket,) = [word for word in words if word.startswith("ControlPath=")]

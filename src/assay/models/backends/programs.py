@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from assay.errors import InfrastructureError, UsageError, did_you_mean
 from assay.models.backends.captured_output import Excerpt
@@ -34,32 +34,19 @@ _PIECE = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>[A-Za-z_]\w*)\}|(?P<lone>[
 
 
 @dataclass(frozen=True, slots=True)
-class TemplatePart:
-    """Words that are there together or not at all."""
-
-    words: tuple[str, ...]
-
-    @property
-    def names(self) -> list[str]:
-        return [name for word in self.words for name in find_names(word)]
-
-
-@dataclass(frozen=True, slots=True)
 class Template:
-    parts: tuple[TemplatePart, ...]
+    """A command line in parts: the words of one part are there together or not at all."""
+
+    parts: tuple[tuple[str, ...], ...]
 
     @property
-    def program(self) -> str:
-        return self.parts[0].words[0]
-
-    @property
-    def names(self) -> set[str]:
-        return {name for part in self.parts for name in part.names}
+    def words(self) -> list[str]:
+        return [word for part in self.parts for word in part]
 
     def expand(self, values: Mapping[str, Value]) -> list[str]:
-        """The command line."""
-        present = [part for part in self.parts if not any(values[name] is None for name in part.names)]
-        return [text for part in present for word in part.words for text in _fill(word, values)]
+        """The command line with these values."""
+        present = [part for part in self.parts if all(values[name] is not None for name in find_names(*part))]
+        return [text for part in present for word in part for text in _fill(word, values)]
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
@@ -75,35 +62,44 @@ def parse_template(content: object, known: Sequence[str], where: str) -> Templat
         raise UsageError(f"{where} must be a text or a list of words, not {content!r}")
     if not parts:
         raise UsageError(f"{where} is empty", 'it is a command line, as in "my-compiler {model} -o {artifact}"')
-    for part in parts:
-        _check(part, known, where)
-    return Template(parts)
+    template = Template(parts)
+    for word in template.words:
+        for match in _PIECE.finditer(word):
+            if match["lone"]:
+                raise UsageError(f"{where}: a lone brace in {word!r}", "write {{ and }} for braces")
+            if match["name"] and match["name"] not in known:
+                message = f"{where}: {{{match['name']}}} is not known here"
+                raise UsageError(message, did_you_mean(match["name"], known) or f"known: {', '.join(known)}")
+    return template
 
 
-def _parse_item(item: object, where: str) -> TemplatePart:
-    if isinstance(item, str):
-        return TemplatePart((item,))
-    if isinstance(item, list | tuple) and item and all(isinstance(word, str) for word in item):
-        return TemplatePart(tuple(str(word) for word in item))
+def _parse_item(item: object, where: str) -> tuple[str, ...]:
+    words = (item,) if isinstance(item, str) else item
+    if isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words):
+        return tuple(words)
     raise UsageError(f"{where}: {item!r} is neither a word nor a list of words")
 
 
-def _split_text(text: str, where: str) -> Iterator[TemplatePart]:
+def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
-    group: list[str] | None = None
+    group: list[str] | None = None  # words since a bracket was opened
     for word in words:
         opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
         if group is None and not opens:
-            yield TemplatePart((_unescape(word),))
+            yield (_unescape(word),)
             continue
         bare = word[1:] if group is None else word
         group = group or []
         group.append(_unescape(bare[:-1] if closes else bare))
+        if closes and not any(name in OPTIONAL for name in find_names(*group)):
+            asked = ", ".join(f"{{{name}}}" for name in OPTIONAL)
+            message = f"{where}: [{' '.join(group)}] asks for nothing that may be absent ({asked})"
+            raise UsageError(message, "write [[ ]] for brackets")
         if closes:
-            yield _close_group(group, where)
+            yield tuple(group)
             group = None
     if group is not None:
         raise UsageError(f"{where}: the bracket before {group[0]!r} is never closed", "write [[ for a literal bracket")
@@ -118,27 +114,9 @@ def _unescape(word: str) -> str:
     return word[:-1] if word.endswith("]]") else word
 
 
-def _close_group(words: list[str], where: str) -> TemplatePart:
-    part = TemplatePart(tuple(words))
-    if not any(name in OPTIONAL for name in part.names):
-        asked = ", ".join(f"{{{name}}}" for name in OPTIONAL)
-        text = " ".join(words)
-        raise UsageError(f"{where}: [{text}] asks for nothing that may be absent ({asked})", "write [[ ]] for brackets")
-    return part
-
-
-def _check(part: TemplatePart, known: Sequence[str], where: str) -> None:
-    for word in part.words:
-        for match in _PIECE.finditer(word):
-            if match["lone"]:
-                raise UsageError(f"{where}: a lone brace in {word!r}", "write {{ and }} for braces")
-            if match["name"] and match["name"] not in known:
-                message = f"{where}: {{{match['name']}}} is not known here"
-                raise UsageError(message, did_you_mean(match["name"], known) or f"known: {', '.join(known)}")
-
-
-def find_names(word: str) -> list[str]:
-    return [match["name"] for match in _PIECE.finditer(word) if match["name"]]
+def find_names(*words: str) -> list[str]:
+    """The names of the placeholders in words."""
+    return [match["name"] for word in words for match in _PIECE.finditer(word) if match["name"]]
 
 
 def fill_text(text: str, values: Mapping[str, Value]) -> str:
@@ -348,44 +326,47 @@ def _describe_packages(python: str) -> dict[str, str]:
 
 
 def _hash_packages(directory: str) -> str:
-    """Looked at again when one comes or goes: installing the same one again does both."""
-    stamp = _build_stamp(directory)
-    known = _hashes.get(directory)
-    if known is not None and known[0] == stamp:
-        return known[1]
-    records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
-    listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
-    found = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
-    _remember(directory, stamp, found)
-    return found
+    """The lists are read again when a package comes or goes: installing one again does both."""
+
+    def read() -> str:
+        records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
+        listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
+        return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
+
+    return _recall(directory, read)
 
 
 # ---------------------------------------------------------------- hashes
 
 
 def hash_path(path: str) -> str:
-    """Of a file, or of everything below a folder."""
+    """The hash of a file, or of everything below a folder."""
     return hash_tree(path)[:16] if os.path.isdir(path) else hash_file(path)
 
 
 def hash_file(path: str) -> str:
-    """Read again only where it looks different; one that may be executed and not read is known by its looks."""
+    """A file is read again only where it looks different; one that may not be read is known by its looks."""
+
+    def read() -> str:
+        try:
+            with open(path, "rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+        except PermissionError:
+            return hashlib.sha256(repr(_build_stamp(path)).encode()).hexdigest()[:16]
+
+    return _recall(path, read)
+
+
+def _recall(path: str, read: Callable[[], str]) -> str:
+    """What `read` returned when the path last looked as it does now."""
     stamp = _build_stamp(path)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
-    try:
-        with open(path, "rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    except PermissionError:
-        return hashlib.sha256(repr(stamp).encode()).hexdigest()[:16]
-    _remember(path, stamp, found)
-    return found
-
-
-def _remember(path: str, stamp: tuple[int, ...], found: str) -> None:
+    found = read()
     if time.time_ns() - max(stamp[-2:]) > _FRESH_NS:
         _hashes[path] = (stamp, found)
+    return found
 
 
 def _build_stamp(path: str) -> tuple[int, ...]:

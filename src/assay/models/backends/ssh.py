@@ -107,13 +107,14 @@ class SshBackend(CommandBackend):
         ours = describe_words(words, self._project)
         found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
         words += self._own_environment().values()
-        there = self._ask_board(template.program, [name for word in words for name in list_names(word)])
-        if template.program in self._find_deployed():
-            there.pop(template.program, None)
-        elif template.program not in there:
+        program = template.words[0]
+        there = self._ask_board(program, [name for word in words for name in list_names(word)])
+        if program in self._find_deployed():
+            there.pop(program, None)
+        elif program not in there:
             raise InfrastructureError(
-                f"{template.program} is not on the board {self._board.address.name}",
-                f"install it there, or copy ours: deploy = [{template.program!r}]",
+                f"{program} is not on the board {self._board.address.name}",
+                f"install it there, or copy ours: deploy = [{program!r}]",
             )
         return found | {f"board: {name}": found_there for name, found_there in there.items()}
 
