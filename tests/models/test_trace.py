@@ -200,7 +200,7 @@ def test_chrome_times_keep_their_nanoseconds_and_lanes_have_names_of_their_own()
 
 
 def test_chrome_is_json_whatever_a_tool_says():
-    odd = [Slice((), "\ud800", 0, 1, {"x": math.nan, "y": object, "z": [math.inf]})]
+    odd = [Slice(("a",), "\ud800", 0, 1, {"x": math.nan, "y": object, "z": [math.inf]})]
     content = json.loads(render_chrome(odd), parse_constant=pytest.fail)
     (event,) = [e for e in content["traceEvents"] if e["ph"] == "X"]
     assert event["args"]["x"] == "NaN"

@@ -29,7 +29,8 @@ from assay.values import protobuf
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that took time. `track` is a path: ("onnxruntime", "CPU"); its parts are nested in a viewer."""
+    """Something that took time. `track` is a path, ("onnxruntime", "CPU"), whose parts are nested in a viewer; it is
+    never empty."""
 
     track: tuple[str, ...]
     name: str
@@ -102,7 +103,7 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     events: list[dict[str, Any]] = []
     for thread, lane in enumerate(build_lanes(slices), start=1):
         # Chrome knows two levels: processes and threads
-        group = lane.track[0] if lane.track else "trace"
+        group = lane.track[0]
         name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
         name += f" ({lane.number + 1})" if lane.number else ""
         process = groups.setdefault(group, len(groups) + 1)
@@ -116,7 +117,7 @@ def render_chrome(slices: Sequence[Slice]) -> str:
 
 
 def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:
-    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1] if piece.track else "", **ids}
+    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids}
     event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
     return event | ({"args": dict(piece.args)} if piece.args else {})
 
@@ -146,9 +147,6 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None,
                 ranks[ids] = len(ranks)
                 parent = _uuid(lane.track[: depth - 1], 0) if depth > 1 else None
                 yield _uuid(*ids), lane.track[depth - 1], parent, ranks[ids]
-        if not lane.track and (lane.track, lane.number) not in ranks:
-            ranks[lane.track, lane.number] = len(ranks)
-            yield _uuid(lane.track, lane.number), "trace", None, ranks[lane.track, lane.number]
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
@@ -181,7 +179,7 @@ def _packet_of_track(uuid: int, name: str, parent: int | None, rank: int) -> byt
 def _packet_of_event(time_ns: int, kind: int, track: int, piece: Slice | None, shift: int) -> bytes:
     inner = protobuf.number(9, kind) + protobuf.number(11, track)
     if piece is not None:
-        inner += protobuf.text(22, piece.track[-1] if piece.track else "trace") + protobuf.text(23, piece.name)
+        inner += protobuf.text(22, piece.track[-1]) + protobuf.text(23, piece.name)
         inner += b"".join(protobuf.message(4, _annotation(name, value)) for name, value in piece.args.items())
     return protobuf.number(8, time_ns - shift) + protobuf.number(10, _SEQUENCE) + protobuf.message(11, inner)
 

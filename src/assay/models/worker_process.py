@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from assay import errors
 from assay.errors import AssayError, InfrastructureError, MissingExtraError
-from assay.models.backends.captured_output import load_excerpt
+from assay.models.backends.captured_output import load_excerpt, name_signal
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Job, Step, StepEnding, StepLimits, StepOutcome, Target
 from assay.system.fast_dataclasses import replace
@@ -320,7 +320,6 @@ def describe_end(code: int) -> str:
     """An exit code as subprocess has it, as text."""
     if code >= 0:
         return f"its process ended with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-    reason = signal.strsignal(-code) if -code in set(signal.Signals) else ""
+    reason = f" ({signal.strsignal(-code)})" if -code in set(signal.Signals) else ""
     by_kernel = ": perhaps by the kernel, for lack of memory" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {name} ({reason}){by_kernel}"
+    return f"its process was killed by {name_signal(-code)}{reason}{by_kernel}"

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +26,7 @@ from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.backends.captured_output import CapturedOutput, run_program
+from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
 from assay.models.backends.iree_compiler import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.programs import (
@@ -424,12 +423,8 @@ def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
 def describe_code(code: int) -> str:
     """A negative code is the program's own signal; shells report one as 128 and its number."""
     if code < 0:
-        return f"was killed by {_name_signal(-code)}"
-    return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")
-
-
-def _name_signal(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"was killed by {name_signal(-code)}"
+    return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")
 
 
 def last_line(text: str) -> str:

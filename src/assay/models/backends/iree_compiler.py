@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, first_line, name_program
-from assay.models.backends.captured_output import capture_stderr, run_program
+from assay.models.backends.captured_output import begin_stderr, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.values.model import StepEnding
@@ -150,13 +150,13 @@ def compile_module(load: Importer, compilation: Compilation) -> None:
     if compilation.ir_dir:
         os.makedirs(compilation.ir_dir, exist_ok=True)
         return _compile_by_program(load, compilation)
-    with capture_stderr() as captured:
-        try:
-            is_done = _invoke(api, session, compilation)
-        except ValueError as error:
-            raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
+    read_stderr = begin_stderr()
+    try:
+        is_done = _invoke(api, session, compilation)
+    except ValueError as error:
+        raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
     if not is_done:
-        raise explain(captured.text, _load_opset(compilation.source), compilation.command)
+        raise explain(read_stderr(), _load_opset(compilation.source), compilation.command)
     return None
 
 
