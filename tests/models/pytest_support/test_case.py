@@ -31,7 +31,6 @@ from assay.errors import UsageError
 from assay.models.flow.cases import StepFailedError
 from assay.models.pytest_support.case import render_error, render_failed_step
 from assay.models.pytest_support.collection import pytest_terminal_summary
-from assay.models.pytest_support.options import set_plan
 from assay.models.values.model import Step, StepEnding, StepOutcome
 
 FULL = "test_onnx_model[net_full_model-sim-default]"
@@ -252,7 +251,6 @@ def test_a_folder_of_dumps_is_named_only_where_something_is_in_it(tmp_path):
     lines: list[str] = []
     reporter = SimpleNamespace(stats={}, write_line=lines.append, _tw=SimpleNamespace(fullwidth=80))
     config = configure(f"--debug-ir={tmp_path}", f"--run-profile={tmp_path}")
-    set_plan(config)
     pytest_terminal_summary(reporter, config)
     assert lines == []
     (tmp_path / "case").mkdir()

@@ -12,7 +12,7 @@ from tests.models.pytest_support.test_options import configure
 
 from assay.errors import UsageError
 from assay.models.pytest_support.collection import ExpectedFailure, Lists, load_entries, parse_entries, refuse_options
-from assay.models.pytest_support.options import ModelTestPlan, get_plan, set_plan
+from assay.models.pytest_support.options import ModelTestPlan, get_plan
 
 RELU_IDS = ["net_layer_Relu_0", "net_full_model"]
 OTHER = "def test_it():\n    pass\n"
@@ -22,7 +22,6 @@ def plan_of(project: Project, *arguments: str) -> ModelTestPlan:
     """What a pytest in the project's folder reads, without one."""
     config = configure(*arguments)
     config.rootpath = project.folder
-    set_plan(config)
     refuse_options(config)
     return get_plan(config)
 

@@ -48,7 +48,9 @@ class MadePath(PosixPath):
 class Arrays(list[Any]):
     """Tensors in the graph's order, of the first sample. `samples` has all of them, by name."""
 
-    samples: tuple[dict[str, Any], ...] = ()
+    def __init__(self, samples: Sequence[dict[str, Any]]) -> None:
+        super().__init__(samples[0].values())
+        self.samples = samples
 
 
 def build_path(paths: Sequence[str]) -> MadePath:
@@ -57,15 +59,9 @@ def build_path(paths: Sequence[str]) -> MadePath:
     return made
 
 
-def build_arrays(samples: Sequence[dict[str, Any]]) -> Arrays:
-    arrays = Arrays(samples[0].values())
-    arrays.samples = tuple(samples)
-    return arrays
-
-
 def list_arrays(value: Any) -> Any:
     """Our samples, with what the user has changed in the first one in place."""
-    if not isinstance(value, Arrays) or not value.samples:
+    if not isinstance(value, Arrays):
         return value
     first = dict(zip(value.samples[0], value, strict=False))
     return [first, *value.samples[1:]]

@@ -27,7 +27,7 @@ from assay.errors import AssayError, UsageError
 from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
 from assay.models.pytest_support.case import CACHE_SECTION, find_label, report_reasons
-from assay.models.pytest_support.options import Given, ModelOptions, get_plan, set_plan
+from assay.models.pytest_support.options import Given, ModelOptions, get_plan
 from assay.system.fast_dataclasses import dataclass
 from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE
 
@@ -123,7 +123,6 @@ CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_targ
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    set_plan(config)
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
     _register_fixtures(config)
     refuse_options(config)

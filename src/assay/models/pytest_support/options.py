@@ -175,7 +175,6 @@ class ModelTestPlan:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self._listener: Callable[[str], None] | None = None
         self.options: ModelOptions = read_options(config)
 
     @cached_property
@@ -286,17 +285,7 @@ class ModelTestPlan:
         asked = self.options.samples
         return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
 
-    # ------------------------------------------------------------ doing it
-
-    def attend(self, listener: Callable[[str], None]) -> None:
-        """Keep what is reported about the cache for the test that runs now."""
-        self._listener = listener
-
-    def record(self, text: str) -> None:
-        if self._listener is not None:
-            self._listener(text)
-
-    def open_stepwise(self, explain: Any) -> Stepwise:
+    def open_stepwise(self) -> Stepwise:
         """With the artifact store that every command of this user shares."""
         from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
         from assay.models.flow.stepwise import Stepwise
@@ -310,14 +299,11 @@ class ModelTestPlan:
             limits,
             recompute=asked.recompute,
             live=self.config.getoption("capture") == "no",
-            explain_to=explain if asked.debug_cache else None,
         )
         return Stepwise(builder, Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir))
 
 
-def set_plan(config: pytest.Config) -> None:
-    config.stash[_PLAN] = ModelTestPlan(config)
-
-
 def get_plan(config: pytest.Config) -> ModelTestPlan:
+    if _PLAN not in config.stash:
+        config.stash[_PLAN] = ModelTestPlan(config)
     return config.stash[_PLAN]
