@@ -73,7 +73,7 @@ def test_arrays_keep_type_and_values(dtype):
 def record(module, x, **kwargs):
     recorder = Recorder()
     leaf = x.clone().requires_grad_()
-    with hooked(module, recorder):
+    with hooked(module, recorder.enter_module, recorder.leave):
         output = module(leaf.clone(), **kwargs)
     logits = output.logits if isinstance(output, Answer) else output
     logits.backward(torch.ones_like(logits))
@@ -140,7 +140,7 @@ def test_noise_moves_every_border_by_its_size():
     module, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(64, 8)
     exact, noisy = Recorder(), Recorder(noise=1e-2)
     for recorder in (exact, noisy):
-        with hooked(module, recorder):
+        with hooked(module, recorder.enter_module, recorder.leave):
             module(x)
     moved = (noisy.tensors["0"] / exact.tensors["0"] - 1).abs()
     assert 5e-3 < moved.max() <= 1.01e-2
@@ -192,8 +192,7 @@ def test_inputs_come_as_a_tensor_a_tuple_a_dict_or_both(tmp_path):
     lines = [f"def {name}(): return torch.nn.ReLU(), {form}" for name, form in forms.items()]
     (tmp_path / "forms.py").write_text("\n".join(["import torch", "x = torch.ones(1)", *lines]))
     built = {name: build_model(f"{tmp_path}/forms.py:{name}", "", 1) for name in forms}
-    assert [len(each.args) for each in built.values()] == [1, 2, 0, 1]
-    assert [list(each.kwargs) for each in built.values()] == [[], [], ["a"], ["a"]]
+    assert [list(each.given) for each in built.values()] == [[0], [0, 1], ["a"], [0, "a"]]
 
 
 def test_a_module_is_found_from_the_folder(tmp_path):

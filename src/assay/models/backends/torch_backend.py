@@ -26,12 +26,12 @@ from assay.models.backends.torch_calls import (
     blaming,
     build_model,
     call_alone,
+    find_leaves,
     fits_call,
     from_array,
     hooked,
     import_torch,
     is_closed,
-    join_given,
     join_some,
     load_attribute,
     map_leaves,
@@ -169,10 +169,8 @@ class TorchBackend(Backend):
         return found.train(module.training) if found.training != module.training else found
 
     def _move(self, built: Built) -> Built:
-        torch = import_torch()
-        given = join_given(built.args, built.kwargs)
-        args, kwargs = split_given(map_leaves(given, torch.Tensor, lambda _path, each: self._cast(built, each)))
-        return replace(built, args=args, kwargs=kwargs)
+        given = map_leaves(built.given, import_torch().Tensor, lambda _path, each: self._cast(built, each))
+        return replace(built, given=given)
 
     def _cast(self, built: Built, tensor: Any) -> Any:
         dtype = find_dtype(built.module) if self._precision or self._rewrite else None
@@ -264,7 +262,7 @@ class TorchBackend(Backend):
         if opened.graph is not None:
             marked, names = mark_ops(opened.graph)
             with torch.no_grad():
-                values = self._compile(marked)(*_flatten(built))
+                values = self._compile(marked)(*_flatten(*split_given(built.given)))
             return dict(zip(names, values, strict=True))
         function = self._compile(built.module)
         found, seen = record_compiled(built.module, lambda: run_model(opened, None, spec, function)[0])
@@ -293,7 +291,7 @@ class TorchBackend(Backend):
         with ExitStack() as held:
             if isinstance(function, torch.nn.Module):
                 held.enter_context(preserved(function, grain))
-                held.enter_context(hooked(function, recorder)) if spec.noise else None
+                held.enter_context(hooked(function, recorder.enter_module, recorder.leave)) if spec.noise else None
             held.enter_context(recorder.rounding(spec.noise and is_closed(function)))
             for _ in range(job.repeats + self._is_compiled):
                 seed_all(spec.seed)
@@ -304,20 +302,18 @@ class TorchBackend(Backend):
 
     def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
-        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
-        given = map_leaves(
-            pickle.loads(load_kept(job)[spec.label]),  # noqa: S301
-            TensorName,
-            lambda _path, ref: from_array(load_ref(refs[ref.name])),
-        )
-        shapes: list[tuple[int, ...]] = []
-        map_leaves(given, import_torch().Tensor, lambda _path, each: shapes.append(tuple(each.shape)))
-        length = next((shape[0] for shape in shapes if shape), 0)
+        torch, refs = import_torch(), {ref.name: ref for ref in load_refs(job.inputs or "")}
+        kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
+        given = map_leaves(kept, TensorName, lambda _path, ref: from_array(load_ref(refs[ref.name])))
+        length = next((each.shape[0] for each in find_leaves(given, torch.Tensor).values() if each.ndim), 0)
         rows = spec.rows or length
-        cut = map_leaves(given, import_torch().Tensor, lambda _path, each: _cut(each, length, rows))
-        args, kwargs = split_given(cut)
-        import_torch().save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
-        return {"rows": import_torch().tensor(rows)}, []
+
+        def cut(_path: str, tensor: Any) -> Any:
+            return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
+
+        args, kwargs = split_given(map_leaves(given, torch.Tensor, cut))
+        torch.save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
+        return {"rows": torch.tensor(rows)}, []
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compiled again for each job: after some modules of one class dynamo gives up, and runs the next as it is."""
@@ -328,26 +324,17 @@ class TorchBackend(Backend):
         torch._dynamo.utils.counters.clear()  # noqa: SLF001
         if isinstance(function, torch.nn.Module):
             return torch.compile(function)  # type: ignore[no-any-return]
-        return torch.compile(_wrap(function))  # type: ignore[no-any-return]
 
+        def call(*args: Any, **kwargs: Any) -> Any:  # an op of C is not compiled, a function of Python is
+            return function(*args, **kwargs)
 
-def _cut(tensor: Any, length: int, rows: int) -> Any:
-    return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
+        return torch.compile(call)  # type: ignore[no-any-return]
 
 
 def find_noise(grain: str) -> float:
     """Half a unit in the last place, as a fraction."""
     torch = import_torch()
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
-
-
-def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An op of C, as a function of Python."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
 
 
 def describe(spec: PartSpec, target: str) -> str:
@@ -424,13 +411,12 @@ def run_model(
         leaves[path] = tensor.detach().clone().requires_grad_()
         return leaves[path].clone()
 
-    args, kwargs = split_given(map_leaves(join_given(built.args, built.kwargs), torch.Tensor, place))
+    args, kwargs = split_given(map_leaves(built.given, torch.Tensor, place))
     for each in built.module.parameters():
         each.grad = None
     with torch.set_grad_enabled(spec.backward):
         output = _execute(opened, recorder, function, args, kwargs)
-    outputs: dict[str, Any] = {}
-    map_leaves(output, torch.Tensor, lambda path, each: outputs.setdefault(name_leaf("output", path), each))
+    outputs = {name_leaf("output", path): each for path, each in find_leaves(output, torch.Tensor).items()}
     ends = {name: each for name, each in outputs.items() if each.requires_grad}
     if not spec.backward or not ends:
         return outputs, [f"{NO_BACKWARD}: no output has a gradient"] if spec.backward else []
@@ -447,11 +433,11 @@ def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any
     built = opened.built
     with blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
-            flat = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
-            return build_interpreter(opened.graph, recorder).run(*flat, enable_io_processing=False)
+            interpreter = build_interpreter(opened.graph, recorder)
+            return interpreter.run(*_flatten(args, kwargs), enable_io_processing=False)
         if recorder is None:
             return (built.module if function is None else function)(*args, **kwargs)
-        with hooked(built.module, recorder):
+        with hooked(built.module, recorder.enter_module, recorder.leave):
             return built.module(*args, **kwargs)
 
 
@@ -471,7 +457,7 @@ def export_ops(built: Built) -> Any:
     """Raises UsageError: without a graph there are modules only."""
     torch = import_torch()
     try:
-        return torch.export.export(built.module, built.args, built.kwargs, strict=False).module()
+        return torch.export.export(built.module, *split_given(built.given), strict=False).module()
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise UsageError(
@@ -516,6 +502,6 @@ def mark_ops(graph: Any) -> tuple[Any, list[str]]:
     return marked, [node.name for node in nodes]
 
 
-def _flatten(built: Built) -> list[Any]:
-    found: list[Any] = import_torch().utils._pytree.tree_flatten((built.args, built.kwargs))[0]  # noqa: SLF001
+def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
     return found
