@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import ml_dtypes
@@ -398,7 +397,7 @@ def test_torqs_programs(tmp_path, monkeypatch):
     """`torq-compile` and `torq-run-module`, found by their variables: IREE's programs understand the same flags."""
     for variable, name in (("TORQ_COMPILE", "iree-compile"), ("TORQ_RUN_MODULE", "iree-run-module")):
         script = tmp_path / f"{name}.sh"
-        program = shlex.quote(find_program(import_module, name))
+        program = shlex.quote(find_program(name))
         script.write_text(TORQ_STAND_IN.replace("PROGRAM", f"{program} {MORE[name]}"))
         monkeypatch.setenv(variable, f"sh {script}")
     target = Target("torq", "command", {**TORQ, "chip": "SL2610"})

@@ -225,7 +225,8 @@ class CommandBackend(Backend):
     def _import(self, job: Job) -> Made:
         target = os.path.join(job.folder, "model.mlir")
         if "import" not in self._templates:
-            return Made(target, import_model(self.import_library, job.source, target))
+            self.import_library("iree.compiler.extras.onnx_importer")
+            return Made(target, import_model(job.source, target))
         return self._make("import", job, target, {"model": job.source, "out": target})
 
     def _compile(self, job: Job) -> Made:

@@ -115,15 +115,10 @@ class StoredArtifact:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreEntry:
+class StoreEntry(EntryManifest):
     """One line of `assay model cache ls`."""
 
-    key: str
-    parts: Mapping[str, Any]
-    size_bytes: int
-    made_at: float
     used_at: float
-    made_by: str
     in_use: bool
 
 
@@ -232,15 +227,10 @@ class ArtifactStore:
     def load_entries(self) -> list[StoreEntry]:
         """The newest version of each key, most recently used first; the files themselves are not read."""
         found = []
-        for key in self._list_keys():
-            name = self._find_newest(key)
+        for name in filter(None, map(self._find_newest, self._list_keys())):
             with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
-                if name is not None:
-                    each, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
-                    in_use = self._locks.is_held(name)
-                    found.append(
-                        StoreEntry(key, each.parts, each.size_bytes, each.made_at, used_at, each.made_by, in_use)
-                    )
+                manifest, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
+                found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
 
     # ------------------------------------------------------------ making
