@@ -29,7 +29,7 @@ from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step
-from assay.system.files import write_atomic
+from assay.system.files import read_text, write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
@@ -54,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def load_request(text: str) -> ModelRequest:
     """Itself, or the file that it is in."""
     if not text.startswith("{"):
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(text)
     return parse_plain(ModelRequest, json.loads(text))
 
 

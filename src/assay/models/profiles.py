@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError
+from assay.models.backends.base import first_line
 from assay.models.trace import Slice, render_perfetto, render_slices_csv
 from assay.models.values.model import Job, Step, StepOutcome
 from assay.system.fast_dataclasses import replace
@@ -65,8 +66,7 @@ def load_profile(path: str) -> list[Slice]:
 def parse_profile(text: str, name: str) -> list[Slice]:
     if text.lstrip().startswith(("[", "{")):
         return parse_ort_profile(text) if '"ph"' in text else []
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    columns = {cell.strip().strip('"').lower() for cell in re.split("[,;\t]", first)}
+    columns = {cell.strip().strip('"').lower() for cell in re.split("[,;\t]", first_line(text))}
     if {"id", "start", "end"} <= columns:
         return _parse_rows(text, _build_estimate)
     if {"timestamp_us", "event"} <= columns:
@@ -189,8 +189,8 @@ def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slic
 
 def _read_rows(text: str) -> Iterator[Row]:
     """Names of columns in lower case; cells that a cut line lacks are left out."""
-    head = next((line for line in text.splitlines() if line.strip()), "")
-    reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=max(",;\t", key=head.count))
+    delimiter = max(",;\t", key=first_line(text).count)
+    reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=delimiter)
     columns: list[str] = []
     while True:
         try:

@@ -25,7 +25,7 @@ from assay.models.backends.onnx_backend import (
     find_model,
     load_outline,
 )
-from assay.models.backends.openvino_backend import explain
+from assay.models.backends.openvino_backend import OpenvinoBackend
 from assay.models.backends.registry import build_backend
 from assay.models.values.model import Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
@@ -233,6 +233,7 @@ def test_openvinos_counters(bench, tmp_path):
 
 
 def test_openvinos_words():
+    explain = OpenvinoBackend(Target("ov", "openvino")).explain
     text = "Exception from src/a.cpp:84:\nCheck 'x' failed at src/b.cpp:1:\nThe true reason\nmore"
     assert explain(RuntimeError(text), "cmd").message == "The true reason"
     assert explain(RuntimeError("Exception from src/a.cpp"), "cmd").message == "RuntimeError"

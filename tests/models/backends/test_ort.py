@@ -12,7 +12,7 @@ import pytest
 from tests.models.backends import backend_helpers
 
 from assay.errors import UsageError
-from assay.models.backends.ort import OrtBackend, explain
+from assay.models.backends.ort import OrtBackend
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import Step, StepEnding, Target
@@ -151,10 +151,13 @@ def test_the_identity_distinguishes_optimised_from_not_and_an_unknown_level_is_r
         build_backend(Target("o", "ort", {"optimize": "ful"}))
 
 
+ORT = OrtBackend(Target("ort", "ort"))
+
+
 def test_words_of_an_unknown_kind():
-    error = explain(ValueError(""), "cmd", "none")
+    error = ORT.explain(ValueError(""), "none")
     assert (error.message, error.ending) == ("ValueError", StepEnding.ERROR)
-    error = explain(ValueError("[ONNXRuntimeError] : 1 : FAIL : first\nsecond"), "cmd", "none")
+    error = ORT.explain(ValueError("[ONNXRuntimeError] : 1 : FAIL : first\nsecond"), "none")
     assert (error.message, error.stderr) == ("first", "first\nsecond")
 
 
@@ -179,6 +182,6 @@ def test_words_of_an_unknown_kind():
     ],
 )  # fmt: skip
 def test_what_is_too_new_is_reported_in_our_words_first(text, message, hint):
-    found = explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "", "m")
+    found = ORT.explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "m")
     assert re.fullmatch(message, found.message)
     assert (found.ending, found.hint, found.stderr) == (StepEnding.UNSUPPORTED, hint, text)

@@ -29,6 +29,7 @@ from typing import IO
 from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
 
 _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
@@ -100,8 +101,7 @@ class Board:
         # what a login script prints before it does not matter
         is_ready = any(line.endswith("ready") for line in _read_lines(self._master.stdout, deadline))
         if not is_ready or not os.path.exists(self._socket):
-            with open(complaint, encoding="utf-8", errors="replace") as text:
-                output = text.read()
+            output = try_text(complaint, "replace")
             self.close()
             raise InfrastructureError(*explain_connection(self.address, output))
 

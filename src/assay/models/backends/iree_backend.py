@@ -143,11 +143,6 @@ def explain(error: Exception, command: str) -> BackendError:
 # ---------------------------------------------------------------- by IREE's own programs
 
 
-def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str]) -> list[str]:
-    fed = [f"--input={text}" for text in inputs]
-    return [name_program("iree-run-module"), f"--module={path}", f"--device={driver}", f"--function={entry}", *fed]
-
-
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
     """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
@@ -206,7 +201,7 @@ class IreeBackend(Backend):
 
     def warm_up(self) -> None:
         for name in ("onnx", "iree.compiler.api", "iree.compiler.extras.onnx_importer", "iree.runtime"):
-            self.import_library(name)  # what is missing is reported before each job
+            self.import_library(name)
         warm_up((Step.IMPORT, self._import))  # a compilation, however small, takes half a second: too dear
 
     def identity(self) -> Mapping[str, str]:
@@ -254,7 +249,8 @@ class IreeBackend(Backend):
         if self.target.run_flags:  # they hold for the whole process, which is this target's own
             self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
         module = load_module(job.source, self._driver)
-        argv = build_run_command(job.source, module.entry, self._driver, stage_inputs(job, module.inputs))
+        argv = [name_program("iree-run-module"), f"--module={job.source}", f"--device={self._driver}"]
+        argv += [f"--function={module.entry}", *(f"--input={text}" for text in stage_inputs(job, module.inputs))]
         command = shlex.join([*argv, *self.target.run_flags])
         self.announce(command)
         if module.inputs is not None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from assay.errors import InfrastructureError, UsageError, did_you_mean
 from assay.models.backends.captured_output import Excerpt
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import is_inside
 
 # ---------------------------------------------------------------- templates
 
@@ -144,11 +145,6 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
 VERSION_S = 10.0  # a program that takes longer to say its version is asked no further
 
 
-def name_variable(program: str) -> str:
-    """`torq-compile` → TORQ_COMPILE."""
-    return re.sub(r"\W", "_", program).upper()
-
-
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
     """The words to start it with. First the variable of its name, then PATH; a name with a slash is a path.
 
@@ -160,7 +156,7 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
         if not os.access(path, os.X_OK) or os.path.isdir(path):
             raise InfrastructureError(f"{program} is not a program: {path} {_reason(path)}")
         return [path]
-    variable = name_variable(program)
+    variable = re.sub(r"\W", "_", program).upper()  # TORQ_COMPILE for torq-compile
     value = env.get(variable)
     if value:
         try:
@@ -226,7 +222,7 @@ def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
         path = os.path.join(folder, os.path.expanduser(name))
-        if os.path.isfile(path) or (os.path.isdir(path) and not contains(path, folder)):
+        if os.path.isfile(path) or (os.path.isdir(path) and not is_inside(folder, path)):
             found[name] = hash_path(path)
     return found
 
@@ -274,11 +270,6 @@ def list_names(word: str) -> Iterator[str]:
     parts = [part for text in whole for part in re.split(r"[,:;]", text)]
     names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
     yield from (name for name in names if name and NO_NAME not in name)
-
-
-def contains(folder: str, inner: str) -> bool:
-    outer = os.path.realpath(folder)
-    return os.path.commonpath([outer, os.path.realpath(inner)]) == outer
 
 
 # ---------------------------------------------------------------- what works behind a script

@@ -24,7 +24,6 @@ from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
 from assay.models.backends.programs import (
     Template,
     Value,
-    contains,
     describe_words,
     find_program,
     hash_file,
@@ -32,6 +31,7 @@ from assay.models.backends.programs import (
 )
 from assay.models.values.model import Job, Step, Target
 from assay.models.values.tensors import TensorRef
+from assay.system.files import is_inside
 from assay.system.ssh import Address
 
 BOARD_OPTIONS = (
@@ -122,7 +122,7 @@ class SshBackend(CommandBackend):
         """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
         board's own, and folders that jobs are made in say nothing."""
         root = self._board.address.root
-        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not contains(name, root)]
+        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not is_inside(root, name)]
         out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
         asked = [program, *paths]
         found = {}

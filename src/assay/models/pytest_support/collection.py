@@ -29,6 +29,7 @@ from assay.models.pytest_support import fixtures
 from assay.models.pytest_support.case import CACHE_SECTION, find_label, report_reasons
 from assay.models.pytest_support.options import Given, ModelOptions, get_plan
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import read_text
 from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE
 
 _LINE = re.compile(
@@ -69,8 +70,7 @@ def parse_entries(text: str, path: str) -> Iterator[ExpectedFailure]:
 def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
     """The entries of a list; none where there is no such file. Raises UsageError for one that cannot be read."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            text = stream.read()
+        text = read_text(path, "strict")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
