@@ -33,7 +33,7 @@ def write_report(run_dir: str, report: ModelReport) -> None:
 
 
 def load_report(run_dir: str) -> ModelReport | None:
-    """As its own numbers support it. None where there is no such file."""
+    """The report with the verdicts that its own numbers support. None where there is no such file."""
     path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
@@ -90,7 +90,7 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
 
 
 def _rebuild(content: Any, old: str, new: str, *, has_paths: bool = False) -> Any:
-    """With paths below `old` below `new`, whole names only: `/runs/model/a` is not a part of `/runs/model/ab`.
+    """The content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
 
     A judge's numbers may be numpy's, which are registered as what they are, and JSON does not know them.
     """

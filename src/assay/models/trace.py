@@ -68,7 +68,7 @@ class Lane:
     _open: list[int] = field(default_factory=list)  # ends of what has begun, the innermost last
 
     def take(self, piece: Slice) -> bool:
-        """False where it would overlap. Pieces come in the order of `_place`."""
+        """Add a piece; False where it would overlap. Pieces come in the order of `_sort_key`."""
         while self._open and self._open[-1] <= piece.start_ns:
             self._open.pop()
         if self._open and piece.end_ns > self._open[-1]:
@@ -138,7 +138,7 @@ def render_perfetto(slices: Sequence[Slice]) -> bytes:
 
 
 def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None, int]]:
-    """uuid, name, parent's uuid and rank among its siblings: every track, parents before their children."""
+    """The uuid, name, parent's uuid and rank of every track, parents before their children."""
     ranks: dict[tuple[tuple[str, ...], int], int] = {}
     for lane in lanes:
         for depth in range(1, len(lane.track) + 1):
@@ -156,7 +156,7 @@ def _uuid(track: tuple[str, ...], lane: int) -> int:
 
 
 def _build_events(lane: Lane) -> Iterator[tuple[int, int, int, Slice | None]]:
-    """time, type, track: in the order in which a viewer must see them, also where times are equal."""
+    """Time, type, track and slice of each event in the order that a viewer needs, also where times are equal."""
     track = _uuid(lane.track, lane.number)
     ends: list[int] = []
     for piece in lane.slices:
@@ -200,7 +200,7 @@ def _annotation(name: str, value: Any) -> bytes:
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> str:
-    """In the order of time. What a slice carries is one JSON object in its last cell."""
+    """Slices in the order of time; the last cell of a row is a JSON object with the slice's arguments."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -130,7 +130,7 @@ class Worker:
         return {"ready": True}
 
     def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
-        """Of the whole target, or of one of its steps: what results depend on, and so the back end's own code too."""
+        """What results of the whole target or of one step depend on; a step depends on the back end's own code too."""
         try:
             backend = self._need()
             if step is True:

@@ -120,7 +120,7 @@ class WorkerProcess:
         raise AssertionError("unreachable")
 
     def _start(self) -> _Process:
-        """A worker that has its libraries loaded: a step's time is the step's own."""
+        """Return a worker that has its libraries loaded, so that a step's time is the step's own."""
         if self._process is None or not self._process.is_alive():
             self._drop()
             self._process = _Process(self._folder, self._env, live=self._live)
@@ -139,7 +139,7 @@ class WorkerProcess:
     # ------------------------------------------------------------ outcomes
 
     def _with_command(self, outcome: StepOutcome) -> StepOutcome:
-        """What was announced last, where the end came before the back end could say it."""
+        """The outcome with the command that was announced last, where the back end could not report its own."""
         if outcome.is_ok or outcome.command or self._process is None:
             return outcome
         return replace(outcome, command=self._process.command)
@@ -155,7 +155,7 @@ class WorkerProcess:
         return replace(outcome, ending=StepEnding.MEMORY, message=message)
 
     def _with_output(self, outcome: StepOutcome) -> StepOutcome:
-        """With everything that was written at that time; what the outcome has itself is kept too."""
+        """The outcome with all output of that time; the output that it already has is kept too."""
         kept = {}
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
@@ -170,7 +170,7 @@ class WorkerProcess:
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
-    """The error as it was raised over there."""
+    """The error as the worker raised it."""
     kind = getattr(errors, content["kind"], AssayError)
     message, hint = content["message"], content["hint"]
     if isinstance(kind, type) and issubclass(kind, MissingExtraError):
@@ -295,7 +295,7 @@ class _Process:
     # ------------------------------------------------------------ ending
 
     def close(self) -> None:
-        """In good order, so that connections are closed and boards are left tidy; by force where that takes long."""
+        """End the worker so that it closes its connections and leaves boards tidy; kill it where that takes long."""
         with contextlib.suppress(_DeathError, OSError):
             self.send({"close": True})
             self._process.wait(_CLOSE_S)
@@ -317,7 +317,7 @@ class _Process:
 
 
 def describe_end(code: int) -> str:
-    """An exit code as subprocess has it, as text."""
+    """An exit code of subprocess as text."""
     if code >= 0:
         return f"its process ended with exit code {code}"
     reason = f" ({signal.strsignal(-code)})" if -code in set(signal.Signals) else ""

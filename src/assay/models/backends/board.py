@@ -131,7 +131,7 @@ class Board:
     def start(
         self, script: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """A shell script on the host."""
+        """Start a shell script on the host."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
         argv = [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
@@ -157,7 +157,7 @@ class Board:
         return out
 
     def deploy(self, path: str, sha: str) -> str:
-        """Put a program there unless the same one is there already; where it is."""
+        """Copy a program to the board unless the same one is there already. Returns its path there."""
         name = os.path.basename(path)
         user = self.address.name.rpartition("@")[0] or getpass.getuser()
         folder = f"{self.address.root}/assay-runners-{user}/{sha}"
@@ -205,7 +205,7 @@ class Stay:
         self._wait_for_lock(self._guard)
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
-        """A line now and then: the board cannot tell a connection that was cut from one that is silent."""
+        """Send a line now and then: the board cannot distinguish a connection that was cut from a silent one."""
         pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
         with contextlib.suppress(OSError, ValueError):
             while not self._left.wait(pause_s):
@@ -251,7 +251,7 @@ class Stay:
         return self._guard is not None and self._guard.poll() is None
 
     def upload(self, files: Mapping[str, str]) -> None:
-        """Local files and folders under names in the job's folder."""
+        """Copy files and folders to these names in the job's folder."""
         with self._board.start('cd "$1" && tar -xf -', self.folder, stdin=subprocess.PIPE) as process:
             with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
                 for name, path in files.items():
@@ -259,7 +259,7 @@ class Stay:
             self._board.finish(process, "copying files")
 
     def download(self, name: str, folder: str) -> None:
-        """A folder in the job's folder; plain files only, and only to where they belong."""
+        """Copy a folder in the job's folder back: plain files only, and only into `folder`."""
         with self._board.start('cd "$1" && tar -cf - "$2"', self.folder, name) as process:
             with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                 for member in archive:
@@ -267,7 +267,7 @@ class Stay:
             self._board.finish(process, "copying files back")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
-        """A program in the job's folder; its output goes on to our stdout and stderr as it comes."""
+        """Run a program in the job's folder; its output goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         with self._board.start(_RUN, self.folder, *words) as process:
             output = listen(process)
@@ -310,7 +310,7 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
 
 
 def describe_owner(text: str) -> str:
-    """Of `user host pid since`, as it stands in the lock."""
+    """The owner of a lock for a person: `text` is `user host pid since`, as the lock holds it."""
     words = text.split()
     if len(words) != 4:
         return "held by an unknown process"

@@ -58,7 +58,7 @@ def name_signal(number: int) -> str:
 
 
 def load_excerpt(path: str) -> str:
-    """Of a file; nothing where there is none."""
+    """The excerpt of a file; empty where there is none."""
     try:
         with open(path, "rb") as stream:
             return _read_excerpt(stream)
@@ -85,7 +85,7 @@ def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str
 
 
 def listen(process: subprocess.Popen[bytes]) -> CapturedOutput:
-    """Until the program ends."""
+    """Pass the output of a program on until it ends, and keep an excerpt of it."""
     kept = Excerpt(), Excerpt()
     streams = ((process.stdout, 1, kept[0]), (process.stderr, 2, kept[1]))
     threads = [

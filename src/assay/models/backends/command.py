@@ -172,7 +172,7 @@ class CommandBackend(Backend):
         return found
 
     def _describe_dependency(self, _step: Step, word: str) -> str:
-        """A file, or a folder with all that is in it. Raises UsageError: a mistyped one would guard nothing."""
+        """The hash of a file, or of all that is in a folder. Raises UsageError: a mistyped one would guard nothing."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if not os.path.exists(path):
             hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
@@ -197,14 +197,14 @@ class CommandBackend(Backend):
         return content | ({f"{name}: version": version} if version else {})
 
     def list_words(self, name: str, template: Template) -> list[str]:
-        """Those that are the same for all cases, and files of all cases where one has its own; without the program."""
+        """Words of a command without its program: those of all cases, and the files of each case that has its own."""
         named = template.words[1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
         flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
         return [text for word in named for text in self._fill_word(word)] + [*flags.get(name, ())]
 
     def _fill_word(self, word: str) -> list[str]:
-        """As far as it can be known before there is a job; what a job fills in is the name of no file."""
+        """A word as far as it is known before there is a job; with a part that only a job knows it names no file."""
         options = self.target.options
         known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
         names = find_names(word)
@@ -213,7 +213,7 @@ class CommandBackend(Backend):
 
     @property
     def _seen_cwd(self) -> str:
-        """Where words are files before there is a job: one that works in its own folder finds none there."""
+        """The folder in which words name files before there is a job; a job's own folder holds none of them yet."""
         return self._cwd(os.devnull)
 
     # ------------------------------------------------------------ steps
@@ -353,7 +353,7 @@ class CommandBackend(Backend):
         return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
-        """Name → where the tool writes it, and what is known of it."""
+        """By name of the output: the path where the tool writes it, and what is known of it."""
         specs = {spec.name: spec for spec in job.output_specs}
         planned = {}
         for i, name in enumerate(job.outputs):
@@ -389,7 +389,7 @@ def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
 
 
 def load_output(path: str, spec: TensorSpec) -> Any:
-    """Raises UsageError."""
+    """Read an output that a tool wrote. Raises UsageError."""
     if path.endswith(".npy"):
         return load_array(path, spec.dtype or None)
     if not (spec.dtype and spec.is_static):
@@ -399,7 +399,7 @@ def load_output(path: str, spec: TensorSpec) -> Any:
 
 
 def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
-    """What the flag of an input or output may ask for."""
+    """The values of the placeholders in the flag of an input or output."""
     dims = "x".join("?" if dim is None else str(dim) for dim in shape)
     kind = name_mlir_type(dtype)
     typed = f"{dims}x{kind}" if dims else kind
@@ -422,7 +422,7 @@ def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
 
 
 def describe_code(code: int) -> str:
-    """A negative code is the program's own signal; shells report one as 128 and its number."""
+    """An exit code as a clause. A negative one is the program's own signal; shells report one as 128 + its number."""
     if code < 0:
         return f"was killed by {name_signal(-code)}"
     return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")

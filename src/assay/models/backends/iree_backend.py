@@ -68,7 +68,7 @@ def load_module(path: str, driver: str) -> Module:
 
 
 def choose_entry(names: Sequence[str], path: str) -> str:
-    """Of the pair that IREE makes of each function, the one that returns when it is done."""
+    """The entry point. IREE makes a pair of each function; the one without `$async` returns when it is done."""
     found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
     if len(found) != 1:
         raise BackendError(f"{path} has {len(found)} entry points, not one: {', '.join(found) or 'none'}")
@@ -76,7 +76,7 @@ def choose_entry(names: Sequence[str], path: str) -> str:
 
 
 def invoke(module: Module, arrays: Sequence[Array], command: str) -> tuple[list[Array], float]:
-    """What comes out, and the seconds that it took."""
+    """Run the module once. Returns its outputs, and the seconds that it took."""
     from iree import runtime
 
     arguments = runtime.VmVariantList(len(arrays))
@@ -112,7 +112,7 @@ def _to_view(device: Any, array: Array) -> Any:
 
 
 def _to_array(view: Any) -> Array:
-    """Read as bytes: the runtime maps no type that numpy does not know."""
+    """A tensor as an array, read as bytes: the runtime maps no type that numpy does not know."""
     import numpy as np
     from iree.runtime import HalElementType
 
@@ -125,7 +125,7 @@ def _to_array(view: Any) -> Array:
 
 
 def _find_dtype(element: Any) -> Any:
-    """Signless integers come out as signed ones; the module's own list of outputs knows better."""
+    """The type of an element. Signless integers count as signed; the module's own list of outputs corrects that."""
     from iree import runtime
 
     for dtype, known in runtime.dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
@@ -144,7 +144,7 @@ def explain(error: Exception, command: str) -> BackendError:
 
 
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
-    """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
+    """Inputs as IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
     found = []
@@ -158,7 +158,7 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
 
 
 def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
-    """Run once more under IREE's profiler: its own bundle, and a table of the dispatches."""
+    """Run once more under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
     folder = job.profile_dir or job.folder
     os.makedirs(folder, exist_ok=True)
     bundle = os.path.join(folder, f"{job.case or 'model'}_iree.ireeprof")

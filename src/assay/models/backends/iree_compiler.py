@@ -40,7 +40,7 @@ _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 
 def import_model(source: str, target: str) -> str:
-    """Write the model as MLIR; the command that does the same. Raises BackendError."""
+    """Write the model as MLIR. Returns the command that does so in a shell. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
     find_external(source)
     model = _load_inferred(source, os.path.dirname(target), command)
@@ -52,7 +52,7 @@ def import_model(source: str, target: str) -> str:
 
 
 def _load_inferred(source: str, folder: str, command: str) -> Model:
-    """With the shapes of all intermediate tensors: the importer relies on them."""
+    """The model with the shapes of all intermediate tensors: the importer relies on them."""
     onnx = import_onnx()
     try:
         model = onnx.load(source)
@@ -139,7 +139,7 @@ class Compilation:
 
 
 def compile_module(compilation: Compilation) -> None:
-    """In this process, or by the program where the flags are of those that only the program has."""
+    """Compile in this process, or by IREE's program where a flag is one that only the program has."""
     from iree.compiler import api
 
     session = api.Session()
@@ -163,7 +163,7 @@ def compile_module(compilation: Compilation) -> None:
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
-    """False where the compiler has complained on stderr."""
+    """Run the compiler. Returns False where it has reported an error on stderr."""
     invocation = session.invocation()
     try:
         invocation.enable_console_diagnostics()
@@ -198,7 +198,7 @@ def find_program(name: str) -> str:
 
 
 def explain(text: str, opset: int, command: str) -> BackendError:
-    """Their first complaint, the operator that is lacking, and the opset where that may be the reason."""
+    """The first error in IREE's output, or the operator that it lacks, with the opset where that may be the reason."""
     lacking = _LACKING.search(text)
     is_old = 0 < opset < LOWEST_OPSET
     of_opset = f" (the model uses opset {opset})" if is_old or lacking else ""
@@ -215,7 +215,7 @@ def explain(text: str, opset: int, command: str) -> BackendError:
 
 
 def _load_opset(path: str) -> int:
-    """From what the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
+    """The opset that the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
     with open(path, "rb") as stream:
         found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
     return int(found[1]) if found else 0
@@ -237,5 +237,5 @@ def name_mlir_type(dtype: str) -> str:
 
 
 def render_shape(shape: Sequence[int], dtype: str) -> str:
-    """As IREE's programs take it: 1x3x32xf32."""
+    """A shape and a type as IREE's programs take them: 1x3x32xf32."""
     return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])

@@ -96,7 +96,7 @@ class OpenvinoBackend(OnnxBackend):
         return render_python(f"import openvino; openvino.Core().compile_model({source!r}, 'CPU', {hint})")
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        """Its many lines about places in its source come last."""
+        """OpenVINO's messages begin with lines about its own source, which are left out."""
         text, command = str(error), self.describe(source)
         lacking = _LACKING.search(text)
         if lacking:

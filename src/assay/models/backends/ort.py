@@ -102,7 +102,7 @@ class OrtBackend(OnnxBackend):
         )
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        """With the operator's name where one is lacking."""
+        """The exception as a failed step, with the operator's name where one is lacking."""
         text, command = _PREFIX.sub("", str(error)).strip(), self.describe(source)
         lacking = _LACKING.search(text)
         if lacking:
@@ -122,7 +122,7 @@ class OrtBackend(OnnxBackend):
 
 
 def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
-    """Our own sentence first: onnxruntime's begins with a path and a C++ signature."""
+    """The error in our own words: onnxruntime's message begins with a path and a C++ signature."""
     import onnxruntime
 
     domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"

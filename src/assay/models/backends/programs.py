@@ -121,12 +121,12 @@ def find_names(*words: str) -> list[str]:
 
 
 def fill_text(text: str, values: Mapping[str, Value]) -> str:
-    """A text whose values are all texts."""
+    """Fill a text whose values are all texts."""
     return "".join(_fill(text, values))
 
 
 def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
-    """One word, or as many as a value brings that stands alone."""
+    """A word with its values: one word, or as many as the value has where the word is a placeholder alone."""
     alone = re.fullmatch(r"\{(\w+)\}", word)
     if alone and not isinstance(values[alone[1]], str):
         return list(values[alone[1]] or ())
@@ -228,7 +228,7 @@ def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
 
 
 def describe_program(words: Sequence[str]) -> dict[str, str]:
-    """How it is started, word by word, and where its link leads to."""
+    """How a program is started, word by word, and where its link leads to."""
     real = os.path.realpath(words[0])
     return {"words": " ".join(words) + (f" → {real}" if real != words[0] else "")}
 
@@ -259,13 +259,13 @@ def describe_environment(own: Mapping[str, str], folder: str, inherited: Mapping
 
 
 def find_matching(pattern: str, folder: str) -> list[str]:
-    """Files whose names depend on the case: all of them."""
+    """The files of all cases, where their names depend on the case."""
     found = [glob.glob(os.path.join(glob.escape(folder), name)) for name in list_names(pattern)]
     return sorted({path for paths in found for path in paths})
 
 
 def list_names(word: str) -> Iterator[str]:
-    """What in a word may be a path: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
+    """The parts of a word that may be paths: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
     whole = [word, word.partition("=")[2], word[2:] if re.match(r"-[^-]", word) else ""]
     parts = [part for text in whole for part in re.split(r"[,:;]", text)]
     names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
@@ -308,7 +308,7 @@ def _load_script(path: str) -> str:
 
 
 def _describe_packages(python: str) -> dict[str, str]:
-    """Of the environment that it belongs to: its own list of each package's files and their content."""
+    """The packages of a Python's environment, by the lists that it keeps of each package's files and their content."""
     prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
     patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
     directories = sorted(directory for pattern in patterns for directory in glob.glob(pattern))

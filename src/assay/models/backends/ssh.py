@@ -133,7 +133,7 @@ class SshBackend(CommandBackend):
         return found
 
     def _describe_dependency(self, step: Step, word: str) -> str:
-        """Here, or else on the board, which is asked only where it is needed anyway."""
+        """The hash of a file here, or else on the board, which is asked only where the run needs it anyway."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if os.path.exists(path) or not os.path.isabs(word):
             return super()._describe_dependency(step, word)
@@ -145,7 +145,7 @@ class SshBackend(CommandBackend):
     # ------------------------------------------------------------ the run
 
     def _find_deployed(self) -> dict[str, str]:
-        """Words of the template → files here."""
+        """Words of the template, and the files here that they stand for."""
         found = {}
         for word in map(str, self.target.options.get("deploy") or ()):
             path = os.path.join(self._project, os.path.expanduser(word))
@@ -181,7 +181,7 @@ class BoardLocation(RunLocation):
         self._packed: dict[str, list[str]] = {}  # folder in the job's → the words with which tar packs it here
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """A model that is in a folder with its external data takes that along."""
+        """Copy what the run needs to the board. A model that is in a folder with its external data takes that along."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"

@@ -316,7 +316,7 @@ class TorchBackend(Backend):
         return {"rows": torch.tensor(rows)}, []
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled again for each job: after some modules of one class dynamo gives up, and runs the next as it is."""
+        """Compile a function again for each job: after some modules of one class dynamo leaves the next as it is."""
         if not self._is_compiled:
             return function
         torch = import_torch()
@@ -332,7 +332,7 @@ class TorchBackend(Backend):
 
 
 def find_noise(grain: str) -> float:
-    """Half a unit in the last place, as a fraction."""
+    """Half a unit in the last place of this type, as a fraction."""
     torch = import_torch()
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
@@ -355,7 +355,7 @@ def hash_state(module: Any) -> str:
 
 
 def find_dtype(module: Any) -> Any:
-    """Of its parameters: the shortest floating-point type."""
+    """The shortest floating-point type of a module's parameters and buffers."""
     torch = import_torch()
     found = [each.dtype for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()]
     return min(found, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
@@ -373,7 +373,7 @@ def load_kept(job: Job) -> dict[str, bytes]:
 
 
 def _quieten(module: Any) -> list[str]:
-    """Switch dropout off, as it draws other numbers on each target: a note about it."""
+    """Switch dropout off, which draws other numbers on each target. Returns a note about it."""
     torch = import_torch()
     dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
@@ -442,7 +442,7 @@ def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any
 
 
 def _draw_gradient(number: int, output: Any) -> Any:
-    """Equal on every target; a loss gets 1."""
+    """The gradient of an output, equal on every target; that of a loss is 1."""
     torch = import_torch()
     if not output.ndim:
         return torch.ones_like(output)
@@ -454,7 +454,7 @@ def _draw_gradient(number: int, output: Any) -> Any:
 
 
 def export_ops(built: Built) -> Any:
-    """Raises UsageError: without a graph there are modules only."""
+    """The model as a graph of ops. Raises UsageError where torch cannot export it."""
     torch = import_torch()
     try:
         return torch.export.export(built.module, *split_given(built.given), strict=False).module()

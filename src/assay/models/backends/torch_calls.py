@@ -49,7 +49,7 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """In the place of a tensor in kept arguments."""
+    """What stands for a tensor in kept arguments."""
 
     name: str
     has_gradient: bool = False
@@ -109,7 +109,7 @@ def name_leaf(label: str, path: str) -> str:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """As numpy has it; types that numpy lacks are those of ml_dtypes."""
+    """A tensor as an array; types that numpy lacks are those of ml_dtypes."""
     tensor = tensor.detach()
     tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense() if tensor.is_sparse else tensor
     name = str(tensor.dtype).removeprefix("torch.")
@@ -257,7 +257,7 @@ class Recorder:
     def enter(
         self, name: str, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], params: Sequence[str] = ()
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to go on with."""
+        """Begin a call. Returns the arguments that it goes on with."""
         label = _number(name, self._counts)
         call = Call(label, kind, len(self.calls) + len(self._open), params=list(params))
         for outer, _ in self._open:
@@ -273,7 +273,7 @@ class Recorder:
         return split_given(changed)
 
     def leave(self, output: Any) -> Any:
-        """What goes on in the place of the output."""
+        """End the innermost call. Returns the output that the model goes on with."""
         call, state = self._open.pop()
         call.draws = not self.torch.equal(state, self._generator_state())
         self.calls.append(call)
@@ -313,14 +313,14 @@ class Recorder:
         return tensor
 
     def perturb(self, tensor: Tensor) -> Tensor:
-        """Each element moved by up to the noise; gradients go through."""
+        """A tensor with each element moved by up to the noise; gradients go through."""
         if not tensor.is_floating_point():
             return tensor
         return tensor + (tensor.detach() * (self.torch.rand_like(tensor) * 2 - 1) * self._noise)
 
     @contextmanager
     def rounding(self, is_wanted: bool) -> Iterator[None]:
-        """Noise after each operation, forward and backward, where no border shows what is rounded inside."""
+        """Move the result of each operation, forward and backward, where no border shows what is rounded inside."""
         if not is_wanted:
             yield
             return
@@ -342,7 +342,7 @@ class Recorder:
         return grad
 
     def finish(self) -> None:
-        """After the backward pass: which gradients each call has."""
+        """Note which gradients each call has, after the backward pass."""
         for call in self.calls:
             for found, word in ((call.grad_outs, "grad_out"), (call.grad_ins, "grad_in")):
                 found += [name for name in self.tensors if name.startswith(f"{call.label}:{word}[")]

@@ -60,7 +60,7 @@ def build_path(paths: Sequence[str]) -> MadePath:
 
 
 def list_arrays(value: Any) -> Any:
-    """Our samples, with what the user has changed in the first one in place."""
+    """The samples of ours, with what the user has changed in the first one."""
     if not isinstance(value, Arrays):
         return value
     first = dict(zip(value.samples[0], value, strict=False))
@@ -115,7 +115,7 @@ class FixtureCase:
         return build_path([self.steps.stand.hand_out(product) for product in products])
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
-        """The folders of artifacts."""
+        """Hand out the folders of artifacts instead of their files."""
         paths = []
         for each in products:
             folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
@@ -201,7 +201,7 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
 
 
 def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
-    """Which step, its command line, and all of the tool's output."""
+    """A failed step with its command line and all of the tool's output."""
     outcome = error.outcome
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
@@ -232,7 +232,7 @@ def render_error(fixture: str, error: AssayError, model: str) -> str:
 
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
-    """The numbers, and the command that shows them."""
+    """A comparison that failed, with its numbers and the command that shows them."""
     from assay.models.report.summary import build_diff_commands, describe_finding, find_bad
     from assay.models.report.tensor_diff import build_document
     from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff

@@ -53,7 +53,7 @@ class ExpectedFailure:
         return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
 
     def is_linked(self, issue: str) -> bool:
-        """`12`, `#12` or `owner/repo#12`."""
+        """Whether the failure is linked to this issue: `12`, `#12` or `owner/repo#12`."""
         if self.issue is None:
             return False
         number = re.split(r"[#/]", self.issue)[-1]
@@ -101,7 +101,7 @@ class Lists:
                 yield from self._loaded[path]
 
     def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
-        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is missing."""
+        """Entries that name no case of any hardware and chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
         return [

@@ -161,7 +161,7 @@ class ArtifactStore:
     # ------------------------------------------------------------ loading
 
     def load(self, key: str) -> StoredArtifact | None:
-        """None: there is none, or it was damaged and is removed; `damaged[key]` then has the reason."""
+        """The artifact; None where there is none, or it was damaged and is removed: `damaged[key]` has the reason."""
         try:
             return self._load(key)
         except OSError as error:
@@ -286,7 +286,7 @@ class ArtifactStore:
         return None
 
     def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> str | None:
-        """The name of the new entry, held. The caller has the key's lock."""
+        """Build an entry. Returns its name, which is held. The caller has the key's lock."""
         building = self._path(key, _BUILDING)
         folder = os.path.join(building, FILES)
         try:
@@ -367,7 +367,7 @@ class ArtifactStore:
             return 0.0
 
     def _remove(self, name: str) -> bool:
-        """False: it is in use."""
+        """Remove an entry. Returns False where it is in use."""
         key = os.path.dirname(name)
         with self._locks.exclusive(name, wait=False) as is_free:
             if not is_free:
@@ -382,13 +382,13 @@ class ArtifactStore:
         return True
 
     def _retire(self, name: str) -> None:
-        """It does not count any more; if it is in use, its files stay until a later removal."""
+        """Make an entry count no more; if it is in use, its files stay until a later removal."""
         if not self._remove(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(name, MANIFEST))
 
     def _remove_remains(self) -> None:
-        """Of builds and removals that were killed."""
+        """Remove what builds and removals left that were killed."""
         for key in self._list_keys():
             names = _list(self._path(key))
             if not names or _BUILDING in names:
