@@ -150,7 +150,7 @@ def test_much_output_is_kept_in_part_and_a_flood_is_stopped(tmp_path, make, monk
         assert len(outcome.stdout) < 100_000
         assert "bytes left out" in outcome.stdout
         assert outcome.stderr == "first words\nlast words\n"
-        monkeypatch.setattr("assay.models.worker_process.SAID_BYTES", 2 * MIB)
+        monkeypatch.setattr("assay.models.worker_process.OUTPUT_BYTES", 2 * MIB)
         outcome = worker.work(make("flood_without_end"))
     assert outcome.ending is StepEnding.ERROR
     assert "MiB of output" in outcome.message

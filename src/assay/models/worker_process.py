@@ -29,7 +29,7 @@ from assay.system.processes import end_descendants, find_descendants, measure_me
 from assay.values.plain import build_plain, parse_plain
 
 START_S = 180.0  # for loading libraries, and for reaching a board
-SAID_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: beyond it a tool is not right in its head
+OUTPUT_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: a tool that writes more is ended
 _POLL_S = 0.05
 _CLOSE_S = 5.0
 _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory", "Out of memory")
@@ -109,7 +109,7 @@ class WorkerProcess:
     def _ask(self, request: Mapping[str, Any], limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
         for is_last in (False, True):
             process = self._start()
-            process.forget_speech()
+            process.clear_output()
             try:
                 process.send(request)
                 return process.receive(limit_s, memory_bytes)
@@ -218,7 +218,7 @@ class _Process:
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
 
-    # ------------------------------------------------------------ talking
+    # ------------------------------------------------------------ requests and answers
 
     def send(self, message: Mapping[str, Any]) -> None:
         stream = self._process.stdin
@@ -264,7 +264,7 @@ class _Process:
         ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
         chunk = os.read(self._replies, 1 << 20) if self._replies in ready else b""
         self._buffer += chunk
-        if ready and not chunk:  # the guard itself has ended, and everything that it had to say is read
+        if ready and not chunk:  # the guard itself has ended, and all of its answers are read
             self._buffer += b'\n{"died": -9}\n'
 
     def _check_limits(self, memory_bytes: int | None) -> None:
@@ -274,12 +274,12 @@ class _Process:
             if used_bytes > memory_bytes:
                 text = f"{used_bytes / 2**20:.0f} MiB in use, the limit is {memory_bytes / 2**20:.0f} MiB"
                 raise _DeathError(StepEnding.MEMORY, text)
-        if sum(os.stat(path).st_size for path in self._paths.values()) > SAID_BYTES:
-            raise _DeathError(StepEnding.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
+        if sum(os.stat(path).st_size for path in self._paths.values()) > OUTPUT_BYTES:
+            raise _DeathError(StepEnding.ERROR, f"more than {OUTPUT_BYTES >> 20} MiB of output")
 
     # ------------------------------------------------------------ output
 
-    def forget_speech(self) -> None:
+    def clear_output(self) -> None:
         for path in self._paths.values():
             os.truncate(path, 0)
         for tail in self._tails.values():

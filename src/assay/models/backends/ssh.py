@@ -43,22 +43,22 @@ BOARD_OPTIONS = (
 _DESCRIBE = r"""
 [ -n "$1" ] && PATH=$1
 shift
-tell() {
-  if [ -d "$2" ]; then said=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
-  elif [ -f "$2" ]; then said=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
-  elif [ -n "$3" ]; then said=itself
+describe() {
+  if [ -d "$2" ]; then found=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
+  elif [ -f "$2" ]; then found=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
+  elif [ -n "$3" ]; then found=itself
   else return; fi
-  printf '%s\t%s\t%s\n' "$1" "$2" "$said"
+  printf '%s\t%s\t%s\n' "$1" "$2" "$found"
 }
 program=$(command -v "$1")
-tell 0 "$program" "$program"
+describe 0 "$program" "$program"
 if [ -f "$program" ]; then
   first=$(head -c 200 "$program" | head -n 1 | tr -d '\000')
-  case $first in '#!'*) for word in ${first#??}; do tell "for $word" "$(command -v "$word")"; done ;; esac
+  case $first in '#!'*) for word in ${first#??}; do describe "for $word" "$(command -v "$word")"; done ;; esac
 fi
 shift
 number=1
-for word in "$@"; do tell $number "$word"; number=$((number + 1)); done
+for word in "$@"; do describe $number "$word"; number=$((number + 1)); done
 """
 
 
