@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -57,16 +58,17 @@ def call_python(
     timeout: float = 120,
     new_session: bool = False,
     is_merged: bool = False,
+    kind: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`, without input; the words are
-    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`."""
+    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`. `kind`: of LIBRARIES."""
     command = [sys.executable, *words]
     env = dict(os.environ if env is None else env)
     with tempfile.TemporaryFile("w+") as out, contextlib.ExitStack() as stack:
         err = out if is_merged else stack.enter_context(tempfile.TemporaryFile("w+"))
         if start_settings(env) == SETTINGS:
             request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
-            server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
+            server = Server.get(kind or ("pytest" if words[:2] == ["-m", "pytest"] else "assay"))
             process = server.start(request, [out.fileno(), err.fileno()])
             try:
                 code = process.wait(timeout)
@@ -131,7 +133,7 @@ def start_worker(process: Any, spawn: Callable[..., Any], env: Mapping[str, str]
         open(process._paths["stderr"], "ab") as err,
         open(reader) as stdin,
     ):
-        forked = Server.get("worker").start(request, [out.fileno(), err.fileno(), stdin.fileno(), reply])
+        forked = Server.get("pytest").start(request, [out.fileno(), err.fileno(), stdin.fileno(), reply])
     forked.stdin = open(writer, "wb")  # noqa: SIM115
     return forked
 
@@ -280,6 +282,8 @@ def become(request: dict[str, Any], fds: Sequence[int]) -> None:
 def run(words: list[str], folder: str) -> object:
     """As the interpreter does with its arguments; what it would exit with."""
     sys.modules.pop("tests", None)
+    if words[:2] == ["-m", "pytest"]:
+        serve_workers()
     try:
         if words[0] == "-m":
             sys.argv, sys.path[0] = words[1:], folder
@@ -290,6 +294,28 @@ def run(words: list[str], folder: str) -> object:
     except SystemExit as exit_:
         return exit_.code
     return 0
+
+
+def serve_workers() -> None:
+    """Workers of back ends that this process needs are forked from a child of it, made while there is one thread. It
+    loads what the variable TESTS_PRELOAD names."""
+    global SETTINGS  # noqa: PLW0603
+    SETTINGS = start_settings(os.environ)
+    worker_process = import_module("assay.models.worker_process")
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            ours.close()
+            for name in os.environ.get("TESTS_PRELOAD", "").split():
+                import_module(name)
+            serve(theirs)
+        finally:
+            os._exit(0)
+    theirs.close()
+    server = Server.__new__(Server)
+    server.connection = ours
+    Server._started["pytest"] = server
+    worker_process._Process._spawn = functools.partialmethod(start_worker, worker_process._Process._spawn)
 
 
 def leave(code: object) -> None:
@@ -307,9 +333,9 @@ def leave(code: object) -> None:
 
 
 # What more than one of the tests needs; nothing that starts threads (onnxruntime). pytest imports its plugins itself.
+# Workers of back ends are forked from the server of pytests: both need onnx, and a server takes a second to start.
 LIBRARIES = {
     "assay": ("numpy", "scipy.special", "yaml", "click", "optuna"),
-    "worker": ("numpy", "ml_dtypes", "onnx"),
     "pytest": ("pytest", "_pytest.main", "numpy", "scipy.special", "yaml", "ml_dtypes", "onnx"),
 }
 

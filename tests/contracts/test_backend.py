@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import ml_dtypes
@@ -56,13 +57,12 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def target(name, tmp_path_factory):
-    if name in IN_PROCESS:
-        yield IN_PROCESS[name]
-    elif name == "command":
-        yield Target("command", "command", backend_helpers.COMMAND)
-    else:
-        with open_board(tmp_path_factory.mktemp("board")) as board:
-            yield Target("board", "ssh", {**backend_helpers.COMMAND, **board.options})
+    with ExitStack() as stack:
+        if name in COMMANDS:
+            options = stack.enter_context(backend_helpers.serve_stand_in(tmp_path_factory.mktemp("stand in")))
+        if name == "ssh":
+            options |= stack.enter_context(open_board(tmp_path_factory.mktemp("board"))).options
+        yield IN_PROCESS[name] if name in IN_PROCESS else Target(name, name, options)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,10 @@ def numbers(*shape, dtype=np.float32):
     return np.random.normal(size=shape).astype(dtype)  # noqa: NPY002 - the global one is seeded for each test
 
 
+def assert_product(outcome, feed):
+    np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
+
+
 class TestBackend:
     # ------------------------------------------------------------ what is wrong
 
@@ -113,42 +117,26 @@ class TestBackend:
         assert words in outcome.message + outcome.stderr
         assert "\n" not in outcome.message
 
-    def test_an_operator_that_nobody_has(self, bench, name):
+    def test_an_operator_that_nobody_has_and_its_command_fails_again_wherever_it_is_pasted(self, bench, name):
         outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
         assert outcome.ending is (StepEnding.ERROR if name in COMMANDS else StepEnding.UNSUPPORTED)
         assert "Foo" in outcome.message
         assert outcome.command
-
-    @pytest.mark.not_for("ssh")  # a line for the board, where our files are gone by now
-    def test_the_command_of_a_failed_step_fails_again_wherever_it_is_pasted(self, bench):
-        outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
-        done = subprocess.run(["bash", "-c", outcome.command], cwd="/", capture_output=True, text=True, check=False)
-        assert done.returncode
-        assert "Foo" in done.stdout + done.stderr
+        if name not in (*SAME_CODE, "ssh"):  # a line for the board, where our files are gone by now
+            done = subprocess.run(["bash", "-c", outcome.command], cwd="/", capture_output=True, text=True, check=False)
+            assert done.returncode
+            assert "Foo" in done.stdout + done.stderr
 
     @pytest.mark.not_for(*SAME_CODE)
-    @pytest.mark.parametrize("content", [b"", b"not a model at all\n" * 100], ids=["empty", "text"])
+    @pytest.mark.parametrize("content", [b"", b"not a model at all\n" * 100, None], ids=["empty", "text", "not there"])
     def test_a_file_that_is_no_model(self, bench, content):
-        path = bench.make_folder() / "model.onnx"
-        path.write_bytes(content)
+        path = bench.make_folder() / "nowhere.onnx"
+        if content is not None:
+            path.write_bytes(content)
         outcome = bench.prepare(path)
         assert outcome.ending is StepEnding.ERROR
         assert outcome.message
-
-    @pytest.mark.not_for(*SAME_CODE)
-    def test_a_file_that_is_not_there(self, bench, tmp_path):
-        outcome = bench.prepare(tmp_path / "nowhere.onnx")
-        assert outcome.ending is StepEnding.ERROR
-        assert "nowhere.onnx" in outcome.message + outcome.stderr
-
-    @pytest.mark.not_for(*SAME_CODE)
-    def test_external_data_that_is_missing(self, bench):
-        path = bench.make_folder() / "model.onnx"
-        backend_helpers.build_external(path)
-        (path.parent / "weights.bin").unlink()
-        outcome = bench.prepare(path)
-        assert outcome.ending is StepEnding.ERROR
-        assert "weights.bin" in outcome.message + outcome.stderr
+        assert content is not None or "nowhere.onnx" in outcome.message + outcome.stderr
 
     @PROGRAMS_OWN
     def test_an_artifact_that_is_damaged(self, bench, matmul):
@@ -166,14 +154,17 @@ class TestBackend:
 
     # ------------------------------------------------------------ what comes out
 
-    def test_a_product_of_inputs_that_go_by_name(self, bench, matmul):
+    def test_a_product_of_inputs_that_go_by_name_repeated_and_timed(self, bench, matmul):
         feed = {"b": numbers(3, 4), "a": numbers(2, 3)}
-        outcome = bench.run(matmul, feed, ["y"])
-        assert outcome.is_ok, outcome.stderr
-        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
-        (ref,) = load_refs(outcome.path)
-        assert (ref.name, ref.dtype, ref.shape) == ("y", "float32", (2, 4))
-        assert outcome.command
+        once, thrice = bench.run(matmul, feed, ["y"]), bench.run(matmul, feed, ["y"], repeats=3)
+        assert once.is_ok, once.stderr
+        assert once.command
+        assert_product(once, feed)
+        refs = [load_refs(each.path) for each in (once, thrice)]
+        assert [(ref.name, ref.dtype, ref.shape) for ref in refs[0]] == [("y", "float32", (2, 4))]
+        assert [ref.sha for ref in refs[0]] == [ref.sha for ref in refs[1]]
+        assert (len(once.times_s), len(thrice.times_s)) == (1, 3)
+        assert all(0 < seconds <= thrice.elapsed_s for seconds in thrice.times_s)
 
     def test_several_outputs_in_the_order_that_was_asked_for(self, bench):
         feed = {"b": numbers(2), "a": numbers(4)}
@@ -221,8 +212,7 @@ class TestBackend:
         made = bench.prepare(bench.save(backend_helpers.DYNAMIC))
         for batch in (1, 5):
             feed = {"a": numbers(batch, 3), "b": numbers(3, 4)}
-            outcome = bench.run(made.path, feed, ["y"])
-            np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
+            assert_product(bench.run(made.path, feed, ["y"]), feed)
 
     def test_single_numbers_and_odd_names(self, bench):
         names = {"a": "in/a:0", "b": "größe b", "y": "out/y:0", "z": "z'\"$HOME"}
@@ -240,48 +230,34 @@ class TestBackend:
         feed = {"a": numbers(2, 3)}
         np.testing.assert_allclose(bench.compute(model, feed)["y"], feed["a"] * 2, rtol=1e-6)
 
-    def test_external_data(self, bench):
+    def test_external_data_comes_along_and_is_named_where_it_is_missing(self, bench):
         path = bench.make_folder() / "model.onnx"
         weight = backend_helpers.build_external(path)
         made = bench.prepare(path)
         assert made.is_ok, (made.message, made.stderr)
-        shutil.rmtree(path.parent)
+        (path.parent / "weights.bin").unlink()
         feed = {"a": numbers(2, 64)}
         outcome = bench.run(made.path, feed, ["y"])
         np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ weight, rtol=1e-4, atol=1e-5)
+        missing = bench.prepare(path)
+        assert missing.ending is StepEnding.ERROR
+        assert "weights.bin" in missing.message + missing.stderr
 
     # ------------------------------------------------------------ again and elsewhere
 
-    def test_repeated_runs_are_timed_and_the_same(self, bench, matmul):
-        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        once, thrice = bench.run(matmul, feed, ["y"]), bench.run(matmul, feed, ["y"], repeats=3)
-        assert (len(once.times_s), len(thrice.times_s)) == (1, 3)
-        assert all(0 < seconds <= thrice.elapsed_s for seconds in thrice.times_s)
-        assert [ref.sha for ref in load_refs(once.path)] == [ref.sha for ref in load_refs(thrice.path)]
-
     @pytest.mark.not_for(*SAME_CODE)
-    def test_an_artifact_works_from_a_copy(self, bench):
-        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        made = bench.prepare(bench.save(backend_helpers.MATMUL))
-        elsewhere = bench.make_folder() / "copy of it" / os.path.basename(made.path)
-        elsewhere.parent.mkdir()
-        if os.path.isdir(made.path):
-            shutil.copytree(made.path, elsewhere)
-        else:
-            shutil.copyfile(made.path, elsewhere)
-        for outcome in bench.outcomes:
-            shutil.rmtree(os.path.dirname(outcome.path))
-        np.testing.assert_allclose(
-            load_tensors(bench.run(elsewhere, feed, ["y"]).path)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
-        )
-
-    @pytest.mark.not_for(*SAME_CODE)
-    def test_everything_that_is_made_lies_in_the_jobs_folder(self, bench, tmp_path):
+    def test_everything_that_is_made_lies_in_the_jobs_folder_and_an_artifact_works_from_a_copy(self, bench, tmp_path):
         path, before = bench.save(backend_helpers.MATMUL), set(os.listdir("."))
-        inputs = bench.write({"a": numbers(2, 3), "b": numbers(3, 4)})
+        inputs = bench.write(feed := {"a": numbers(2, 3), "b": numbers(3, 4)})
         known = backend_helpers.files_below(path.parent), backend_helpers.files_below(inputs)
         made = bench.prepare(path)
-        ran = bench.step(Step.RUN, made.path, inputs=inputs, outputs=("y",))
+        elsewhere = bench.make_folder() / "copy of it" / os.path.basename(made.path)
+        elsewhere.parent.mkdir()
+        shutil.copyfile(made.path, elsewhere)
+        for outcome in bench.outcomes:
+            shutil.rmtree(os.path.dirname(outcome.path))
+        ran = bench.step(Step.RUN, elsewhere, inputs=inputs, outputs=("y",))
+        assert_product(ran, feed)
         assert Path(ran.path).parent.parent == tmp_path
         assert (backend_helpers.files_below(path.parent), backend_helpers.files_below(inputs)) == known
         assert set(os.listdir(".")) == before
@@ -304,9 +280,8 @@ class TestBackend:
         folder.mkdir()
         bench = backend_helpers.StepRunner(keeper, folder)
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        np.testing.assert_allclose(
-            bench.compute(backend_helpers.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
-        )
+        made = bench.prepare(bench.save(backend_helpers.MATMUL))
+        assert_product(bench.run(made.path, feed, ["y"]), feed)
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_it_says_who_it_is_always_the_same(self, keeper, target, tmp_path):
@@ -317,20 +292,11 @@ class TestBackend:
             assert json.dumps(other.identity()) == json.dumps(identity)
 
 
-@pytest.fixture(scope="module", params=SLOW[:1])
-def slow_bench(request, tmp_path_factory):
-    with WorkerProcess(IN_PROCESS[request.param], folder=str(tmp_path_factory.mktemp("worker"))) as keeper:
-        yield backend_helpers.StepRunner(keeper, tmp_path_factory.mktemp("slow"))
-
-
-def test_a_slow_one_computes_a_product(slow_bench):
+def test_a_slow_one_computes_a_product_and_names_an_operator_that_nobody_has(tmp_path):
     feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-    np.testing.assert_allclose(
-        slow_bench.compute(backend_helpers.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
-    )
-
-
-def test_a_slow_one_names_an_operator_that_nobody_has(slow_bench):
-    outcome = slow_bench.prepare(slow_bench.save(backend_helpers.FOREIGN))
+    with WorkerProcess(IN_PROCESS[SLOW[0]], folder=str(tmp_path / "worker")) as keeper:
+        bench = backend_helpers.StepRunner(keeper, tmp_path)
+        assert_product(bench.run(bench.prepare(bench.save(backend_helpers.MATMUL)).path, feed, ["y"]), feed)
+        outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert "Foo" in outcome.message

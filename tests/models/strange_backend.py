@@ -14,7 +14,13 @@ from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.values.model import StepEnding
 
-ENDLESS = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
+ENDLESS = ["sleep", "1000"]
+
+
+def note_pids(job, *pids):
+    aside = Path(job.folder, "pids.aside")
+    aside.write_text(" ".join(map(str, pids)))
+    aside.rename(Path(job.folder, "pids"))
 
 
 class StrangeBackend(Backend):
@@ -60,10 +66,12 @@ class StrangeBackend(Backend):
     def do_flood(self, job):
         os.write(2, b"first words\n")
         block = b"x" * (1 << 20)
-        for _ in range(int(self.target.options.get("mib", 4))):
+        for _ in range(1 if job.case == "flood" else 100_000):
             os.write(1, block)
         os.write(2, b"last words\n")
         return self.make(job)
+
+    do_flood_without_end = do_flood
 
     def do_ask(self, job):
         return self.make(job, repr(sys.stdin.buffer.raw.read(10)))
@@ -104,12 +112,13 @@ class StrangeBackend(Backend):
         os.abort()
 
     def do_hang(self, job):
-        Path(job.folder, "pid").write_text(str(os.getpid()))
         while True:
             time.sleep(60)
 
     def do_announce_and_hang(self, job):
         self.announce(f"strange --case {job.case}")
+        os.write(2, b"still here\n")
+        note_pids(job, os.getpid())
         self.do_hang(job)
 
     def do_announce_and_abort(self, job):
@@ -125,16 +134,11 @@ class StrangeBackend(Backend):
         self.announce("strange --other")
         self.do_refuse(job)
 
-    def do_talk_and_hang(self, job):
-        os.write(2, b"still here\n")
-        self.do_hang(job)
-
     def do_hang_deaf(self, job):
         """Holds the interpreter's lock, and ignores what can be ignored."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        Path(job.folder, "pid").write_text(str(os.getpid()))
-        ctypes.PyDLL(None).pause()
+        note_pids(job, os.getpid())
         while True:
             ctypes.PyDLL(None).pause()
 
@@ -145,10 +149,7 @@ class StrangeBackend(Backend):
         orphan = subprocess.run(
             ["sh", "-c", "setsid sleep 1000 >/dev/null & echo $!"], stdout=subprocess.PIPE, check=True
         )
-        pids = [os.getpid(), plain.pid, apart.pid, int(orphan.stdout)]
-        aside = Path(job.folder, "pids.aside")
-        aside.write_text(" ".join(map(str, pids)))
-        aside.rename(Path(job.folder, "pids"))
+        note_pids(job, os.getpid(), plain.pid, apart.pid, int(orphan.stdout))
         self.do_hang(job)
 
     def do_leave_child(self, job):
@@ -157,18 +158,17 @@ class StrangeBackend(Backend):
         return self.make(job, str(child.pid))
 
     def do_crash_with_children(self, job):
-        child = subprocess.Popen(ENDLESS, start_new_session=True)
-        Path(job.folder, "pid").write_text(str(child.pid))
+        note_pids(job, subprocess.Popen(ENDLESS, start_new_session=True).pid)
         os.abort()
 
     def do_eat(self, job):
         eaten = []
         while True:
-            eaten.append(bytearray(os.urandom(1) * (8 << 20)))
+            eaten.append(os.urandom(1) * (8 << 20))
 
     def do_eat_in_child(self, job):
-        code = "x = []\nwhile True: x.append(bytearray(b'y' * (8 << 20)))"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        code = "x = []\nwhile True: x.append(b'y' * (8 << 20))"
+        subprocess.run([sys.executable, "-SE", "-c", code], check=True)
         return self.make(job)
 
     def do_gulp(self, job):

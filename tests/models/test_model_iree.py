@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import onnx
 import pytest
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.services("models")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """One for all: what one command has made is there for the next."""
     try:
         known = version("iree-base-compiler")
@@ -35,22 +34,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("folder")
 
 
-def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def call(folder, *words):
     env = {**os.environ, "ASSAY_CACHE": str(folder / "store")}
     env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
     return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
-def model(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def model(folder, *words):
     return call(folder, sys.executable, "-m", "assay", "model", *words)
 
 
-def find_line(text: str, start: str) -> str:
+def find_line(text, start):
     (line,) = [line for line in text.splitlines() if line.startswith(start)]
     return line.removeprefix(start).strip()
 
 
-def write_closed(folder: Path, batch: int) -> str:
+def write_closed(folder, batch):
     """The model for one size: with open dimensions IREE refuses more of it, and other things first."""
     closed = onnx.load(MODEL)
     for value in closed.graph.input:
@@ -63,7 +62,7 @@ def write_closed(folder: Path, batch: int) -> str:
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_bisect_names_the_convolution(batch: int, folder: Path) -> None:
+def test_bisect_names_the_convolution(batch, folder):
     """Several at once, and Pad by itself is refused as well, in another way than the whole: it is not blamed."""
     said = model(folder, "bisect", write_closed(folder, batch), "--target", "iree", "--json")
     assert said.returncode == 1, said.stderr
@@ -76,7 +75,7 @@ def test_bisect_names_the_convolution(batch: int, folder: Path) -> None:
     assert SENTENCE in facts["summary"]
 
 
-def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(folder: Path) -> None:
+def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(folder):
     said = model(folder, "reduce", write_closed(folder, 1), "--target", "iree", "-o", "small.onnx")
     assert said.returncode == 1, said.stderr
     small = onnx.load(folder / "small.onnx")
@@ -100,7 +99,7 @@ def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(folder:
     assert SENTENCE in own.stderr
 
 
-def test_the_rest_of_the_model_is_right(folder: Path) -> None:
+def test_the_rest_of_the_model_is_right(folder):
     """Nothing else is blamed: what is behind the convolution computes as it should."""
     only = ("--only", "Relu_14", "--only", "Conv_15", "--only", "LSTM_*")
     said = model(folder, "check", str(MODEL), "--target", "iree", "--dim", "input=1,576", *only, "--json")

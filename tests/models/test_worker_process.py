@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -22,8 +23,9 @@ ENV = {"PYTHONPATH": HERE}
 MIB = 1 << 20
 
 
-def strange(**options):
-    return Target("strange", "strange_backend:StrangeBackend", options)
+def open_strange(folder, live=False, **options):
+    target = Target("strange", "strange_backend:StrangeBackend", options)
+    return WorkerProcess(target, folder=str(folder / "worker"), live=live, env=ENV)
 
 
 @pytest.fixture
@@ -39,10 +41,15 @@ def make(tmp_path):
     return job
 
 
-@pytest.fixture
-def worker(tmp_path):
-    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    """One for all tests: no job may spoil the next."""
+    with open_strange(tmp_path_factory.mktemp("strange")) as made:
         yield made
+
+
+def read_pids(job):
+    return [int(pid) for pid in Path(job.folder, "pids").read_text().split()]
 
 
 # ---------------------------------------------------------------- ends
@@ -73,12 +80,6 @@ def test_every_end_is_an_outcome_and_the_next_job_goes_on(worker, make, case, en
     assert worker.work(make("fine"), StepLimits()).is_ok
 
 
-def test_what_the_back_end_reports_of_a_failure_arrives(worker, make):
-    outcome = worker.work(make("refuse"))
-    assert (outcome.command, outcome.stderr, outcome.hint) == ("strange x", "Foo?", "no Foo")
-    assert worker.work(make("infrastructure")).hint == "switch it on"
-
-
 @pytest.mark.parametrize(
     ("case", "ending", "command"),
     [
@@ -86,7 +87,7 @@ def test_what_the_back_end_reports_of_a_failure_arrives(worker, make):
         ("announce_and_abort", StepEnding.CRASH, "strange --second"),
         ("announce_and_err", StepEnding.ERROR, "strange --err"),
         ("announce_and_refuse", StepEnding.UNSUPPORTED, "strange x"),
-        ("hang", StepEnding.TIMEOUT, ""),
+        ("infrastructure", StepEnding.ERROR, ""),
     ],
 )
 def test_the_command_that_was_announced_is_known_whatever_the_end(worker, make, case, ending, command):
@@ -95,143 +96,96 @@ def test_the_command_that_was_announced_is_known_whatever_the_end(worker, make, 
     assert (outcome.ending, outcome.command) == (ending, command)
 
 
-def test_one_steps_tools_can_be_had_where_anothers_cannot(tmp_path):
-    with WorkerProcess(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as worker:
-        assert worker.identity(Step.COMPILE)["step"] == "compile"
-        with pytest.raises(InfrastructureError, match="no answer"):
-            worker.identity(Step.RUN)
-        assert "step" not in worker.identity()
-
-
-def test_a_step_that_goes_well(worker, make):
-    job = make("fine", Step.RUN)
-    outcome = worker.work(job)
-    assert outcome.is_ok
-    assert outcome.step is Step.RUN
+def test_what_the_back_end_reports_arrives(worker, make):
+    outcome = worker.work(make("refuse"))
+    assert (outcome.command, outcome.stderr, outcome.hint) == ("strange x", "Foo?", "no Foo")
+    assert worker.work(make("infrastructure")).hint == "switch it on"
+    outcome = worker.work(job := make("fine", Step.RUN), StepLimits(run_s=None))
+    assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.OK)
     assert outcome.path == os.path.join(job.folder, "artifact")
     assert (outcome.command, outcome.times_s, outcome.message) == ("strange --make", (0.25,), "")
     assert outcome.elapsed_s > 0
 
 
-def test_one_worker_takes_all_jobs_until_it_dies(worker, make):
-    pids = [Path(worker.work(make("fine")).path).read_text() for _ in range(3)]
-    assert len(set(pids)) == 1
-    worker.work(make("abort"))
-    assert Path(worker.work(make("fine")).path).read_text() != pids[0]
+def test_one_worker_takes_all_jobs_until_it_dies_and_is_replaced_without_a_word(worker, make):
+    """Also where the thread that started it has ended: Linux' signal on a parent's death goes by the thread."""
 
+    def find_pid():
+        return Path(worker.work(make("fine")).path).read_text()
 
-def test_a_worker_that_dies_between_jobs_is_replaced_without_a_word(worker, make):
-    pid = int(Path(worker.work(make("fine")).path).read_text())
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_running(pid), "the worker process ended")
-    outcome = worker.work(make("fine"))
-    assert outcome.is_ok
-    assert Path(outcome.path).read_text() != str(pid)
-
-
-def test_the_last_words_before_a_crash_are_kept(worker, make):
+    worker.close()
+    worker.close()
+    pids = []
+    thread = threading.Thread(target=lambda: pids.append(find_pid()))
+    thread.start()
+    thread.join()
+    assert {find_pid(), find_pid()} == set(pids)
     outcome = worker.work(make("abort"))
-    assert "Assertion failed: x > 0" in outcome.stderr
+    assert "Assertion failed: x > 0" in outcome.stderr, "the last lines before a crash are kept"
     assert "do_abort" in outcome.stderr, "where in our own code it happened"
+    pids.append(find_pid())
+    os.kill(int(pids[-1]), signal.SIGKILL)  # between two jobs
+    until(lambda: not is_running(int(pids[-1])), "the worker process ended")
+    assert len({*pids, find_pid()}) == 3
 
 
-# ---------------------------------------------------------------- what tools say
+# ---------------------------------------------------------------- the output of tools
 
 
-def test_tools_may_report_anything_on_stdout(worker, make):
+def test_tools_may_report_anything_on_stdout_and_each_job_has_its_own_output(worker, make, capfd):
     outcome = worker.work(make("talk"))
     assert outcome.is_ok
-    assert '{"died": 0}' in outcome.stdout
-    assert "garbage" in outcome.stdout
-    assert "from print" in outcome.stdout
-    assert "from a child" in outcome.stdout
+    assert all(text in outcome.stdout for text in ('{"died": 0}', "garbage", "from print", "from a child"))
     assert outcome.stderr == "to stderr\n"
-
-
-def test_each_job_has_its_own_output(worker, make):
-    worker.work(make("talk"))
-    outcome = worker.work(make("fine"))
+    outcome = worker.work(make("ask"))
+    assert Path(outcome.path).read_text() == "b''", "a tool that asks gets nothing"
     assert (outcome.stdout, outcome.stderr) == ("", "")
+    assert capfd.readouterr() == ("", "")
 
 
-def test_much_output_is_kept_in_part(worker, make):
-    outcome = worker.work(make("flood"))
-    assert outcome.is_ok
-    assert len(outcome.stdout) < 100_000
-    assert "bytes left out" in outcome.stdout
-    assert outcome.stderr == "first words\nlast words\n"
-
-
-def test_a_flood_of_output_is_stopped(tmp_path, make, monkeypatch):
-    monkeypatch.setattr("assay.models.worker_process.SAID_BYTES", 8 * MIB)
-    with WorkerProcess(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as worker:
+def test_much_output_is_kept_in_part_and_a_flood_is_stopped(tmp_path, make, monkeypatch):
+    with open_strange(tmp_path) as worker:
         outcome = worker.work(make("flood"))
+        assert outcome.is_ok
+        assert len(outcome.stdout) < 100_000
+        assert "bytes left out" in outcome.stdout
+        assert outcome.stderr == "first words\nlast words\n"
+        monkeypatch.setattr("assay.models.worker_process.OUTPUT_BYTES", 2 * MIB)
+        outcome = worker.work(make("flood_without_end"))
     assert outcome.ending is StepEnding.ERROR
     assert "MiB of output" in outcome.message
 
 
-def test_a_tool_that_asks_gets_nothing(worker, make):
-    assert Path(worker.work(make("ask")).path).read_text() == "b''"
-
-
-def test_output_appears_live_when_asked_for(tmp_path, make, capfd):
-    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as worker:
+def test_output_appears_live_when_asked_for_also_where_the_end_never_comes(tmp_path, make, capfd):
+    with open_strange(tmp_path, live=True) as worker:
         outcome = worker.work(make("talk"))
-        worker.work(make("talk"))
-    shown = capfd.readouterr()
-    assert shown.out == outcome.stdout * 2
-    assert shown.err == "to stderr\n" * 2
+        worker.work(make("announce_and_hang"), StepLimits(compile_s=1.0))
+    assert capfd.readouterr() == (outcome.stdout, "to stderr\nstill here\n")
 
 
-def test_live_output_is_shown_also_when_the_end_never_comes(tmp_path, make, capfd):
-    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as worker:
-        worker.work(make("talk_and_hang"), StepLimits(compile_s=2.0))
-    assert capfd.readouterr().err == "still here\n"
-
-
-def test_output_stays_quiet_otherwise(worker, make, capfd):
-    worker.work(make("talk"))
-    assert capfd.readouterr() == ("", "")
-
-
-# ---------------------------------------------------------------- time
-
-
-@pytest.mark.parametrize("case", ["hang", "hang_deaf"])
-def test_a_hang_is_a_time_out_and_the_worker_is_gone(worker, make, case):
-    job = make(case)
-    outcome = worker.work(job, StepLimits(compile_s=1.0))
-    assert outcome.ending is StepEnding.TIMEOUT
-    assert outcome.message == "still running after 1 s"
-    assert outcome.elapsed_s >= 1.0
-    assert not is_running(int(Path(job.folder, "pid").read_text()))
-    assert worker.work(make("fine")).is_ok
-
-
-def test_a_time_out_takes_all_children_along(worker, make):
-    job = make("hang_children", Step.RUN)
-    assert worker.work(job, StepLimits(run_s=3.0)).ending is StepEnding.TIMEOUT
-    pids = Path(job.folder, "pids").read_text().split()
-    assert len(pids) == 4
-    assert [pid for pid in pids if is_running(int(pid))] == []
+# ---------------------------------------------------------------- time and memory
 
 
 @pytest.mark.parametrize(
-    ("step", "name"), [(Step.IMPORT, "import_s"), (Step.COMPILE, "compile_s"), (Step.RUN, "run_s")]
+    ("case", "step", "name", "processes"),
+    [
+        ("announce_and_hang", Step.IMPORT, "import_s", 1),
+        ("hang_deaf", Step.COMPILE, "compile_s", 1),
+        ("hang_children", Step.RUN, "run_s", 4),
+    ],
 )
-def test_each_step_has_its_own_limit(worker, make, step, name):
-    outcome = worker.work(make("hang", step), StepLimits(**{name: 0.5}))
+def test_a_hang_is_a_time_out_by_the_limit_of_its_step_and_no_process_is_left(
+    worker, make, case, step, name, processes
+):
+    outcome = worker.work(job := make(case, step), StepLimits(**{name: 1.5}))
     assert (outcome.step, outcome.ending) == (step, StepEnding.TIMEOUT)
+    assert outcome.message == "still running after 1.5 s"
+    assert outcome.elapsed_s >= 1.5
+    assert [is_running(pid) for pid in read_pids(job)] == [False] * processes
+    assert worker.work(make("fine")).is_ok
 
 
-def test_no_limit(worker, make):
-    assert worker.work(make("fine"), StepLimits(compile_s=None)).is_ok
-
-
-# ---------------------------------------------------------------- memory
-
-
-@pytest.mark.parametrize("case", ["eat", "eat_in_child"])
+@pytest.mark.parametrize("case", ["eat", "eat_in_child", "gulp", "gulp_native", "gulp_politely"])
 def test_too_much_memory_is_an_outcome(worker, make, case):
     outcome = worker.work(make(case), StepLimits(memory_bytes=300 * MIB))
     assert outcome.ending is StepEnding.MEMORY
@@ -239,9 +193,13 @@ def test_too_much_memory_is_an_outcome(worker, make, case):
     assert worker.work(make("fine"), StepLimits(memory_bytes=300 * MIB)).is_ok
 
 
-@pytest.mark.parametrize("case", ["gulp", "gulp_native", "gulp_politely"])
-def test_memory_that_cannot_be_had_is_an_outcome(worker, make, case):
-    assert worker.work(make(case), StepLimits(memory_bytes=300 * MIB)).ending is StepEnding.MEMORY
+def test_memory_is_limited_for_the_job_that_asks_and_no_other_and_no_core_is_dumped(worker, make):
+    pid = int(Path(worker.work(make("fine"), StepLimits(memory_bytes=100 * MIB)).path).read_text())
+    assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+    assert 100 * MIB <= resource.prlimit(pid, resource.RLIMIT_DATA)[0] < 4 << 30
+    assert resource.prlimit(pid, resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY, "address space is cheap"
+    worker.work(make("fine"))
+    assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
 
 
 def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
@@ -252,31 +210,15 @@ def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
 # ---------------------------------------------------------------- no process is left
 
 
-def test_closing_ends_the_worker_and_what_it_left_behind(tmp_path, make):
+def test_closing_or_a_crash_ends_what_a_job_left_behind(tmp_path, make):
     mark = tmp_path / "closed"
-    with WorkerProcess(strange(closed=str(mark)), folder=str(tmp_path / "worker"), env=ENV) as worker:
+    with open_strange(tmp_path, closed=str(mark)) as worker:
+        worker.work(job := make("crash_with_children"))
+        assert not any(map(is_running, read_pids(job)))
         left = int(Path(worker.work(make("leave_child")).path).read_text())
         assert is_running(left)
     assert not is_running(left)
     assert mark.read_text() == "closed", "the back end could close its connections"
-
-
-def test_a_crash_takes_the_children_along(worker, make):
-    job = make("crash_with_children")
-    worker.work(job)
-    assert not is_running(int(Path(job.folder, "pid").read_text()))
-
-
-def test_closing_twice_and_closing_unused(tmp_path):
-    worker = WorkerProcess(strange(), folder=str(tmp_path), env=ENV)
-    worker.close()
-    worker.close()
-
-
-def test_a_keeper_works_again_after_closing(worker, make):
-    worker.work(make("fine"))
-    worker.close()
-    assert worker.work(make("fine")).is_ok
 
 
 def test_our_own_death_leaves_no_process(tmp_path, make):
@@ -291,21 +233,10 @@ def test_our_own_death_leaves_no_process(tmp_path, make):
     argv = [sys.executable, "-c", code, str(tmp_path / "worker"), job.folder]
     with subprocess.Popen(argv, env={**os.environ, **ENV}) as parent:
         until(Path(job.folder, "pids").exists, "the worker has its children")
-        pids = [int(pid) for pid in Path(job.folder, "pids").read_text().split()]
+        pids = read_pids(job)
         assert all(is_running(pid) for pid in pids)
         parent.kill()
     until(lambda: not any(is_running(pid) for pid in pids), "all are gone")
-
-
-def test_the_thread_that_started_a_worker_may_end(worker, make):
-    """Linux' signal on a parent's death goes by the thread: it must not be what ties a worker to us."""
-    first = []
-    thread = threading.Thread(target=lambda: first.append(worker.work(make("fine"))))
-    thread.start()
-    thread.join()
-    again = worker.work(make("fine"))
-    assert again.is_ok
-    assert Path(again.path).read_text() == Path(first[0].path).read_text()
 
 
 # ---------------------------------------------------------------- identity
@@ -328,12 +259,17 @@ def test_the_identity_is_asked_once(worker, make):
     ],
 )
 def test_trouble_with_the_identity_is_raised_here(tmp_path, trouble, kind, words):
-    with (
-        WorkerProcess(strange(trouble=trouble), folder=str(tmp_path), env=ENV) as worker,
-        pytest.raises(kind) as caught,
-    ):
+    with open_strange(tmp_path, trouble=trouble) as worker, pytest.raises(kind) as caught:
         worker.identity()
     assert words in str(caught.value)
+
+
+def test_one_steps_tools_can_be_had_where_anothers_cannot(tmp_path):
+    with open_strange(tmp_path, trouble="run") as worker:
+        assert worker.identity(Step.COMPILE)["step"] == "compile"
+        with pytest.raises(InfrastructureError, match="no answer"):
+            worker.identity(Step.RUN)
+        assert "step" not in worker.identity()
 
 
 def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
@@ -345,12 +281,9 @@ def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
     assert "no_such_module" in outcome.message
 
 
-def test_an_option_that_makes_no_sense_is_refused_at_once(tmp_path):
+def test_options_that_make_no_sense_and_steps_are_known_without_a_worker(tmp_path):
     with pytest.raises(UsageError, match=r"optimize = 'al' is not known\n  did you mean 'all'"):
         WorkerProcess(Target("o", "ort", {"optimize": "al"}), folder=str(tmp_path))
-
-
-def test_the_steps_are_known_without_a_worker(tmp_path):
     assert WorkerProcess(Target("i", "iree"), folder=str(tmp_path)).steps == (Step.IMPORT, Step.COMPILE, Step.RUN)
     assert WorkerProcess(Target("o", "ort"), folder=str(tmp_path)).steps == (Step.COMPILE, Step.RUN)
     assert list(tmp_path.iterdir()) == []
@@ -374,18 +307,14 @@ def test_errors_travel(error):
     assert getattr(there, "extra", None) == getattr(error, "extra", None)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "exit code 0"),
-        (3, "exit code 3"),
-        (-11, "SIGSEGV (Segmentation fault)"),
-        (-9, "lack of memory"),
-        (-200, "200"),
-    ],
-)
-def test_ends_in_words(code, words):
-    assert words in describe_end(code)
+def test_ends_in_words():
+    for code, words in {
+        3: "exit code 3",
+        -11: "SIGSEGV (Segmentation fault)",
+        -9: "lack of memory",
+        -200: "200",
+    }.items():
+        assert words in describe_end(code)
 
 
 def test_the_keeper_is_light():

@@ -29,7 +29,7 @@ from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step
-from assay.system.files import write_atomic
+from assay.system.files import read_text, write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
@@ -52,10 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load_request(text: str) -> ModelRequest:
-    """Itself, or the file that it is in."""
+    """Read a request from JSON, or from the path of a file with it."""
     if not text.startswith("{"):
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(text)
     return parse_plain(ModelRequest, json.loads(text))
 
 
@@ -102,7 +101,7 @@ def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
 
 
 def build_numbers(case: CaseReport) -> dict[str, float]:
-    """Times that were remembered instead of measured are not results."""
+    """The errors and times of a case; times that come from the store are not results."""
     found = {
         "local_error": max((each.error for each in case.local), default=math.nan),
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
@@ -120,7 +119,7 @@ def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
 
 
 def write_error(run_dir: str, error: AssayError) -> None:
-    """For the command that waits: it raises the same error."""
+    """Write the error for the command that waits, which raises it again."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
     with suppress(OSError):
         write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))

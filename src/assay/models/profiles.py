@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError
+from assay.models.backends.base import first_line
 from assay.models.trace import Slice, render_perfetto, render_slices_csv
 from assay.models.values.model import Job, Step, StepOutcome
 from assay.system.fast_dataclasses import replace
@@ -52,7 +53,7 @@ class _LineError(Exception):
 
 
 def load_profile(path: str) -> list[Slice]:
-    """Nothing where it cannot be opened, or is not one of ours to read."""
+    """The slices of a file; none where it cannot be opened, or its format is not known."""
     try:
         if os.path.getsize(path) > _LARGEST_BYTES:
             return []
@@ -65,8 +66,7 @@ def load_profile(path: str) -> list[Slice]:
 def parse_profile(text: str, name: str) -> list[Slice]:
     if text.lstrip().startswith(("[", "{")):
         return parse_ort_profile(text) if '"ph"' in text else []
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    columns = {cell.strip().strip('"').lower() for cell in re.split("[,;\t]", first)}
+    columns = {cell.strip().strip('"').lower() for cell in re.split("[,;\t]", first_line(text))}
     if {"id", "start", "end"} <= columns:
         return _parse_rows(text, _build_estimate)
     if {"timestamp_us", "event"} <= columns:
@@ -83,7 +83,7 @@ def parse_profile(text: str, name: str) -> list[Slice]:
 
 
 def parse_ort_profile(text: str) -> list[Slice]:
-    """Complete events only; onnxruntime's fences around a kernel are empty and left out."""
+    """The slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -99,7 +99,7 @@ def parse_ort_profile(text: str) -> list[Slice]:
 
 
 def _parse_torn(text: str) -> list[Any]:
-    """One event a line, as onnxruntime writes them: those that are whole."""
+    """The events that are whole; onnxruntime writes one in each line."""
     found = []
     for line in text.splitlines():
         with suppress(json.JSONDecodeError, RecursionError):
@@ -126,14 +126,14 @@ _ORT_ARGS = {"inputs": "input_type_shape", "outputs": "output_type_shape", "outp
 
 
 def _build_operator(track: str, row: Row) -> Iterator[Slice]:
-    """One line for each operator or dispatch, in microseconds."""
+    """The slice of a line about an operator or dispatch, in microseconds."""
     args = {"op": row.get("op", ""), "kernel": row.get("kernel", "")}
     start, length = _number(row["start_us"]), _number(row["duration_us"])
     yield _slice((track,), row["name"], start * 1e3, length * 1e3, {k: v for k, v in args.items() if v})
 
 
 def _build_estimate(row: Row) -> Iterator[Slice]:
-    """A compiler's, in cycles: one counts as a nanosecond. A track for each kind of unit."""
+    """The slice of a compiler's estimate in cycles, which count as nanoseconds. Each kind of unit has a track."""
     kind = re.match(r"[A-Za-z]*", row["id"])
     unit = _UNITS.get(kind[0].upper(), kind[0]) if kind and kind[0] else "other"
     start, length = _number(row["start"]), _number(row["end"]) - _number(row["start"])
@@ -143,7 +143,7 @@ def _build_estimate(row: Row) -> Iterator[Slice]:
 
 
 def _build_actions(row: Row) -> Iterator[Slice]:
-    """A runtime's action: on the track of the model's operators, and on that of every unit that it used."""
+    """The slices of a runtime's action: on the track of the operators, and on that of every unit that it used."""
     start = _number(row["timestamp_start"])
     length = _number(row["timestamp_end"]) - start
     args = {key: row[key] for key in ("action_id", "job_id", "invocation_names", "location") if row.get(key)}
@@ -158,7 +158,7 @@ def _build_actions(row: Row) -> Iterator[Slice]:
 
 
 def parse_runtime_csv(text: str) -> list[Slice]:
-    """Events in pairs: what begins and ends with the same dispatch, invocation and action."""
+    """A slice for each pair of events that begin and end the same dispatch, invocation and action."""
     begun: dict[tuple[str, str, str], float] = {}
     slices: list[Slice] = []
     for row in _read_rows(text):
@@ -188,9 +188,9 @@ def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slic
 
 
 def _read_rows(text: str) -> Iterator[Row]:
-    """Names of columns in lower case; cells that a cut line lacks are left out."""
-    head = next((line for line in text.splitlines() if line.strip()), "")
-    reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=max(",;\t", key=head.count))
+    """Rows by the names of columns in lower case; cells that a cut line lacks are left out."""
+    delimiter = max(",;\t", key=first_line(text).count)
+    reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=delimiter)
     columns: list[str] = []
     while True:
         try:
@@ -251,7 +251,7 @@ def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
 
 
 def _build_slices(outcome: StepOutcome) -> list[Slice]:
-    """Of the step's own times."""
+    """Slices of the step's own times."""
     slices, begun_ns = [], 0
     for number, elapsed_s in enumerate(outcome.times_s or (outcome.elapsed_s,)):
         end_ns = begun_ns + round(elapsed_s * 1e9)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
@@ -26,18 +25,15 @@ KIND = "model"
 FORMATS = {KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick")}
 _WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields that may lead into the run directory
 
-Change = Callable[[str], str]
-
 
 def write_report(run_dir: str, report: ModelReport) -> None:
     here = os.path.abspath(run_dir)
-    content = build_plain(_to_python(build_plain(replace(report, run_dir=""))))
-    content = _change_paths(content, lambda text: _move(text, here, layout.RUN_DIR_REFERENCE))
-    write_atomic(os.path.join(run_dir, MODEL_FILE), render_versioned(content, KIND, FORMATS))
+    content = _rebuild(build_plain(replace(report, run_dir="")), here, layout.RUN_DIR_REFERENCE)
+    write_atomic(os.path.join(run_dir, MODEL_FILE), render_versioned(build_plain(content), KIND, FORMATS))
 
 
 def load_report(run_dir: str) -> ModelReport | None:
-    """As its own numbers support it. None where there is no such file."""
+    """The report with the verdicts that its own numbers support. None where there is no such file."""
     path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
@@ -47,7 +43,7 @@ def load_report(run_dir: str) -> ModelReport | None:
     here = os.path.abspath(run_dir)
     content = read_versioned(text, KIND, path, FORMATS)
     try:
-        content = _change_paths(content, lambda text: _move(text, layout.RUN_DIR_REFERENCE, here))
+        content = _rebuild(content, layout.RUN_DIR_REFERENCE, here)
         return review(replace(parse_plain(ModelReport, content), run_dir=run_dir))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise build_damage(path, str(error), FORMATS[KIND]) from error
@@ -93,25 +89,17 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
     return replace(report, findings=(*report.findings, Finding(VerdictKind.ERROR, report.stem, text)))
 
 
-def _change_paths(content: Any, change: Change, *, meant: bool = False) -> Any:
+def _rebuild(content: Any, old: str, new: str, *, has_paths: bool = False) -> Any:
+    """The content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
+
+    A judge's numbers may be numpy's, which are registered as what they are, and JSON does not know them.
+    """
     if isinstance(content, dict):
-        return {name: _change_paths(each, change, meant=name in _WITH_PATHS) for name, each in content.items()}
+        return {name: _rebuild(each, old, new, has_paths=name in _WITH_PATHS) for name, each in content.items()}
     if isinstance(content, list):
-        return [_change_paths(each, change, meant=meant) for each in content]
-    return change(content) if meant and isinstance(content, str) else content
-
-
-def _move(text: str, old: str, new: str) -> str:
-    """Whole names only: `/runs/model/a` is not a part of `/runs/model/ab`."""
-    return new if text == old else text.replace(f"{old}/", f"{new}/")
-
-
-def _to_python(content: Any) -> Any:
-    """A judge's numbers may be numpy's: they are registered as what they are, and JSON does not know them."""
-    if isinstance(content, dict):
-        return {name: _to_python(each) for name, each in content.items()}
-    if isinstance(content, list):
-        return [_to_python(each) for each in content]
+        return [_rebuild(each, old, new, has_paths=has_paths) for each in content]
     if isinstance(content, Real) and not isinstance(content, bool):
         return int(content) if isinstance(content, Integral) else float(content)
-    return content
+    if not has_paths or not isinstance(content, str):
+        return content
+    return new if content == old else content.replace(f"{old}/", f"{new}/")

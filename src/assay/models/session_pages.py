@@ -37,7 +37,7 @@ class TestedLine:
 
     @property
     def change(self) -> str:
-        """Empty where it is as before; `other`: neither better nor worse, such as xfail that was skipped."""
+        """How the outcome changed; empty where it is as before, `other` where it is neither better nor worse."""
         if not self.before:
             return "new"
         if not self.outcome:
@@ -107,7 +107,7 @@ def list_sessions(rows: Sequence[RunRow]) -> list[SessionCard]:
 def build_session_page(
     location: StudyLocation, rows: Sequence[RunRow], session: str, baseline: str | None
 ) -> SessionPage:
-    """`baseline` None: the session before it."""
+    """The page of a session next to a baseline, by default the session before it."""
     cards = list_sessions(rows)
     known = {card.id: card for card in cards}
     for name in (session, baseline):
@@ -131,7 +131,7 @@ def build_session_page(
 
 
 def choose_tested(lines: Sequence[TestedLine], text: str = "", before: str = "", now: str = "") -> list[TestedLine]:
-    """`before` and `now`: a cell of the matrix."""
+    """The tests whose names have all words of the text, in the cell `before`, `now` of the matrix."""
     words = text.lower().split()
     return [
         line
@@ -192,7 +192,7 @@ def _find_issue(location: StudyLocation, run: str) -> str:
 def build_session_times(
     rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], tests: Sequence[str]
 ) -> Sequence[Block]:
-    """Measurements as rows, tests as columns. `numbers`: by metric, for each row."""
+    """A table with measurements as rows and tests as columns. `numbers` has a value for each row by metric."""
     chosen = [(index, row) for index, row in enumerate(rows) if row.key.partition("/")[2] in tests]
     names = [name for name, values in numbers.items() if any(not math.isnan(values[i]) for i, _ in chosen)]
     columns = (Column("measurement"), *(Column(_name_test(row), "number") for _, row in chosen))

@@ -29,7 +29,8 @@ from assay.values import protobuf
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that took time. `track` is a path: ("onnxruntime", "CPU"); its parts are nested in a viewer."""
+    """Something that took time. `track` is a path, ("onnxruntime", "CPU"), whose parts are nested in a viewer; it is
+    never empty."""
 
     track: tuple[str, ...]
     name: str
@@ -67,7 +68,7 @@ class Lane:
     _open: list[int] = field(default_factory=list)  # ends of what has begun, the innermost last
 
     def take(self, piece: Slice) -> bool:
-        """False where it would overlap. Pieces come in the order of `_place`."""
+        """Add a piece; False where it would overlap. Pieces come in the order of `_sort_key`."""
         while self._open and self._open[-1] <= piece.start_ns:
             self._open.pop()
         if self._open and piece.end_ns > self._open[-1]:
@@ -102,7 +103,7 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     events: list[dict[str, Any]] = []
     for thread, lane in enumerate(build_lanes(slices), start=1):
         # Chrome knows two levels: processes and threads
-        group = lane.track[0] if lane.track else "trace"
+        group = lane.track[0]
         name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
         name += f" ({lane.number + 1})" if lane.number else ""
         process = groups.setdefault(group, len(groups) + 1)
@@ -116,7 +117,7 @@ def render_chrome(slices: Sequence[Slice]) -> str:
 
 
 def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:
-    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1] if piece.track else "", **ids}
+    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids}
     event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
     return event | ({"args": dict(piece.args)} if piece.args else {})
 
@@ -137,7 +138,7 @@ def render_perfetto(slices: Sequence[Slice]) -> bytes:
 
 
 def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None, int]]:
-    """uuid, name, parent's uuid and rank among its siblings: every track, parents before their children."""
+    """The uuid, name, parent's uuid and rank of every track, parents before their children."""
     ranks: dict[tuple[tuple[str, ...], int], int] = {}
     for lane in lanes:
         for depth in range(1, len(lane.track) + 1):
@@ -146,9 +147,6 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None,
                 ranks[ids] = len(ranks)
                 parent = _uuid(lane.track[: depth - 1], 0) if depth > 1 else None
                 yield _uuid(*ids), lane.track[depth - 1], parent, ranks[ids]
-        if not lane.track and (lane.track, lane.number) not in ranks:
-            ranks[lane.track, lane.number] = len(ranks)
-            yield _uuid(lane.track, lane.number), "trace", None, ranks[lane.track, lane.number]
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
@@ -158,7 +156,7 @@ def _uuid(track: tuple[str, ...], lane: int) -> int:
 
 
 def _build_events(lane: Lane) -> Iterator[tuple[int, int, int, Slice | None]]:
-    """time, type, track: in the order in which a viewer must see them, also where times are equal."""
+    """Time, type, track and slice of each event in the order that a viewer needs, also where times are equal."""
     track = _uuid(lane.track, lane.number)
     ends: list[int] = []
     for piece in lane.slices:
@@ -181,7 +179,7 @@ def _packet_of_track(uuid: int, name: str, parent: int | None, rank: int) -> byt
 def _packet_of_event(time_ns: int, kind: int, track: int, piece: Slice | None, shift: int) -> bytes:
     inner = protobuf.number(9, kind) + protobuf.number(11, track)
     if piece is not None:
-        inner += protobuf.text(22, piece.track[-1] if piece.track else "trace") + protobuf.text(23, piece.name)
+        inner += protobuf.text(22, piece.track[-1]) + protobuf.text(23, piece.name)
         inner += b"".join(protobuf.message(4, _annotation(name, value)) for name, value in piece.args.items())
     return protobuf.number(8, time_ns - shift) + protobuf.number(10, _SEQUENCE) + protobuf.message(11, inner)
 
@@ -202,7 +200,7 @@ def _annotation(name: str, value: Any) -> bytes:
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> str:
-    """In the order of time. What a slice carries is one JSON object in its last cell."""
+    """Slices in the order of time; the last cell of a row is a JSON object with the slice's arguments."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

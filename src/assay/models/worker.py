@@ -89,8 +89,7 @@ def _reap(worker: int) -> int | None:
 class Worker:
     def __init__(self, reply: int) -> None:
         self._reply = reply
-        self._backend: Backend | None = None
-        self._refused: AssayError | None = None
+        self._backend: Backend | AssayError = AssayError("no target was named")  # or why there is none
         self._code: OwnCode | None = None
 
     def serve(self) -> None:
@@ -104,7 +103,7 @@ class Worker:
             if "close" in request:
                 break
             self._send(self._answer(request))
-        if self._backend is not None:
+        if isinstance(self._backend, Backend):
             self._backend.close()
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -122,40 +121,38 @@ class Worker:
         try:
             if target.backend not in BACKENDS:
                 self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
-            self._backend = build_backend(target)
-            self._backend.announce = lambda command: self._send({"command": command})
-            self._backend.warm_up()
-        except AssayError as error:
-            self._refused = error
+            backend = build_backend(target)
+            backend.announce = lambda command: self._send({"command": command})
+            backend.warm_up()
+            self._backend = backend
         except Exception as error:  # noqa: BLE001 - of a user's back end
-            traceback.print_exc()
-            self._refused = AssayError(describe(error))
+            self._backend = to_assay_error(error)
         return {"ready": True}
 
     def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
-        """Of the whole target, or of one of its steps: what results depend on, and so the back end's own code too."""
+        """What results of the whole target or of one step depend on; a step depends on the back end's own code too."""
         try:
             backend = self._need()
             if step is True:
                 return {"identity": dict(backend.identity())}
             code = self._code.identify(type(backend)) if self._code is not None else {}
             return {"identity": {**backend.identify_step(Step(step)), **code}}
-        except AssayError as error:
-            return {"error": build_error(error)}
         except Exception as error:  # noqa: BLE001 - of a user's tools
-            traceback.print_exc()
-            return {"error": build_error(AssayError(describe(error)))}
+            return {"error": build_error(to_assay_error(error))}
 
     def _need(self) -> Backend:
-        if self._backend is None or self._refused is not None:
-            raise self._refused or AssayError("no target was named")
+        if isinstance(self._backend, AssayError):
+            raise self._backend
         return self._backend
 
     def _work(self, job: Job) -> StepOutcome:
         start = time.perf_counter()
         try:
             backend = self._need()
-            outcome = build_outcome(job, check_made(backend, backend.perform(job)))
+            made = check_made(backend, job, backend.perform(job))
+            outcome = StepOutcome(
+                job.step, StepEnding.OK, **{each.name: getattr(made, each.name) for each in fields(Made)}
+            )
         except BackendError as error:
             outcome = StepOutcome(
                 job.step, error.ending, error.message, command=error.command, stdout=error.stdout, stderr=error.stderr,
@@ -178,29 +175,29 @@ class Worker:
             content = content[os.write(self._reply, content) :]
 
 
-def check_made(backend: Backend, made: object) -> Made:
-    """A user's back end may return nothing by mistake."""
-    if isinstance(made, Made):
-        return made
-    kind = type(backend)
-    found = "None" if made is None else f"a {type(made).__name__}"
-    raise BackendError(
-        f"{kind.__module__}.{kind.__qualname__}.perform returned {found}, not Made",
-        hint="return assay.models.backends.base.Made(path), with the path of what the step made",
-    )
-
-
-def build_outcome(job: Job, made: Made) -> StepOutcome:
-    """The outcome of a step that reports success; what it reports as made has to exist."""
-    folder = os.path.abspath(job.folder)
-    inside = os.path.commonpath([folder, os.path.abspath(made.path)]) == folder
-    if not inside or not os.path.exists(made.path):
-        problem = "is outside of its folder" if os.path.exists(made.path) else "is not there"
-        message = f"the {job.step} step succeeded, but its result {problem}: {made.path}"
-        return StepOutcome(
-            job.step, StepEnding.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
+def check_made(backend: Backend, job: Job, made: object) -> Made:
+    """A user's back end may return nothing by mistake; what a step reports as made has to be in the job's folder."""
+    if not isinstance(made, Made):
+        kind = type(backend)
+        found = "None" if made is None else f"a {type(made).__name__}"
+        raise BackendError(
+            f"{kind.__module__}.{kind.__qualname__}.perform returned {found}, not Made",
+            hint="return assay.models.backends.base.Made(path), with the path of what the step made",
         )
-    return StepOutcome(job.step, StepEnding.OK, **{each.name: getattr(made, each.name) for each in fields(Made)})
+    folder = os.path.abspath(job.folder)
+    is_there = os.path.exists(made.path)
+    if not is_there or os.path.commonpath([folder, os.path.abspath(made.path)]) != folder:
+        problem = "is outside of its folder" if is_there else "is not there"
+        message = f"the {job.step} step succeeded, but its result {problem}: {made.path}"
+        raise BackendError(message, command=made.command, stdout=made.stdout, stderr=made.stderr)
+    return made
+
+
+def to_assay_error(error: Exception) -> AssayError:
+    if isinstance(error, AssayError):
+        return error
+    traceback.print_exc()
+    return AssayError(describe(error))
 
 
 def build_error(error: AssayError) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from assay import errors
 from assay.errors import AssayError, InfrastructureError, MissingExtraError
-from assay.models.backends.captured_output import load_excerpt
+from assay.models.backends.captured_output import load_excerpt, name_signal
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Job, Step, StepEnding, StepLimits, StepOutcome, Target
 from assay.system.fast_dataclasses import replace
@@ -29,7 +29,7 @@ from assay.system.processes import end_descendants, find_descendants, measure_me
 from assay.values.plain import build_plain, parse_plain
 
 START_S = 180.0  # for loading libraries, and for reaching a board
-SAID_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: beyond it a tool is not right in its head
+OUTPUT_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: a tool that writes more is ended
 _POLL_S = 0.05
 _CLOSE_S = 5.0
 _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory", "Out of memory")
@@ -109,7 +109,7 @@ class WorkerProcess:
     def _ask(self, request: Mapping[str, Any], limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
         for is_last in (False, True):
             process = self._start()
-            process.forget_speech()
+            process.clear_output()
             try:
                 process.send(request)
                 return process.receive(limit_s, memory_bytes)
@@ -120,7 +120,7 @@ class WorkerProcess:
         raise AssertionError("unreachable")
 
     def _start(self) -> _Process:
-        """A worker that has its libraries loaded: a step's time is the step's own."""
+        """Return a worker that has its libraries loaded, so that a step's time is the step's own."""
         if self._process is None or not self._process.is_alive():
             self._drop()
             self._process = _Process(self._folder, self._env, live=self._live)
@@ -139,7 +139,7 @@ class WorkerProcess:
     # ------------------------------------------------------------ outcomes
 
     def _with_command(self, outcome: StepOutcome) -> StepOutcome:
-        """What was announced last, where the end came before the back end could say it."""
+        """The outcome with the command that was announced last, where the back end could not report its own."""
         if outcome.is_ok or outcome.command or self._process is None:
             return outcome
         return replace(outcome, command=self._process.command)
@@ -155,7 +155,7 @@ class WorkerProcess:
         return replace(outcome, ending=StepEnding.MEMORY, message=message)
 
     def _with_output(self, outcome: StepOutcome) -> StepOutcome:
-        """With everything that was written at that time; what the outcome has itself is kept too."""
+        """The outcome with all output of that time; the output that it already has is kept too."""
         kept = {}
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
@@ -170,7 +170,7 @@ class WorkerProcess:
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
-    """The error as it was raised over there."""
+    """The error as the worker raised it."""
     kind = getattr(errors, content["kind"], AssayError)
     message, hint = content["message"], content["hint"]
     if isinstance(kind, type) and issubclass(kind, MissingExtraError):
@@ -218,7 +218,7 @@ class _Process:
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
 
-    # ------------------------------------------------------------ talking
+    # ------------------------------------------------------------ requests and answers
 
     def send(self, message: Mapping[str, Any]) -> None:
         stream = self._process.stdin
@@ -264,7 +264,7 @@ class _Process:
         ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
         chunk = os.read(self._replies, 1 << 20) if self._replies in ready else b""
         self._buffer += chunk
-        if ready and not chunk:  # the guard itself has ended, and everything that it had to say is read
+        if ready and not chunk:  # the guard itself has ended, and all of its answers are read
             self._buffer += b'\n{"died": -9}\n'
 
     def _check_limits(self, memory_bytes: int | None) -> None:
@@ -274,12 +274,12 @@ class _Process:
             if used_bytes > memory_bytes:
                 text = f"{used_bytes / 2**20:.0f} MiB in use, the limit is {memory_bytes / 2**20:.0f} MiB"
                 raise _DeathError(StepEnding.MEMORY, text)
-        if sum(os.stat(path).st_size for path in self._paths.values()) > SAID_BYTES:
-            raise _DeathError(StepEnding.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
+        if sum(os.stat(path).st_size for path in self._paths.values()) > OUTPUT_BYTES:
+            raise _DeathError(StepEnding.ERROR, f"more than {OUTPUT_BYTES >> 20} MiB of output")
 
     # ------------------------------------------------------------ output
 
-    def forget_speech(self) -> None:
+    def clear_output(self) -> None:
         for path in self._paths.values():
             os.truncate(path, 0)
         for tail in self._tails.values():
@@ -295,7 +295,7 @@ class _Process:
     # ------------------------------------------------------------ ending
 
     def close(self) -> None:
-        """In good order, so that connections are closed and boards are left tidy; by force where that takes long."""
+        """End the worker so that it closes its connections and leaves boards tidy; kill it where that takes long."""
         with contextlib.suppress(_DeathError, OSError):
             self.send({"close": True})
             self._process.wait(_CLOSE_S)
@@ -317,10 +317,9 @@ class _Process:
 
 
 def describe_end(code: int) -> str:
-    """An exit code as subprocess has it, as text."""
+    """An exit code of subprocess as text."""
     if code >= 0:
         return f"its process ended with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-    reason = signal.strsignal(-code) if -code in set(signal.Signals) else ""
+    reason = f" ({signal.strsignal(-code)})" if -code in set(signal.Signals) else ""
     by_kernel = ": perhaps by the kernel, for lack of memory" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {name} ({reason}){by_kernel}"
+    return f"its process was killed by {name_signal(-code)}{reason}{by_kernel}"

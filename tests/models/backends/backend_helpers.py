@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from tests.example_models import until
+from tests.fork_server import Server
 
 from assay.models.backends.onnx_backend import build_output_specs
 from assay.models.graph.tensorfile import load_tensors, write_tensors
@@ -18,7 +21,7 @@ from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
-_CALL, _PROFILE = (sys.executable, STAND_IN), ["--profile", "{profile_dir}"]
+_CALL, _PROFILE = (sys.executable, "-SE", STAND_IN), ["--profile", "{profile_dir}"]
 COMMAND = {
     "compile": [*_CALL, "compile", "{model}", "{artifact}", _PROFILE, ["--ir", "{ir_dir}"]],
     "run": [*_CALL, "run", "{artifact}", "{input_flags}", "{output_flags}", _PROFILE],
@@ -95,6 +98,18 @@ def build_silero_layer(path):
     for name, shape in (("w", (64, 64, 3)), ("b", (64,))):
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
     onnx.save(model, path)
+
+
+@contextmanager
+def serve_stand_in(folder):
+    """The options of a target whose program is the stand-in, next to a server for it."""
+    address, words = str(folder / "stand-in"), [STAND_IN, "serve", str(folder / "stand-in")]
+    request = {"words": words, "cwd": "/", "env": dict(os.environ), "session": False}
+    server = Server.get("pytest").start(request, [1, 2])
+    until(lambda: os.path.exists(address), "the stand-in's server listens")
+    yield {**COMMAND, "env": {"STAND_IN": address}}
+    server.kill()
+    server.wait()
 
 
 @dataclass

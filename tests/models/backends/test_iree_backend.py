@@ -6,7 +6,7 @@ import csv
 import os
 import shlex
 import subprocess
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,8 @@ from assay.models.values.model import Step, StepEnding, StepLimits, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
+MATMUL, ONES = backend_helpers.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
@@ -38,10 +40,10 @@ def bench(worker, tmp_path):
     return backend_helpers.StepRunner(worker, tmp_path)
 
 
+@contextmanager
 def own_bench(tmp_path, **target):
-    return backend_helpers.StepRunner(
-        WorkerProcess(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path
-    )
+    with WorkerProcess(Target("iree", "iree", **target), folder=str(tmp_path / "worker")) as worker:
+        yield backend_helpers.StepRunner(worker, tmp_path)
 
 
 # ---------------------------------------------------------------- what it refuses
@@ -68,7 +70,7 @@ def test_after_a_failure_the_next_one_compiles(bench):
     path = bench.make_folder() / "silero.onnx"
     backend_helpers.build_silero_layer(path)
     bench.prepare(path)
-    assert bench.prepare(bench.save(backend_helpers.MATMUL)).is_ok
+    assert bench.prepare(bench.save(MATMUL)).is_ok
 
 
 def test_an_old_opset_is_named_with_what_to_do(bench):
@@ -80,37 +82,28 @@ def test_an_old_opset_is_named_with_what_to_do(bench):
     assert outcome.hint == "convert the model: assay model convert MODEL --opset 17"
 
 
-def test_an_operator_newer_than_the_models_opset_fails_at_the_import(bench):
+def test_what_fails_at_the_import(bench):
+    """An operator newer than the model's opset, and a model that breaks the rules."""
     outcome = bench.prepare(bench.save("g (float[4] a) => (float[4] y) { y = Gelu(a) }"))
     assert (outcome.step, outcome.ending) == (Step.IMPORT, StepEnding.UNSUPPORTED)
     assert "Gelu" in outcome.message
     assert "iree-import-onnx " in outcome.command
-
-
-def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
-    model = backend_helpers.parse(backend_helpers.MATMUL)
+    model = backend_helpers.parse(MATMUL)
     model.graph.node[0].input[0] = "nobody"
     outcome = bench.prepare(bench.save(model))
     assert (outcome.step, outcome.ending) == (Step.IMPORT, StepEnding.ERROR)
     assert "nobody" in outcome.message + outcome.stderr
 
 
-def test_an_unknown_flag(tmp_path):
-    bench = own_bench(tmp_path, compile_flags=("--no-such-flag",))
-    with bench.worker:
-        outcome = bench.prepare(bench.save(backend_helpers.MATMUL))
+@pytest.mark.parametrize(
+    "flag", ["--no-such-flag", pytest.param("--iree-opt-level=O9", marks=pytest.mark.services("backends"))]
+)
+def test_a_flag_that_is_wrong(tmp_path, flag):
+    with own_bench(tmp_path, compile_flags=(flag,)) as bench:
+        outcome = bench.prepare(bench.save(MATMUL))
     assert (outcome.step, outcome.ending) == (Step.COMPILE, StepEnding.ERROR)
-    assert "no-such-flag" in outcome.message + outcome.stderr
-    assert "--no-such-flag" in outcome.command
-
-
-@pytest.mark.services("backends")
-def test_a_flag_with_a_wrong_value(tmp_path):
-    bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
-    with bench.worker:
-        outcome = bench.prepare(bench.save(backend_helpers.MATMUL))
-    assert outcome.ending is StepEnding.ERROR
-    assert "O9" in outcome.message
+    assert flag.rpartition("=")[2] in outcome.message + outcome.stderr
+    assert flag in outcome.command
 
 
 @pytest.mark.parametrize(("option", "value"), [("device", "llvm-gpu"), ("driver", "remote")])
@@ -131,33 +124,36 @@ def test_a_module_without_an_entry():
 
 
 def test_mlir_is_text_that_a_person_can_read(bench):
-    outcome = bench.step(Step.IMPORT, bench.save(backend_helpers.MATMUL))
+    outcome = bench.step(Step.IMPORT, bench.save(MATMUL))
     assert Path(outcome.path).name == "model.mlir"
     assert 'torch.operator "onnx.MatMul"' in Path(outcome.path).read_text()
 
 
 @pytest.mark.services("backends")
-def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
-    bench = own_bench(tmp_path, compile_flags=("--mlir-disable-threading",))
-    with bench.worker:
-        found = bench.compute(
-            backend_helpers.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
-        )
-    np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"compile_flags": ("--mlir-disable-threading",)},  # which only the program has
+        {"options": {"driver": "local-task", "cpu": "host"}},
+    ],
+)
+def test_flags_and_options_that_are_used(tmp_path, target):
+    with own_bench(tmp_path, **target) as bench:
+        assert bench.worker.identity()["driver"] == target.get("options", {}).get("driver", "local-sync")
+        np.testing.assert_array_equal(bench.compute(MATMUL, ONES)["y"], np.full((2, 4), 3, np.float32))
 
 
 @pytest.mark.services("backends")
 def test_flags_reach_the_compiler(tmp_path):
     dump = tmp_path / "dump"
-    bench = own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",))
-    with bench.worker:
-        assert bench.prepare(bench.save(backend_helpers.MATMUL)).is_ok
+    with own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",)) as bench:
+        assert bench.prepare(bench.save(MATMUL)).is_ok
     assert list(dump.iterdir())
 
 
 @pytest.mark.services("backends")
 def test_intermediate_representations_are_dumped(bench, tmp_path):
-    outcome = bench.prepare(bench.save(backend_helpers.MATMUL), ir_dir=str(tmp_path / "ir dump"))
+    outcome = bench.prepare(bench.save(MATMUL), ir_dir=str(tmp_path / "ir dump"))
     assert outcome.is_ok, outcome.stderr
     assert [name for name in backend_helpers.files_below(tmp_path / "ir dump") if name.endswith(".mlir")]
     assert "--mlir-print-ir-tree-dir" in outcome.command
@@ -165,10 +161,9 @@ def test_intermediate_representations_are_dumped(bench, tmp_path):
 
 @pytest.mark.services("backends")
 def test_profiles_show_where_the_time_goes(bench, tmp_path):
-    made = bench.prepare(bench.save(backend_helpers.MATMUL), profile_dir=str(tmp_path / "c"))
+    made = bench.prepare(bench.save(MATMUL), profile_dir=str(tmp_path / "c"))
     assert "Dispatches" in Path(made.profiles[0]).read_text()
-    feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
-    ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
+    ran = bench.run(made.path, ONES, ["y"], profile_dir=str(tmp_path / "r"))
     assert [os.path.basename(path) for path in ran.profiles] == ["case_iree.ireeprof", "case_iree.csv"]
     with open(ran.profiles[1], newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -179,7 +174,7 @@ def test_profiles_show_where_the_time_goes(bench, tmp_path):
 
 @pytest.mark.services("backends")
 def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_path):
-    made = bench.prepare(bench.save(backend_helpers.MATMUL.replace("float[", "bfloat16[")))
+    made = bench.prepare(bench.save(MATMUL.replace("float[", "bfloat16[")))
     feed = {"a": np.ones((2, 3), bfloat16), "b": np.ones((3, 4), bfloat16)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
     assert ran.is_ok
@@ -205,17 +200,6 @@ def test_empty_tensors(bench):
 
 
 @pytest.mark.services("backends")
-def test_another_device_driver(tmp_path):
-    bench = own_bench(tmp_path, options={"driver": "local-task", "cpu": "host"})
-    with bench.worker:
-        assert bench.worker.identity()["driver"] == "local-task"
-        found = bench.compute(
-            backend_helpers.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
-        )
-    np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
-
-
-@pytest.mark.services("backends")
 def test_a_cnn_of_25_layers(bench):
     path = bench.make_folder() / "cnn.onnx"
     backend_helpers.build_cnn(path)
@@ -231,26 +215,12 @@ def test_a_cnn_of_25_layers(bench):
 # ---------------------------------------------------------------- words
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        ("float32", "f32"),
-        ("float16", "f16"),
-        ("bfloat16", "bf16"),
-        ("int8", "i8"),
-        ("uint8", "i8"),
-        ("int64", "i64"),
-        ("bool", "i1"),
-        ("complex64", "complex<f32>"),
-        ("float8_e4m3fn", "f8E4M3FN"),
-        ("strange", "strange"),
-    ],
-)
-def test_types_have_their_mlir_names(dtype, name):
-    assert name_mlir_type(dtype) == name
-
-
-def test_shapes_as_programs_take_them():
+def test_types_and_shapes_as_iree_names_them():
+    types = {
+        "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "i8", "int64": "i64", "bool": "i1",
+        "complex64": "complex<f32>", "float8_e4m3fn": "f8E4M3FN", "strange": "strange",
+    }  # fmt: skip
+    assert {dtype: name_mlir_type(dtype) for dtype in types} == types
     assert render_shape((1, 3), "float32") == "1x3xf32"
     assert render_shape((), "bool") == "i1"
 
@@ -288,5 +258,5 @@ def test_dispatches_are_named_for_what_is_in_them():
 @pytest.mark.parametrize("array", [np.array(["a", "b"], dtype=object), np.array(["a", "b"])])
 def test_strings_are_called_strings(array):
     with pytest.raises(BackendError, match="IREE's runtime takes no strings") as caught:
-        _to_view(import_module, None, array)
+        _to_view(None, array)
     assert caught.value.ending is StepEnding.UNSUPPORTED

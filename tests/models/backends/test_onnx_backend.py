@@ -25,33 +25,35 @@ from assay.models.backends.onnx_backend import (
     find_model,
     load_outline,
 )
-from assay.models.backends.openvino_backend import explain
+from assay.models.backends.openvino_backend import OpenvinoBackend
+from assay.models.backends.registry import build_backend
 from assay.models.values.model import Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
 
-def test_external_data_is_found_and_comes_along(tmp_path):
+def copy(tmp_path):
     (tmp_path / "out").mkdir()
+    path = copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".onnx")] == ["m.onnx"], "the source is left alone"
+    return path
+
+
+def test_external_data_is_found_comes_along_and_is_named_where_it_is_missing(tmp_path):
     backend_helpers.build_external(tmp_path / "m.onnx")
     assert find_external(str(tmp_path / "m.onnx")) == ["weights.bin"]
-    path = copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
+    path = copy(tmp_path)
     assert backend_helpers.files_below(path) == ["model.onnx", "weights.bin"]
     assert onnx.load(find_model(path)).graph.initializer[0].raw_data
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(BackendError, match=f"missing external data: {tmp_path}/weights.bin"):
+        find_external(str(tmp_path / "m.onnx"))
 
 
 def test_a_plain_model_is_one_file(tmp_path):
     onnx.save(backend_helpers.parse(backend_helpers.MATMUL), tmp_path / "m.onnx")
-    (tmp_path / "out").mkdir()
-    path = copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
+    path = copy(tmp_path)
     assert path == find_model(path) == str(tmp_path / "out" / "model.onnx")
-
-
-def test_external_data_that_is_missing_is_named(tmp_path):
-    backend_helpers.build_external(tmp_path / "m.onnx")
-    (tmp_path / "weights.bin").unlink()
-    with pytest.raises(BackendError, match=f"missing external data: {tmp_path}/weights.bin"):
-        find_external(str(tmp_path / "m.onnx"))
 
 
 @pytest.mark.parametrize("place", ["../secret.bin", "/etc/passwd", "a/../../b"])
@@ -79,11 +81,7 @@ def test_external_data_of_a_sub_graph(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/w.bin").write_bytes(np.ones(1, np.float32).tobytes())
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    (tmp_path / "out").mkdir()
-    assert backend_helpers.files_below(copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))) == [
-        "deep/w.bin",
-        "model.onnx",
-    ]
+    assert backend_helpers.files_below(copy(tmp_path)) == ["deep/w.bin", "model.onnx"]
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x08"])
@@ -101,48 +99,23 @@ def test_what_is_not_there(tmp_path):
 
 
 def test_specs():
+    """What is not a tensor has no type here."""
     model = backend_helpers.parse("g (bfloat16[n,3] a, int64 b, float[3] w) => (float16[n,3] y) { y = Foo(a, b, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "w"))
     assert build_input_specs(model) == (spec("a", "bfloat16", "n", 3), spec("b", "int64"))
     assert build_output_specs(model) == (spec("y", "float16", "n", 3),)
+    (output,) = model.graph.output
+    output.type.tensor_type.ClearField("shape")
+    assert build_output_specs(model) == (TensorSpec("y", "float16", None),)
+    output.ClearField("type")
+    assert build_output_specs(model) == (TensorSpec("y", ""),)
+    output.CopyFrom(onnx.helper.make_tensor_sequence_value_info("y", onnx.TensorProto.FLOAT, [2]))
+    assert build_output_specs(model) == (TensorSpec("y", ""),)
 
 
-def test_a_value_without_a_shape_or_type():
-    model = backend_helpers.parse(backend_helpers.MATMUL)
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    assert build_output_specs(model)[0].shape is None
-    model.graph.output[0].ClearField("type")
-    assert build_output_specs(model)[0].dtype == ""
-
-
-def test_what_is_no_tensor_has_no_type_here():
-    model = backend_helpers.parse(backend_helpers.MATMUL)
-    name = model.graph.output[0].name
-    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_sequence_value_info(name, onnx.TensorProto.FLOAT, [2]))
-    assert build_output_specs(model) == (TensorSpec(name, ""),)
-
-
-def test_copies_leave_the_source_alone(tmp_path):
-    onnx.save(backend_helpers.parse(backend_helpers.MATMUL), tmp_path / "m.onnx")
-    (tmp_path / "out").mkdir()
-    copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
-    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "out"]
-
-
-# ---------------------------------------------------------------- onnx's evaluator and OpenVINO; libraries that are missing
-
-
-@pytest.fixture(scope="module")
-def benches(tmp_path_factory):
-    workers = {
-        name: WorkerProcess(Target(name, name), folder=str(tmp_path_factory.mktemp(name)))
-        for name in ("reference", "openvino")
-    }
-    yield {
-        name: backend_helpers.StepRunner(worker, tmp_path_factory.mktemp("bench")) for name, worker in workers.items()
-    }
-    for worker in workers.values():
-        worker.close()
+def test_the_processor_has_a_name():
+    assert describe_cpu() == describe_cpu()
+    assert len(describe_cpu().split()[-1]) == 12
 
 
 # ---------------------------------------------------------------- libraries that are missing
@@ -152,44 +125,43 @@ def benches(tmp_path_factory):
     ("backend", "library", "extra"),
     [
         ("ort", "onnxruntime", "models"),
-        ("ort", "onnx", "models"),
         ("reference", "onnx", "models"),
         ("openvino", "openvino", "openvino"),
         ("iree", "iree", "iree"),
         ("iree", "iree.runtime", "iree"),
     ],
 )
-def test_a_missing_library_names_the_extra(tmp_path, backend, library, extra):
+def test_a_missing_library_names_the_extra(monkeypatch, backend, library, extra):
+    for name in {library, *(each for each in sys.modules if each.startswith(f"{library}."))}:
+        monkeypatch.setitem(sys.modules, name, None)  # the import of it fails
+    with pytest.raises(MissingExtraError) as caught:
+        build_backend(Target("mine", backend)).identity()
+    assert f"pip install 'assay[{extra}]'" in str(caught.value)
+    assert "the target 'mine'" in str(caught.value)
+
+
+def test_a_missing_library_is_an_outcome_of_a_worker(tmp_path):
     """In a worker whose Python finds no such library."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Gone:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {library!r} or name.startswith({library!r} + '.'):\n"
-        "            raise ModuleNotFoundError('No module named ' + name, name=name)\n"
-        "sys.meta_path.insert(0, Gone())\n"
-    )
-    target = Target("mine", backend)
-    with WorkerProcess(target, folder=str(tmp_path / "worker"), env={"PYTHONPATH": str(tmp_path)}) as worker:
-        with pytest.raises(MissingExtraError) as caught:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['onnxruntime'] = None\n")
+    target, env = Target("mine", "ort"), {"PYTHONPATH": str(tmp_path)}
+    with WorkerProcess(target, folder=str(tmp_path / "worker"), env=env) as worker:
+        with pytest.raises(MissingExtraError, match="assay\\[models\\]"):
             worker.identity()
-        assert f"pip install 'assay[{extra}]'" in str(caught.value)
-        assert "the target 'mine'" in str(caught.value)
         outcome = backend_helpers.StepRunner(worker, tmp_path).step(Step.COMPILE, "x")
     assert outcome.ending is StepEnding.ERROR
-    assert f"assay[{extra}]" in outcome.hint
+    assert "assay[models]" in outcome.hint
 
 
-def test_a_library_that_is_broken_is_not_called_missing(tmp_path):
+def test_a_library_that_is_broken_is_not_called_missing(tmp_path, monkeypatch):
     (tmp_path / "openvino").mkdir()
     (tmp_path / "openvino/__init__.py").write_text("import no_such_part")
-    env = {"PYTHONPATH": str(tmp_path)}
-    words = "openvino is installed and cannot be loaded: No module named 'no_such_part'"
-    with (
-        WorkerProcess(Target("ov", "openvino"), folder=str(tmp_path / "worker"), env=env) as worker,
-        pytest.raises(InfrastructureError, match=words),
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [each for each in sys.modules if each.partition(".")[0] == "openvino"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        InfrastructureError, match="openvino is installed and cannot be loaded: No module named 'no_such_part'"
     ):
-        worker.identity()
+        build_backend(Target("ov", "openvino")).identity()
 
 
 def test_a_file_of_that_name_in_the_working_directory_does_no_harm(tmp_path):
@@ -202,56 +174,55 @@ def test_a_file_of_that_name_in_the_working_directory_does_no_harm(tmp_path):
     assert done.stdout[0].isdigit()
 
 
-def test_the_processor_has_a_name():
-    assert describe_cpu() == describe_cpu()
-    assert len(describe_cpu().split()[-1]) == 12
+# ---------------------------------------------------------------- onnx's evaluator and OpenVINO
 
 
-# ---------------------------------------------------------------- onnx's evaluator
+@pytest.fixture(scope="module")
+def bench(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    with WorkerProcess(Target(request.param, request.param), folder=str(folder / "worker")) as worker:
+        yield backend_helpers.StepRunner(worker, folder)
 
 
-def test_the_evaluator_names_what_it_lacks(benches):
-    outcome = benches["reference"].prepare(benches["reference"].save(backend_helpers.FOREIGN))
+ONLY_REFERENCE, ONLY_OPENVINO = (
+    pytest.mark.parametrize("bench", [name], indirect=True) for name in ("reference", "openvino")
+)
+
+
+@ONLY_REFERENCE
+def test_the_evaluator_names_what_it_lacks_and_why_a_run_failed(bench):
+    outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message == "the reference evaluator has no implementation of my.ops:Foo (opset 17)"
-
-
-def test_the_evaluator_in_the_middle_of_a_run(benches):
-    bench = benches["reference"]
     made = bench.prepare(bench.save("g (float[n] a, int64[1] s) => (float[m] y) { y = Reshape(a, s) }"))
     outcome = bench.run(made.path, {"a": np.ones(4, np.float32), "s": np.array([3])}, ["y"])
     assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.ERROR)
     assert "reshape" in outcome.message.lower()
 
 
-# ---------------------------------------------------------------- OpenVINO
-
-
-def test_openvino_names_what_it_lacks(benches):
-    outcome = benches["openvino"].prepare(benches["openvino"].save(backend_helpers.FOREIGN))
-    assert outcome.message == "OpenVINO has no implementation of my.ops.Foo"
-
-
-def test_openvino_computes_in_full_precision(benches):
+@ONLY_OPENVINO
+def test_openvino_computes_in_full_precision_and_names_what_it_lacks(bench):
     """By itself it would use bfloat16 where the processor has it: 8 bits instead of 24."""
     rng = np.random.default_rng(0)
     feed = {"a": rng.normal(size=(64, 64)).astype(np.float32), "b": rng.normal(size=(64, 64)).astype(np.float32)}
     text = "g (float[64,64] a, float[64,64] b) => (float[64,64] y) { y = MatMul(a, b) }"
-    found = benches["openvino"].compute(text, feed)["y"]
+    assert bench.prepare(bench.save(backend_helpers.FOREIGN)).message == "OpenVINO has no implementation of my.ops.Foo"
+    found = bench.compute(text, feed)["y"]
     exact = feed["a"].astype(np.float64) @ feed["b"].astype(np.float64)
     assert np.abs(found - exact).max() < 1e-4
-    assert benches["openvino"].worker.identity()["precision"] == "f32"
+    assert bench.worker.identity()["precision"] == "f32"
 
 
-def test_openvino_gives_four_bits_a_byte_each(benches):
+@ONLY_OPENVINO
+def test_openvino_gives_four_bits_a_byte_each(bench):
     model = backend_helpers.parse("g (float[3] a) => (int4[3] y) { y = Cast<to = 22>(a) }", opset=21, ir=10)
-    found = benches["openvino"].compute(model, {"a": np.array([1, -2, 3], np.float32)})["y"]
+    found = bench.compute(model, {"a": np.array([1, -2, 3], np.float32)})["y"]
     assert found.dtype == np.dtype(ml_dtypes.int4)
     assert found.astype(int).tolist() == [1, -2, 3]
 
 
-def test_openvinos_counters(benches, tmp_path):
-    bench = benches["openvino"]
+@ONLY_OPENVINO
+def test_openvinos_counters(bench, tmp_path):
     made = bench.prepare(bench.save(backend_helpers.MATMUL))
     feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path))
@@ -262,6 +233,7 @@ def test_openvinos_counters(benches, tmp_path):
 
 
 def test_openvinos_words():
+    explain = OpenvinoBackend(Target("ov", "openvino")).explain
     text = "Exception from src/a.cpp:84:\nCheck 'x' failed at src/b.cpp:1:\nThe true reason\nmore"
     assert explain(RuntimeError(text), "cmd").message == "The true reason"
     assert explain(RuntimeError("Exception from src/a.cpp"), "cmd").message == "RuntimeError"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import py_compile
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ WRITES = """
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shop(tmp_path, monkeypatch):
     """A folder with a module of a name that no other test uses, so that nothing is left of it in this process."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -50,21 +49,21 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def write(folder: Path, name: str, text: str) -> Path:
+def write(folder, name, text):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def names(files: set[str], base: Path) -> set[str]:
+def names(files, base):
     return {os.path.relpath(path, os.path.realpath(base)) for path in files}
 
 
 # ---------------------------------------------------------------- what belongs to it
 
 
-def test_the_module_and_all_that_it_imports_next_to_it(shop: Path) -> None:
+def test_the_module_and_all_that_it_imports_next_to_it(shop):
     write(shop, "own_a.py", "import own_b\nimport os, numpy\ndef later():\n    from own_c import thing\n")
     write(shop, "own_b.py", "import own_d as d\n")
     write(shop, "own_c.py", "thing = 1\n")
@@ -73,7 +72,7 @@ def test_the_module_and_all_that_it_imports_next_to_it(shop: Path) -> None:
     assert names(find_files("own_a"), shop) == {"own_a.py", "own_b.py", "own_c.py", "own_d.py"}
 
 
-def test_packages_and_relative_imports(shop: Path) -> None:
+def test_packages_and_relative_imports(shop):
     write(shop, "own_pack/__init__.py", "")
     write(shop, "own_pack/back.py", "from . import near\nfrom .deep.inner import x\nfrom own_pack.far import y\n")
     for name in ("near", "far", "deep/__init__", "deep/inner", "unused"):
@@ -92,7 +91,7 @@ def test_packages_and_relative_imports(shop: Path) -> None:
     }
 
 
-def test_of_what_is_installed_only_its_own_package_counts(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_is_installed_only_its_own_package_counts(shop, monkeypatch):
     """An upgrade is a change too."""
     place = shop / "venv" / "site-packages"
     write(place, "own_single.py", "import own_vendor")
@@ -107,39 +106,29 @@ def test_of_what_is_installed_only_its_own_package_counts(shop: Path, monkeypatc
     assert names(find_files("own_user"), shop) == {"own_user.py"}
 
 
-def test_a_virtual_environment_below_the_folder_is_not_its_code(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = shop / ".venv" / "lib" / "site-packages"
-    write(place, "own_library.py", "")
-    monkeypatch.syspath_prepend(str(place))
-    write(shop, "own_client.py", BACKEND.format(imports="import own_library", body="pass"))
-    kind = __import__("own_client").Mine
-    assert names(find_loaded("own_client", kind), shop) == {"own_client.py"}
-
-
-def test_what_is_ours_has_a_version() -> None:
-    assert find_files("assay.models.backends.ort") == set()
-
-
-@pytest.mark.parametrize("module", ["own_nowhere", "own_nowhere.below", "sys", "own_broken.x"])
-def test_what_cannot_be_found_is_nothing_here(module: str, shop: Path) -> None:
+def test_what_cannot_be_found_is_nothing_here_and_what_is_no_python_is_hashed(shop):
     write(shop, "own_broken/__init__.py", "raise ImportError('no')")
-    assert find_files(module) == set()
-
-
-def test_a_module_that_is_no_python_is_hashed_all_the_same(shop: Path) -> None:
     write(shop, "own_syntax.py", "def (")
+    ours = "assay.models.backends.ort"  # which has a version
+    assert [find_files(each) for each in ("own_nowhere", "own_nowhere.below", "sys", "own_broken.x", ours)] == [
+        set()
+    ] * 5
     assert names(find_files("own_syntax"), shop) == {"own_syntax.py"}
 
 
-def test_what_is_loaded_counts_however_it_came_in(shop: Path) -> None:
-    write(shop, "own_dynamic.py", BACKEND.format(imports="__import__('own' + '_hidden')", body="pass"))
+def test_what_is_loaded_counts_however_it_came_in_and_no_virtual_environment(shop, monkeypatch):
+    place = shop / ".venv" / "lib" / "site-packages"
+    write(place, "own_library.py", "")
+    monkeypatch.syspath_prepend(str(place))
+    imports = "__import__('own' + '_hidden')\nimport own_library"
+    write(shop, "own_dynamic.py", BACKEND.format(imports=imports, body="pass"))
     write(shop, "own_hidden.py", "")
     kind = __import__("own_dynamic").Mine
     assert names(find_files("own_dynamic"), shop) == {"own_dynamic.py"}
     assert names(find_loaded("own_dynamic", kind), shop) == {"own_dynamic.py", "own_hidden.py"}
 
 
-def test_a_base_class_from_another_folder_belongs_to_it(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_class_from_another_folder_belongs_to_it(shop, monkeypatch):
     elsewhere = shop / "elsewhere"
     write(elsewhere, "own_base.py", BACKEND.format(imports="", body="pass"))
     monkeypatch.syspath_prepend(str(elsewhere))
@@ -152,7 +141,7 @@ def test_a_base_class_from_another_folder_belongs_to_it(shop: Path, monkeypatch:
 # ---------------------------------------------------------------- hashes
 
 
-def test_the_place_makes_no_difference_and_the_content_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_makes_no_difference_and_the_content_does(tmp_path, monkeypatch):
     seen = []
     for number, text in enumerate(("x = 1", "x = 1", "x = 2")):
         folder = tmp_path / str(number)
@@ -164,22 +153,18 @@ def test_the_place_makes_no_difference_and_the_content_does(tmp_path: Path, monk
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_the_names_are_those_of_the_files(shop: Path) -> None:
-    write(shop, "own_named.py", "import own_other")
+def test_code_is_what_it_was_before_it_was_loaded_under_the_names_of_its_files(shop):
+    path = write(shop, "own_early.py", "import own_other")
     write(shop, "own_other.py", "")
-    assert list(OwnCode("own_named").identify(Backend)) == ["code own_named.py", "code own_other.py"]
-
-
-def test_code_is_what_it_was_before_it_was_loaded(shop: Path) -> None:
-    path = write(shop, "own_early.py", "x = 1")
     code = OwnCode("own_early")
     before = code.identify(Backend)
-    path.write_text("x = 2")
+    assert list(before) == ["code own_early.py", "code own_other.py"]
+    path.write_text("import own_other\nx = 2")
     assert code.identify(Backend) == before
     assert OwnCode("own_early").identify(Backend) != before
 
 
-def test_compiled_code_that_is_older_than_its_source_goes(shop: Path) -> None:
+def test_compiled_code_that_is_older_than_its_source_goes(shop):
     """Python takes it for new where the second and the length are the same."""
     path = write(shop, "own_quick.py", "x = 1")
     compiled = Path(py_compile.compile(str(path), doraise=True))
@@ -195,7 +180,7 @@ def test_compiled_code_that_is_older_than_its_source_goes(shop: Path) -> None:
 # ---------------------------------------------------------------- in a worker
 
 
-def run_own(shop: Path, scratch: Path, **options: str) -> tuple[dict[str, str], str]:
+def run_own(shop, scratch, **options):
     """What a new worker says it is, and what it makes."""
     target = Target("own", "own_worker:Mine", {"folder": str(shop), **options})
     folder = scratch / "made"
@@ -208,7 +193,7 @@ def run_own(shop: Path, scratch: Path, **options: str) -> tuple[dict[str, str], 
     return identity, Path(outcome.path).read_text()
 
 
-def test_every_edit_is_another_identity_and_runs(shop: Path, tmp_path: Path) -> None:
+def test_every_edit_is_another_identity_and_runs(shop, tmp_path):
     """As fast as it can be typed: the same length, most likely in the same second."""
     seen = {}
     for number in range(3):
@@ -223,7 +208,7 @@ def test_every_edit_is_another_identity_and_runs(shop: Path, tmp_path: Path) -> 
     assert again["code own_factor.py"] in seen
 
 
-def test_a_worker_that_dies_is_asked_again(shop: Path, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_asked_again(shop, tmp_path):
     body = "import os\n        os.abort()"
     path = write(shop, "own_worker.py", BACKEND.format(imports="", body=body))
     with WorkerProcess(
@@ -240,7 +225,7 @@ def test_a_worker_that_dies_is_asked_again(shop: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tools(tmp_path, monkeypatch):
     """Ours, with one tool; and another folder with a tool of the same name."""
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
@@ -250,33 +235,27 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_active_environment_needs_no_path(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tools}/ours{os.pathsep}{tools}/theirs")
-    assert name_program("tool") == "tool"
-
-
-@pytest.mark.parametrize("path", ["", "{}/theirs", "{0}/theirs:{0}/ours"])
-def test_a_name_that_leads_elsewhere_is_no_name(tools: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setenv("PATH", path.format(tools))
-    assert name_program("tool") == f"{tools}/ours/tool"
-
-
-def test_what_we_do_not_have_is_looked_for_on_path(tools: Path) -> None:
-    assert name_program("other") == "other"
+def test_a_tool_has_its_name_where_path_leads_to_it_and_its_path_elsewhere(tools, monkeypatch):
+    assert name_program("other") == "other", "what we do not have is looked for on PATH"
+    for path in ("", "{}/theirs", "{0}/theirs:{0}/ours", "{0}/ours:{0}/theirs"):
+        monkeypatch.setenv("PATH", path.format(tools))
+        assert name_program("tool") == ("tool" if "ours:" in path else f"{tools}/ours/tool")
 
 
 # ---------------------------------------------------------------- back ends by name
 
 
-def test_an_unknown_back_end_gets_a_suggestion():
-    with pytest.raises(NotFoundError, match=r"no back end named 'opnvino'\n  did you mean 'openvino'"):
-        build_backend(Target("x", "opnvino"))
-
-
-@pytest.mark.parametrize("place", ["no_such_module:X", "json:NoSuchClass"])
-def test_a_class_of_ones_own_that_is_not_there(place):
-    with pytest.raises(NotFoundError, match="it cannot be loaded"):
-        build_backend(Target("x", place))
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("opnvino", "did you mean 'openvino'"),
+        ("no_such_module:X", "it cannot be loaded"),
+        ("json:NoSuchClass", "it cannot be loaded"),
+    ],
+)
+def test_an_unknown_back_end(name, hint):
+    with pytest.raises(NotFoundError, match=rf"no back end named '{name}'\n  {hint}"):
+        build_backend(Target("x", name))
 
 
 def test_every_name_leads_to_a_class():

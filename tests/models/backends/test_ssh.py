@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -109,42 +110,19 @@ def test_no_address():
         build_backend(Target("b", "ssh", {"run": "x"}))
 
 
-def test_no_server_listens(board, make, perform):
-    target = target_of(board, port=find_port())
-    with pytest.raises(InfrastructureError, match=r"the board .*@127.0.0.1 does not answer: .*Connection refused"):
-        perform(target, make())
-    with pytest.raises(InfrastructureError, match="does not answer"):
-        build_backend(target).identity()
-
-
-def test_a_server_that_listens_and_sends_nothing(board, make, perform):
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        target = target_of(board, port=deaf.getsockname()[1], connect_timeout_s=1)
-        started = time.monotonic()
-        with pytest.raises(InfrastructureError, match="does not answer"):
-            perform(target, make())
-        assert time.monotonic() - started < 30, "a small time-out is kept"
-
-
-def test_a_key_that_it_does_not_know(board, make, perform, tmp_path):
+def test_boards_that_do_not_answer_or_refuse(board, make, perform, tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
-    with pytest.raises(InfrastructureError, match=r"refuses the connection: .*Permission denied"):
-        perform(target_of(board, key=str(tmp_path / "other")), make())
-
-
-def test_a_host_that_we_do_not_know(board, make, perform, tmp_path):
-    strict = [
-        "-F",
-        "/dev/null",
-        "-o",
-        f"UserKnownHostsFile={tmp_path / 'none'}",
-        "-o",
-        "StrictHostKeyChecking=yes",
-        "-o",
-        "GlobalKnownHostsFile=/dev/null",
-    ]
-    with pytest.raises(InfrastructureError, match="is not known: Host key verification failed"):
-        perform(target_of(board, ssh_options=strict), make())
+    known = ["-o", f"UserKnownHostsFile={tmp_path / 'none'}", "-o", "GlobalKnownHostsFile=/dev/null"]
+    strict = ["-F", "/dev/null", "-o", "StrictHostKeyChecking=yes", *known]
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # it listens and sends nothing
+        for options, message in (
+            ({"port": find_port()}, r"the board .*@127.0.0.1 does not answer: .*Connection refused"),
+            ({"port": deaf.getsockname()[1], "connect_timeout_s": 1}, "does not answer"),
+            ({"key": str(tmp_path / "other")}, r"refuses the connection: .*Permission denied"),
+            ({"ssh_options": strict}, "is not known: Host key verification failed"),
+        ):
+            with pytest.raises(InfrastructureError, match=message):
+                perform(target_of(board, **options), make())
 
 
 def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_path):
@@ -158,13 +136,10 @@ def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_pa
 
 
 def test_a_program_that_the_board_does_not_have(board):
-    target = replace(target_of(board), options={**target_of(board).options, "run": "no-such-runner"})
-    backend = build_backend(target)
     with pytest.raises(
         InfrastructureError, match=r"no-such-runner is not on the board .*\n.*deploy = \['no-such-runner'\]"
     ):
-        backend.identity()
-    backend.close()
+        identify(board, run="no-such-runner")
 
 
 # ---------------------------------------------------------------- the lock
@@ -178,23 +153,20 @@ def test_a_held_lock_shows_its_owner_and_since_when(board, make, perform):
         with pytest.raises(InfrastructureError) as caught:
             perform(target_of(board, lock_wait_s=0, lock_expiry_s=60), make())
     finally:
-        for path in board.lock.iterdir():
-            path.unlink()
-        board.lock.rmdir()
+        shutil.rmtree(board.lock)
     assert "is in use, held by anna on user (process 4711) since 2026-01-02 03:04:05 UTC" in str(caught.value)
     assert str(board.lock) in caught.value.hint
 
 
-def test_two_at_once_take_turns(board, make, tmp_path):
+def test_several_at_once_take_turns(board, make, tmp_path):
     log, made = tmp_path / "log", []
 
-    def work():
+    def work(job):
         backend = build_backend(target_of(board, f"--log={log}", lock_wait_s=60))
-        made.append(backend.perform(job := make()))
+        made.append(backend.perform(job))
         backend.close()
-        assert job
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work, args=[make()]) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -208,17 +180,20 @@ def test_two_at_once_take_turns(board, make, tmp_path):
 
 
 def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
+    array = np.random.default_rng(0).normal(size=(3, 1 << 20))
+    write_tensors(tmp_path / "large", {"a": array})
     target = target_of(board, "--say=hello it's", ["--profile={profile_dir}"], "--where", env={"MARK": "it's $HOME"})
-    made = perform(target, make(profile_dir=str(tmp_path / "profile")))
-    assert load_tensors(made.path)["y"].tolist() == [1.5, 2.5]
+    job = replace(make(profile_dir=str(tmp_path / "profile")), inputs=str(tmp_path / "large"))
+    made = perform(replace(target, run_flags=("--say=a 'b' $c",)), job)
+    np.testing.assert_array_equal(load_tensors(made.path)["y"], array)
     said = made.stdout.splitlines()
-    assert said[0] == "hello it's"
+    assert (said[0], said[3], said[4]) == ("hello it's", "MARK=it's $HOME", "a 'b' $c")
     assert said[1].startswith(f"{board.root}/assay-")
-    assert said[3] == "MARK=it's $HOME"
-    assert made.stderr == "to stderr\n"
+    assert made.stderr == "to stderr\n" * 2
     assert made.profiles == (str(tmp_path / "profile/p.csv"),)
     assert len(made.times_s) == 1
     assert left_on(board) == []
+    assert perform(target_of(board, "--where"), make()).stdout.splitlines()[0] != said[1], "a folder for each job"
 
 
 def test_a_model_takes_its_external_data_along(board, make, perform, tmp_path):
@@ -229,23 +204,9 @@ def test_a_model_takes_its_external_data_along(board, make, perform, tmp_path):
     job = make()
     target = target_of(board, run=run)
     made = perform(target, replace(job, step=Step.COMPILE, source=str(tmp_path / "m.onnx")))
-    again = make()
-    ran = perform(target, replace(again, source=made.path))
+    ran = perform(target, replace(make(), source=made.path))
     assert "model.onnx" in ran.stdout
     assert f" {size} " in ran.stdout
-
-
-def test_a_large_file_goes_there_and_back(board, make, perform, tmp_path):
-    job = make()
-    array = np.random.default_rng(0).normal(size=(3, 1 << 20))
-    write_tensors(tmp_path / "large", {"a": array})
-    made = perform(target_of(board), replace(job, inputs=str(tmp_path / "large")))
-    np.testing.assert_array_equal(load_tensors(made.path)["y"], array)
-
-
-def test_each_job_has_a_folder_of_its_own(board, make, perform):
-    target = target_of(board, "--where")
-    assert perform(target, make()).stdout.splitlines()[0] != perform(target, make()).stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -286,11 +247,6 @@ def test_the_printed_command_repeats_a_failed_run(board, make, tmp_path):
             subprocess.run(["rm", "-r", str(left)], check=True)
 
 
-def test_flags_that_are_given(board, make, perform):
-    made = perform(replace(target_of(board), run_flags=("--say=a 'b' $c",)), make())
-    assert made.stdout == "a 'b' $c\n"
-
-
 def test_programs_are_copied_once_for_each_content(board, make, perform, tmp_path):
     script = tmp_path / "own.sh"
     options = {
@@ -310,12 +266,10 @@ def test_programs_are_copied_once_for_each_content(board, make, perform, tmp_pat
 
 
 def test_the_identity_depends_on_what_is_copied(board, tmp_path):
-    script, seen = tmp_path / "own.sh", []
+    seen = []
     for text in ("1", "2"):
-        script.write_text(text)
-        backend = build_backend(target_of(board, run=["own.sh"], deploy=["own.sh"], folder=str(tmp_path)))
-        seen.append(dict(backend.identity()))
-        backend.close()
+        (tmp_path / "own.sh").write_text(text)
+        seen.append(identify(board, run=["own.sh"], deploy=["own.sh"], folder=str(tmp_path)))
     assert seen[0]["board"] == seen[1]["board"]
     assert all(os.uname()[i] in seen[0]["board"] for i in range(5))
     assert seen[0]["deploy: own.sh"] != seen[1]["deploy: own.sh"]
@@ -336,15 +290,6 @@ def make_tool(path, text="#!/bin/sh\necho 1\n"):
     return path
 
 
-def test_the_boards_own_program_is_known_by_its_content(board, tmp_path):
-    there = make_tool(tmp_path / "board" / "there")
-    first = identify(board, run=[str(there), "{artifact}"])
-    assert identify(board, run=[str(there), "{artifact}"]) == first
-    assert any(len(said.split()[-1]) == 64 for name, said in first.items() if name == f"board: {there}")
-    there.write_text("#!/bin/sh\necho 2\n")
-    assert identify(board, run=[str(there), "{artifact}"]) != first
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -352,12 +297,13 @@ def test_the_boards_own_program_is_known_by_its_content(board, tmp_path):
         ("x.json", ["sh", "--config={place}/x.json"]),
         ("lib/deep/x.so", ["sh", "--lib", "{place}/lib"]),
         ("interpreter", ["{place}/tool"]),
+        ("tool", ["{place}/tool", "{artifact}"]),
     ],
 )
 def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
     place = tmp_path / "board"
-    changing = make_tool(place / name)
     make_tool(place / "tool", f"#!{place}/interpreter -x\nprogram\n")
+    changing = make_tool(place / name)
     run = [word.replace("{place}", str(place)) for word in words]
     first = identify(board, run=run)
     assert identify(board, run=run) == first
@@ -366,11 +312,11 @@ def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
 
 
 def test_a_program_is_looked_for_where_the_targets_path_leads(board, tmp_path):
-    tools = [make_tool(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n") for name in ("a", "b")]
-    paths = [{"PATH": f"{tool.parent}:/usr/bin:/bin"} for tool in tools]
-    first, second = (identify(board, run=["my-runner"], env=env) for env in paths)
-    assert first["board: my-runner"].startswith(f"{tools[0]} ")
-    assert second["board: my-runner"].startswith(f"{tools[1]} ")
+    for name in ("a", "b"):
+        tool = make_tool(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n")
+        found = identify(board, run=["my-runner"], env={"PATH": f"{tool.parent}:/usr/bin:/bin"})["board: my-runner"]
+        assert found.startswith(f"{tool} ")
+        assert len(found.split()[-1]) == 64
 
 
 def test_a_folder_that_jobs_are_made_in_is_not_searched(board):
@@ -403,14 +349,8 @@ def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
 
 
 def test_what_a_program_leaves_behind_goes_with_it(board, make, perform, tmp_path):
-    run = [
-        "sh",
-        "-c",
-        'sleep 1000 & echo $! >"$2"; cp "$0" "$1"',
-        "{inputs}/0.npy",
-        "{outputs}/0.npy",
-        str(tmp_path / "pid"),
-    ]
+    script = 'sleep 1000 & echo $! >"$2"; cp "$0" "$1"'
+    run = ["sh", "-c", script, "{inputs}/0.npy", "{outputs}/0.npy", str(tmp_path / "pid")]
     perform(target_of(board, run=run), make())
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not is_running(pid), "the child is gone")

@@ -31,7 +31,6 @@ from assay.errors import UsageError
 from assay.models.flow.cases import StepFailedError
 from assay.models.pytest_support.case import render_error, render_failed_step
 from assay.models.pytest_support.collection import pytest_terminal_summary
-from assay.models.pytest_support.options import set_plan
 from assay.models.values.model import Step, StepEnding, StepOutcome
 
 FULL = "test_onnx_model[net_full_model-sim-default]"
@@ -118,28 +117,18 @@ def test_what_differs_fails_with_the_numbers_and_a_command_that_works(session):
     assert "FAIL" in done.stdout
 
 
-def test_a_target_does_not_vote_for_itself(session):
-    """It would always agree with itself, and every failure would be a skip."""
-    text = session[1].section("test_onnx_model[two_full_model-wrong-default]")
-    assert "no second reference votes: vote = 'wrong' of the settings" in text
-
-
-def test_broken_files_and_missing_weights_are_errors(session):
-    run = session[1]
-    assert "broken.onnx is not an ONNX model" in run.section("test_onnx_model[broken_full_model-sim-default]")
-    assert "heavy.bin is missing" in run.section("test_onnx_model[heavy_full_model-sim-default]")
-
-
-def test_the_short_summary_has_the_reason(session):
-    out = session[1].out
+def test_what_is_reported_of_a_case(session):
+    out, section = session[1].out, session[1].section
+    assert "broken.onnx is not an ONNX model" in section("test_onnx_model[broken_full_model-sim-default]")
+    assert "heavy.bin is missing" in section("test_onnx_model[heavy_full_model-sim-default]")
+    # a target that voted for itself would always agree, and every failure would be a skip
+    no_vote = "no second reference votes: vote = 'wrong' of the settings"
+    assert no_vote in section("test_onnx_model[two_full_model-wrong-default]")
+    # the short summary has the reason; where a name fills its line, the reason has a line of its own
     assert f"ERROR {PATH}[net_full_model-lacking-default] - compile error: sim-compile ended with" in out
     assert f"FAILED {PATH}[two_full_model-wrong-default] - wrong differs from ort: y: " in out
-
-
-def test_where_a_name_fills_the_line_the_reason_has_its_own(session):
-    _, _, section = session[1].out.partition(" models that did not pass ")
-    lines = [line for line in section.splitlines() if line.startswith(("ERROR ", "FAILED ")) and PATH not in line]
-    (line,) = lines  # the others have room for it in pytest's own summary
+    lines = out.partition(" models that did not pass ")[2].splitlines()
+    (line,) = [line for line in lines if line.startswith(("ERROR ", "FAILED ")) and PATH not in line]
     assert line.startswith(f"ERROR {LONG}_full_model-lacking-default: compile error: sim-compile ended with")
 
 
@@ -214,10 +203,7 @@ def test_several_samples_are_all_compared(project):
     """A target that is wrong in the second sample only."""
     project.model("net", RELU)
     run = project.folder / "tools" / "sim-run"
-    text = run.read_text().replace(
-        "session.run(None, feeds)", "[a if feeds['x'][0] > 0 else a + 1 for a in session.run(None, feeds)]"
-    )
-    run.write_text(text)
+    run.write_text(run.read_text().replace("change(known[name])", "(x + (known['x'][0] <= 0) for x in known[name])"))
     output = project.pytest("-v", "-k", "full", "--samples", "8")
     assert short(output) == {"net_full_model-sim": "FAILED"}
     assert project.calls.count("run") == 8
@@ -265,7 +251,6 @@ def test_a_folder_of_dumps_is_named_only_where_something_is_in_it(tmp_path):
     lines: list[str] = []
     reporter = SimpleNamespace(stats={}, write_line=lines.append, _tw=SimpleNamespace(fullwidth=80))
     config = configure(f"--debug-ir={tmp_path}", f"--run-profile={tmp_path}")
-    set_plan(config)
     pytest_terminal_summary(reporter, config)
     assert lines == []
     (tmp_path / "case").mkdir()
@@ -313,16 +298,14 @@ def test_with_s_the_tools_output_is_live(project):
 # ---------------------------------------------------------------- texts
 
 
-def failed(**more: str) -> StepOutcome:
-    return StepOutcome(Step.COMPILE, StepEnding.ERROR, "tool said no", **more)
+def render(**more: str) -> str:
+    outcome = StepOutcome(Step.COMPILE, StepEnding.ERROR, "tool said no", **more)
+    return render_failed_step("torq_results", StepFailedError("sim", outcome), "/my models/a.onnx")
 
 
-def test_all_of_the_tools_output_is_there():
-    outcome = failed(
-        command="tool x", stdout="working\n", stderr="\nno\n", hint="try: assay model convert MODEL --opset 17"
-    )
-    text = render_failed_step("torq_results", StepFailedError("sim", outcome), "/my models/a.onnx")
-    assert text.splitlines() == [
+def test_a_failed_step_shows_the_tools_output_or_that_it_was_silent():
+    hint = "try: assay model convert MODEL --opset 17"
+    assert render(command="tool x", stdout="working\n", stderr="\nno\n", hint=hint).splitlines() == [
         "torq_results: sim: compile error: tool said no",
         "command: tool x",
         "stdout:",
@@ -331,19 +314,10 @@ def test_all_of_the_tools_output_is_there():
         "no",
         "what to do: try: assay model convert '/my models/a.onnx' --opset 17",
     ]
-
-
-def test_a_silent_tool_is_reported_as_silent():
-    outcome = failed()
-    lines = render_failed_step("f", StepFailedError("sim", outcome), "m").splitlines()
-    assert lines[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
-
-
-def test_a_flood_is_cut_in_the_middle():
-    outcome = failed(stderr="\n".join(f"line {number}" for number in range(1000)))
-    text = render_failed_step("f", StepFailedError("sim", outcome), "m")
-    assert "line 99\n… 800 lines left out …\nline 900" in text
-    assert text.endswith("line 999")
+    assert render().splitlines()[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
+    flood = render(stderr="\n".join(f"line {number}" for number in range(1000)))
+    assert "line 99\n… 800 lines left out …\nline 900" in flood
+    assert flood.endswith("line 999")
 
 
 def test_an_error_without_a_step():

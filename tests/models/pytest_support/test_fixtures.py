@@ -37,9 +37,6 @@ def test_layers_only(tweaked_random_input_data):
 @pytest.mark.assay_models("no-such-model")
 def test_of_nothing(torq_results):
     pass
-
-def test_one_piece_only(tweaked_random_input_data):
-    assert len(tweaked_random_input_data) == 1
 """
 
 REPLACED = {
@@ -109,20 +106,17 @@ def assay_reference_results(assay_reference_results):
 """,
     "unknown": "",
 }
-OTHER_HARDWARE = {"bfloat": "npu", "importer": "own", "mistyped": "smi"}  # folder → what its runtime_hw_type returns
+OTHER_HARDWARE = {"importer": "own", "mistyped": "smi"}  # folder → what its runtime_hw_type returns
 TARGETS = """
 [tool.assay.targets.npu]
 like = "iree"
 
 [tool.assay.targets.own]
 like = "sim"
-import = "cp {model} {out}"
-compile = "cp {model} {artifact}"
+import = "tools/sim-compile {model} -o {out} --chip imported"
 """
 BF16 = "g (bfloat16[2,4] a, bfloat16[4,3] b) => (bfloat16[2,3] y) { t = MatMul(a, b) y = Relu(t) }"
-CHOSEN = """
-net and (own or inputs or plain or full) and not (bfloat or unknown) or nothing or bfloat and Relu_1 or unknown and odd_full
-""".strip()
+CHOSEN = "net and (full or plain) and not unknown or layers_only or nothing or unknown and odd_full"
 CHECK_INPUTS = """
 def test_inputs_count(tweaked_random_input_data, torq_results, llvmcpu_reference_results):
     assert np.array_equal(torq_results[0], np.maximum(tweaked_random_input_data[0], 0))
@@ -135,7 +129,6 @@ LAYER, FULL = "net_layer_Relu_0-sim-default", "net_full_model-sim-default"
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRun]:
     project = build_project(tmp_path_factory.mktemp("project"), tests="", settings=SETTINGS + TARGETS)
     project.model("net", RELU)
-    project.model("half", BF16)
     odd = parse("g (float[2] x) => (float[2] y) { y = my.ops.Foo(x) }", extra=', "my.ops": 1')
     onnx.save(odd, project.model("odd", RELU))
     project.write("tests/own/test_own.py", OWN)
@@ -147,58 +140,75 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRu
         project.write(f"tests/{name}/conftest.py", f"import numpy as np, onnx, onnx.parser, pytest\n{text}")
         own = f"import numpy as np\n{CHECK_INPUTS}" if name in ("inputs", "inputs_changed") else ""
         project.write(f"tests/{name}/test_{name}.py", (GENERIC if name == "plain" else TORQ) + own)
-    # one case is enough to see that a replacement counts; inputs are those of a layer or of the model
-    options = ("-v", "--debug-cache", "--import-mode=importlib", "-k", CHOSEN)
+    # one case is enough to see that a replacement counts
+    options = ("-v", "--import-mode=importlib", "-k", CHOSEN)
     return project, project.pytest(*options, env={"TORQ_COMPILE": "", "TORQ_RUN_MODULE": ""})
 
 
 def verdicts(run: PytestRun, folder: str) -> dict[str, str]:
     found = re.findall(rf"tests/{folder}/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", run.out)
-    return {name.replace("test_onnx_model_llvmcpu_torq", ""): verdict for name, verdict in found}
+    return {re.sub("test_onnx_model(_llvmcpu_torq)?", "", name): verdict for name, verdict in found}
 
 
 def test_all_are_offered_to_a_projects_own_tests(session):
     assert verdicts(session[1], "own") == {
-        f"test_all_of_them[{LAYER}]": "PASSED", f"test_all_of_them[{FULL}]": "PASSED",
+        f"test_all_of_them[{FULL}]": "PASSED",
         f"test_layers_only[{LAYER}]": "PASSED",
         "test_of_nothing[NOTSET]": "SKIPPED",
-        f"test_one_piece_only[{LAYER}]": "PASSED", f"test_one_piece_only[{FULL}]": "PASSED",
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize("folder", ["inputs", "inputs_changed"])
-def test_other_inputs_count_on_both_sides(session, folder):
-    checks = {f"test_inputs_count[{LAYER}]": "PASSED", f"test_inputs_count[{FULL}]": "PASSED"}
-    assert verdicts(session[1], folder) == {f"[{LAYER}]": "PASSED", f"[{FULL}]": "PASSED"} | checks
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("inputs", {f"[{FULL}]": "PASSED", f"test_inputs_count[{FULL}]": "PASSED"}),
+        ("inputs_changed", {f"[{FULL}]": "PASSED", f"test_inputs_count[{FULL}]": "PASSED"}),
+        *((folder, {f"[{FULL}]": "FAILED"}) for folder in ("results", "reference", "mlir", "compiled", "hardware")),
+        ("chip", {f"[{FULL}]": "ERROR"}),
+        ("importer", {f"[{FULL}]": "PASSED"}),
+        ("plain", {f"[{LAYER}]": "PASSED", f"[{FULL}]": "PASSED"}),  # the reference computes again for its inputs
+    ],
+)
+def test_whatever_is_replaced_takes_effect(session, folder, found):
+    assert verdicts(session[1], folder) == found
 
 
-@pytest.mark.parametrize("folder", ["results", "reference", "mlir", "compiled", "hardware"])
-def test_whatever_is_replaced_takes_effect(session, folder):
-    assert verdicts(session[1], folder) == {f"[{FULL}]": "FAILED"}
+def test_a_replaced_chip_and_an_importer_reach_the_compiler(session):
+    calls = (session[0].folder / "tools" / "calls").read_text()
+    assert "compile net.onnx chip=XYZ hw=sim" in calls
+    assert "compile net.onnx chip=imported" in calls
 
 
-def test_a_replaced_chip_reaches_the_compiler(session):
-    project, run = session
-    assert verdicts(run, "chip") == {f"[{FULL}]": "ERROR"}
-    assert "compile net.onnx chip=XYZ hw=sim" in (project.folder / "tools" / "calls").read_text()
-
-
-def test_a_replacement_that_does_not_fit_is_reported(session):
-    assert verdicts(session[1], "compiled_reference") == {f"[{FULL}]": "ERROR"}
-    assert "llvmcpu_reference_results: there is no " in session[1].out
-    assert verdicts(session[1], "wrong_inputs") == {f"[{LAYER}]": "ERROR", f"[{FULL}]": "ERROR"}
-    assert "these inputs do not fit net_full_model; too many: z" in session[1].out
-
-
-def test_no_traceback_of_ours_is_shown(session):
+@pytest.mark.parametrize(
+    ("folder", "case", "messages"),
+    [
+        ("compiled_reference", FULL, ["llvmcpu_reference_results: there is no "]),
+        ("wrong_inputs", FULL, ["these inputs do not fit net_full_model; too many: z"]),
+        ("unknown", "odd_full_model-sim-default", ["the reference ort cannot compute this model"]),
+        (
+            "mistyped",
+            FULL,
+            [
+                "torq-compile was not found",
+                "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?",
+            ],
+        ),
+    ],
+)
+def test_what_does_not_fit_is_reported_without_a_traceback_of_ours(session, folder, case, messages):
+    assert verdicts(session[1], folder) == {f"[{case}]": "ERROR"}
+    assert all(message in session[1].out for message in messages)
     assert "Traceback" not in session[1].out
     assert "model_fixtures.py" not in session[1].out
 
 
-def test_the_plain_test_takes_replaced_inputs_and_results_too(session):
-    """Its reference computes again for inputs that are not the case's own."""
-    found = re.findall(r"tests/plain/\S+::test_onnx_model\[(\S+)\] (\w+)", session[1].out)
-    assert dict(found) == {LAYER: "PASSED", FULL: "PASSED"}
+@pytest.mark.services("backends")
+def test_a_type_that_onnxruntime_does_not_know_is_tested(tmp_path):
+    """IREE is the reference of Torq's tests, and has bf16: so it also computes the values that a layer sees."""
+    project = build_project(tmp_path, TORQ, SETTINGS + TARGETS)
+    project.model("half", BF16)
+    found = project.pytest("-v", "-k", "Relu_1", "--torq-runtime-hw-type=npu").verdicts
+    assert found == {"test_onnx_model_llvmcpu_torq[half_layer_Relu_1-npu-default]": "PASSED"}
 
 
 @pytest.mark.services("sshd")
@@ -213,25 +223,3 @@ def test_a_board_that_is_off_is_no_trouble_of_the_compiler(project: Project):
     text = run.section(f"test_onnx_model_llvmcpu_torq[{FULL}]")
     assert text.startswith("torq_results: the board root@127.0.0.1 does not answer: "), text
     assert [call for call in project.calls if call.startswith("compile")] == ["compile net.onnx chip=None hw=sim"]
-
-
-def test_mistyped_hardware_is_reported_with_the_missing_tools(session):
-    assert verdicts(session[1], "mistyped") == {f"[{FULL}]": "ERROR"}
-    text = session[1].out
-    assert "torq-compile was not found" in text
-    assert "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?" in text
-
-
-def test_a_type_that_onnxruntime_does_not_know_is_tested(session):
-    """IREE is the reference of Torq's tests, and has bf16: so it also computes the values that a layer sees."""
-    assert verdicts(session[1], "bfloat") == {"[half_layer_Relu_1-sim-default]": "PASSED"}
-
-
-def test_a_model_that_no_reference_can_compute_is_an_error_of_the_first(session):
-    assert verdicts(session[1], "unknown") == {"[odd_full_model-sim-default]": "ERROR"}
-    assert "the reference ort cannot compute this model" in session[1].out
-
-
-def test_an_importer_of_the_hardwares_own_is_called(session):
-    assert verdicts(session[1], "importer") == {f"[{FULL}]": "PASSED"}
-    assert "net_full_model own import: miss" in session[1].out

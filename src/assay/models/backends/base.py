@@ -53,7 +53,7 @@ class BackendError(Exception):
 
 
 def first_line(text: str) -> str:
-    """The first that is not empty."""
+    """The first line of a text that is not empty."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
@@ -63,7 +63,7 @@ def render_python(code: str) -> str:
 
 
 def name_program(name: str) -> str:
-    """Of our interpreter's environment: by its name where PATH leads there, else by its whole path."""
+    """How a program of our interpreter's environment is called: by name where PATH leads to it, else by its path."""
     folder = os.path.dirname(sys.executable)
     ours, found = os.path.join(folder, name), shutil.which(name)
     is_on_path = found is not None and os.path.dirname(os.path.abspath(found)) == folder
@@ -113,7 +113,7 @@ class Backend(ABC):
         """End what was started for several jobs, such as a connection."""
 
     def import_library(self, name: str) -> Any:
-        """A library that a back end needs; without it, what to install."""
+        """Import a library. Raises an error that names what to install where it is missing."""
         try:
             return import_module(name)
         except ModuleNotFoundError as error:

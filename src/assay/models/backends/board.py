@@ -29,6 +29,7 @@ from typing import IO
 from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
 
 _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
@@ -73,11 +74,12 @@ class BusyError(InfrastructureError):
     """Another job holds the board."""
 
 
-class Connection:
-    """One ssh connection to a host for many commands."""
+class Board:
+    """A host that one job after another has for itself, and the ssh connection to it for many commands."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, rule: LockRule) -> None:
         self.address = address
+        self.rule = rule
         self._master: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
@@ -94,25 +96,14 @@ class Connection:
         argv = [*self._ssh(), "-M", "-o", "ControlPersist=no", "--", self.address.name, _HOLD]
         with open(complaint, "wb") as stream:
             self._master = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
-        if not self._is_ready(self._master):
-            with open(complaint, encoding="utf-8", errors="replace") as text:
-                output = text.read()
+        assert self._master.stdout is not None
+        deadline = time.monotonic() + 2 * self.address.connect_s + _GRACE_S
+        # what a login script prints before it does not matter
+        is_ready = any(line.endswith("ready") for line in _read_lines(self._master.stdout, deadline))
+        if not is_ready or not os.path.exists(self._socket):
+            output = try_text(complaint, "replace")
             self.close()
             raise InfrastructureError(*explain_connection(self.address, output))
-
-    def _is_ready(self, master: subprocess.Popen[bytes]) -> bool:
-        """Until its first line; what a login script prints before it does not matter."""
-        assert master.stdout is not None
-        deadline, seen = time.monotonic() + 2 * self.address.connect_s + _GRACE_S, b""
-        while b"ready\n" not in seen:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([master.stdout], [], [], left_s)[0]:
-                return False
-            chunk = os.read(master.stdout.fileno(), 4096)
-            if not chunk:
-                return False
-            seen += chunk
-        return os.path.exists(self._socket)
 
     def close(self) -> None:
         if self._master is not None:
@@ -140,46 +131,41 @@ class Connection:
     def start(
         self, script: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """A shell script on the host."""
+        """Start a shell script on the host."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
         argv = [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
         return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def ask(self, script: str, *arguments: str, content: bytes | None = None) -> tuple[int, bytes, str]:
-        """Exit code, stdout and stderr of a short script."""
-        with self.start(script, *arguments, stdin=subprocess.PIPE) as process:
-            out, err = process.communicate(content or b"")
-        return process.returncode, out, err.decode("utf-8", "replace").strip()
+    def ask(self, script: str, *arguments: str) -> tuple[int, bytes]:
+        """The exit code and the stdout of a short script."""
+        with self.start(script, *arguments) as process:
+            out, _ = process.communicate()
+        return process.returncode, out
 
-    def demand(self, what: str, script: str, *arguments: str, content: bytes | None = None) -> bytes:
-        code, out, err = self.ask(script, *arguments, content=content)
-        if code:
-            where = f"the {self.address.noun} {self.address.name}"
-            raise InfrastructureError(f"{what} failed on {where}: {err or f'exit code {code}'}")
+    def demand(self, what: str, script: str, *arguments: str, content: bytes = b"") -> bytes:
+        """The stdout of a short script that has to succeed."""
+        with self.start(script, *arguments, stdin=subprocess.PIPE) as process:
+            return self.finish(process, what, content)
+
+    def finish(self, process: subprocess.Popen[bytes], what: str, content: bytes | None = None) -> bytes:
+        """The rest of a process's stdout. Raises InfrastructureError where it fails."""
+        out, err = process.communicate(content)
+        if process.returncode:
+            error_text = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
+            raise InfrastructureError(f"{what} failed on the {self.address.noun} {self.address.name}: {error_text}")
         return out
 
-
-class Board(Connection):
-    def __init__(self, address: Address, rule: LockRule) -> None:
-        super().__init__(address)
-        self.rule = rule
-
-    # ------------------------------------------------------------ files that stay
-
     def deploy(self, path: str, sha: str) -> str:
-        """Put a program there unless the same one is there already; where it is."""
+        """Copy a program to the board unless the same one is there already. Returns its path there."""
         name = os.path.basename(path)
         user = self.address.name.rpartition("@")[0] or getpass.getuser()
         folder = f"{self.address.root}/assay-runners-{user}/{sha}"
-        _, out, _ = self.ask(_DEPLOYED, folder, name)
-        if out.strip() != b"there":
+        if self.ask(_DEPLOYED, folder, name)[1].strip() != b"there":
             with open(path, "rb") as stream:
                 content = stream.read()
             self.demand(f"copying {name}", _DEPLOY, folder, name, uuid.uuid4().hex[:8], content=content)
         return f"{folder}/{name}"
-
-    # ------------------------------------------------------------ one job
 
     @contextlib.contextmanager
     def occupy(self) -> Iterator[Stay]:
@@ -219,7 +205,7 @@ class Stay:
         self._wait_for_lock(self._guard)
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
-        """A line now and then: the board cannot tell a connection that was cut from one that is silent."""
+        """Send a line now and then: the board cannot distinguish a connection that was cut from a silent one."""
         pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
         with contextlib.suppress(OSError, ValueError):
             while not self._left.wait(pause_s):
@@ -265,36 +251,30 @@ class Stay:
         return self._guard is not None and self._guard.poll() is None
 
     def upload(self, files: Mapping[str, str]) -> None:
-        """Local files and folders under names in the job's folder."""
+        """Copy files and folders to these names in the job's folder."""
         with self._board.start('cd "$1" && tar -xf -', self.folder, stdin=subprocess.PIPE) as process:
             with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
                 for name, path in files.items():
                     archive.add(os.path.realpath(path), name)
-            self._check(process, "copying files")
+            self._board.finish(process, "copying files")
 
     def download(self, name: str, folder: str) -> None:
-        """A folder in the job's folder; plain files only, and only to where they belong."""
+        """Copy a folder in the job's folder back: plain files only, and only into `folder`."""
         with self._board.start('cd "$1" && tar -cf - "$2"', self.folder, name) as process:
             with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                 for member in archive:
                     _extract(archive, member, name, folder)
-            self._check(process, "copying files back")
-
-    def _check(self, process: subprocess.Popen[bytes], what: str) -> None:
-        _, err = process.communicate()
-        if process.returncode:
-            error_text = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
-            raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {error_text}")
+            self._board.finish(process, "copying files back")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
-        """A program in the job's folder; its output goes on to our stdout and stderr as it comes."""
+        """Run a program in the job's folder; its output goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         with self._board.start(_RUN, self.folder, *words) as process:
             output = listen(process)
         if output.code not in (255, -signal.SIGKILL):
             return output
         # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
-        code, out, _ = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"", "")
+        code, out = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"")
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
         return CapturedOutput(int(out), output.stdout, output.stderr)
@@ -330,7 +310,7 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
 
 
 def describe_owner(text: str) -> str:
-    """Of `user host pid since`, as it stands in the lock."""
+    """The owner of a lock for a person: `text` is `user host pid since`, as the lock holds it."""
     words = text.split()
     if len(words) != 4:
         return "held by an unknown process"

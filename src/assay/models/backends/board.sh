@@ -25,7 +25,7 @@ age() {
     echo $(($(now) - last))
 }
 
-# Seconds since the other side was last heard. The file is empty for an instant while it is written.
+# Seconds since the last line of the other side. The file is empty for an instant while it is written.
 silence() {
     heard=$(cat "$dir.heard" 2>/dev/null)
     echo $(($(now) - ${heard:-$(now)}))
@@ -42,7 +42,7 @@ take() {
     echo "$token" >"$lock/token"
 }
 
-# An expired lock is moved away by one at a time, who looks again first: two that see the same dead lock must not move
+# An expired lock is moved away by one process at a time, which looks again first: two that see the same dead lock must not move
 # each other's fresh one.
 take_over() {
     mkdir "$lock.guard" 2>/dev/null || { [ "$(age "$lock.guard")" -gt "$expiry_s" ] && rm -rf "$lock.guard"; return; }
@@ -62,15 +62,15 @@ release() {
 }
 
 wait_for_lock() {
-    said=
+    shown=
     until take; do
         is_over && return 1
         if [ "$(age "$lock")" -gt "$expiry_s" ]; then
             take_over
         else
             holder=$(cat "$lock/owner" 2>/dev/null)
-            [ "$holder" = "$said" ] || echo "held $holder"
-            said=$holder
+            [ "$holder" = "$shown" ] || echo "held $holder"
+            shown=$holder
             [ $(($(now) - since)) -ge "$wait_s" ] && echo "busy $holder" && return 1
         fi
         nap
@@ -82,7 +82,7 @@ keep_lock() {
     echo locked
     while is_mine; do
         beat
-        # nobody closed the connection, nobody speaks: it was cut
+        # the connection is open and silent: it was cut
         [ "$(silence)" -gt "$expiry_s" ] && end_job && release && return
         is_over && return
         nap

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from assay.system.fast_dataclasses import dataclass
@@ -54,8 +53,12 @@ class Excerpt:
         return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
 
+def name_signal(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 def load_excerpt(path: str) -> str:
-    """Of a file; nothing where there is none."""
+    """The excerpt of a file; empty where there is none."""
     try:
         with open(path, "rb") as stream:
             return _read_excerpt(stream)
@@ -82,7 +85,7 @@ def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str
 
 
 def listen(process: subprocess.Popen[bytes]) -> CapturedOutput:
-    """Until the program ends."""
+    """Pass the output of a program on until it ends, and keep an excerpt of it."""
     kept = Excerpt(), Excerpt()
     streams = ((process.stdout, 1, kept[0]), (process.stderr, 2, kept[1]))
     threads = [
@@ -109,37 +112,18 @@ def _pass_on(stream: IO[bytes], fd: int, excerpt: Excerpt) -> None:
 # ---------------------------------------------------------------- libraries
 
 
-@dataclass(slots=True)
-class CapturedStderr:
-    text: str = ""
+def begin_stderr() -> Callable[[], str]:
+    """Return what reads all that is written to stderr from now on, by a library in this process as well.
 
-
-@contextlib.contextmanager
-def capture_stderr() -> Iterator[CapturedStderr]:
-    """What a library in this process writes to stderr in the block.
-
-    In a worker stderr is a file, and it is read there afterwards: a crash loses nothing. Elsewhere it is led through a
-    file of our own.
+    In a worker stderr is a file: a crash loses nothing.
     """
-    captured = CapturedStderr()
     sys.stderr.flush()
-    if stat.S_ISREG(os.fstat(2).st_mode):
-        start = os.fstat(2).st_size
-        yield captured
+    start = os.fstat(2).st_size
+
+    def read() -> str:
         sys.stderr.flush()
         with open(name_descriptor(2), "rb") as stream:
             stream.seek(start)
-            captured.text = _read_excerpt(stream)
-        return
-    with tempfile.TemporaryFile() as aside:
-        before = os.dup(2)
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield captured
-        finally:
-            sys.stderr.flush()
-            os.dup2(before, 2)
-            os.close(before)
-            aside.seek(0)
-            captured.text = _read_excerpt(aside)
-            os.write(2, captured.text.encode())
+            return _read_excerpt(stream)
+
+    return read

@@ -19,15 +19,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.backends.captured_output import CapturedOutput, run_program
+from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
 from assay.models.backends.iree_compiler import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.programs import (
@@ -72,18 +71,6 @@ OPTIONS = (
 Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A program that is called, and how a person does the same."""
-
-    argv: list[str]
-    command: str
-
-    @property
-    def program(self) -> str:
-        return os.path.basename(self.argv[0])
-
-
 class RunLocation:
     """Where a program runs, and how our files look from there: this machine."""
 
@@ -103,6 +90,38 @@ class RunLocation:
 
     def fetch(self) -> None:
         """Bring outputs and profiles back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program that is called somewhere; `command` is how a person does the same."""
+
+    argv: list[str]
+    location: RunLocation
+    env: Mapping[str, str]
+    cwd: str
+    command: str
+
+    @property
+    def program(self) -> str:
+        return os.path.basename(self.argv[0])
+
+    def execute(self) -> tuple[CapturedOutput, float]:
+        """Run it to its end: its output, and the seconds that it took. Raises BackendError where it fails."""
+        start = time.perf_counter()
+        output = self.location.call(self.argv, self.env, self.cwd)
+        elapsed_s = time.perf_counter() - start
+        if output.code:
+            last = last_line(output.stderr) or last_line(output.stdout)
+            message = f"{self.program} {describe_code(output.code)}" + (f": {last}" if last else "")
+            raise self.refuse(message, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
+        return output, elapsed_s
+
+    def refuse(
+        self, message: str, output: CapturedOutput, *, ending: StepEnding = StepEnding.ERROR, hint: str = ""
+    ) -> BackendError:
+        streams = {"stdout": output.stdout, "stderr": output.stderr}
+        return BackendError(message, ending=ending, command=self.command, hint=hint, **streams)
 
 
 class CommandBackend(Backend):
@@ -153,7 +172,7 @@ class CommandBackend(Backend):
         return found
 
     def _describe_dependency(self, _step: Step, word: str) -> str:
-        """A file, or a folder with all that is in it. Raises UsageError: a mistyped one would guard nothing."""
+        """The hash of a file, or of all that is in a folder. Raises UsageError: a mistyped one would guard nothing."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if not os.path.exists(path):
             hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
@@ -161,7 +180,7 @@ class CommandBackend(Backend):
         return hash_path(path)
 
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
-        words = find_program(template.program, self._environment(), self._project)
+        words = find_program(template.words[0], self._environment(), self._project)
         named = [*words, *self.list_words(name, template)]
         known = describe_program(words) | describe_words(named, self._seen_cwd)
         known |= describe_called(named, self._seen_cwd, self._environment())
@@ -178,14 +197,14 @@ class CommandBackend(Backend):
         return content | ({f"{name}: version": version} if version else {})
 
     def list_words(self, name: str, template: Template) -> list[str]:
-        """Those that are the same for all cases, and files of all cases where one has its own; without the program."""
-        named = [word for part in template.parts for word in part.words][1:]
+        """Words of a command without its program: those of all cases, and the files of each case that has its own."""
+        named = template.words[1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
         flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
         return [text for word in named for text in self._fill_word(word)] + [*flags.get(name, ())]
 
     def _fill_word(self, word: str) -> list[str]:
-        """As far as it can be known before there is a job; what a job fills in is the name of no file."""
+        """A word as far as it is known before there is a job; with a part that only a job knows it names no file."""
         options = self.target.options
         known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
         names = find_names(word)
@@ -194,7 +213,7 @@ class CommandBackend(Backend):
 
     @property
     def _seen_cwd(self) -> str:
-        """Where words are files before there is a job: one that works in its own folder finds none there."""
+        """The folder in which words name files before there is a job; a job's own folder holds none of them yet."""
         return self._cwd(os.devnull)
 
     # ------------------------------------------------------------ steps
@@ -206,10 +225,9 @@ class CommandBackend(Backend):
     def _import(self, job: Job) -> Made:
         target = os.path.join(job.folder, "model.mlir")
         if "import" not in self._templates:
-            return Made(target, import_model(self.import_library, job.source, target))
-        values = self._values(job) | {"model": job.source, "out": target}
-        call, output = self._call("import", values, job.folder)
-        return self._check_made(target, call, output)
+            self.import_library("iree.compiler.extras.onnx_importer")
+            return Made(target, import_model(job.source, target))
+        return self._make("import", job, target, {"model": job.source, "out": target})
 
     def _compile(self, job: Job) -> Made:
         if "compile" not in self._templates:  # the model is what is run
@@ -220,60 +238,61 @@ class CommandBackend(Backend):
                 shutil.copyfile(job.source, copied)
             return Made(copied, f"cp {shlex.quote(job.source)}")
         target = os.path.join(job.folder, self._option("artifact") or "artifact")
-        for folder in (job.ir_dir, job.profile_dir):
-            if folder:
-                os.makedirs(folder, exist_ok=True)
-        before = survey(job.profile_dir)
-        values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
-        call, output = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
-        made = self._check_made(target, call, output)
-        return replace(made, profiles=find_new(job.profile_dir, before))
+        if job.ir_dir:
+            os.makedirs(job.ir_dir, exist_ok=True)
+        find_profiles = watch_folder(job.profile_dir)
+        values = {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
+        made = self._make("compile", job, target, values | {"profile_dir": job.profile_dir})
+        return replace(made, profiles=find_profiles())
+
+    def _make(self, name: str, job: Job, target: str, values: Mapping[str, Value]) -> Made:
+        """Call a program of this machine that has to write `target`."""
+        call = self._announce(self.build_command(name, {**self._values(job), **values}), RunLocation(), job.folder)
+        output, _ = call.execute()
+        if os.path.exists(target):
+            return Made(target, call.command, output.stdout, output.stderr)
+        message = f"{call.program} succeeded but did not make {os.path.basename(target)}"
+        raise call.refuse(message, output, hint="does the command write to {artifact}?")
 
     def _run(self, job: Job) -> Made:
         raw = os.path.join(job.folder, "raw")
-        for folder in (raw, job.profile_dir):
-            if folder:
-                os.makedirs(folder, exist_ok=True)
-        before = survey(job.profile_dir)
+        os.makedirs(raw)
+        find_profiles = watch_folder(job.profile_dir)
         refs = self._stage_inputs(job)
         outputs = self._plan_outputs(job, raw)
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
         with self._open_location(job, artifact, refs, raw) as location:
             argv = self.build_command("run", self._build_run_values(job, location, artifact, refs, raw, outputs))
             call = self._announce(argv, location, job.folder)
-            output, elapsed_s = self._call_timed(call, location, job.folder)
+            output, elapsed_s = call.execute()
             location.fetch()
             arrays = self._load_outputs(outputs, raw, call, output)
-            more = [self._call_timed(call, location, job.folder)[1] for _ in range(job.repeats - 1)]
+            more = [call.execute()[1] for _ in range(job.repeats - 1)]
         path = write_outputs(job, list(arrays), list(arrays.values()))
         for name in ("raw", "inputs"):
             shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
-        profiles = find_new(job.profile_dir, before)
-        return Made(path, call.command, output.stdout, output.stderr, (elapsed_s, *more), profiles)
+        return Made(path, call.command, output.stdout, output.stderr, (elapsed_s, *more), find_profiles())
 
     def _build_run_values(
         self, job: Job, location: RunLocation, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
     ) -> dict[str, Value]:
-        """As the program sees them, wherever it runs."""
-        there = [replace(ref, path=location.seen(ref.path)) for ref in refs]
-        planned = {name: (location.seen(path), spec) for name, (path, spec) in outputs.items()}
+        """What fills the command of a run, with paths as the program sees them."""
+        inputs = [(ref.name, location.seen(ref.path), ref.dtype, ref.shape) for ref in refs]
+        planned = [(name, location.seen(path), spec.dtype, spec.shape or ()) for name, (path, spec) in outputs.items()]
+        input_flags, join = self._fill_flags("input_flag", inputs), self.target.options.get("input_join")
         return self._values(job) | {
             "artifact": location.seen(artifact), "model": location.seen(artifact),
-            "inputs": os.path.dirname(there[0].path) if there else location.seen(raw),
+            "inputs": os.path.dirname(inputs[0][1]) if inputs else location.seen(raw),
             "outputs": location.seen(raw), "out": location.seen(raw),
             "profile_dir": location.seen(job.profile_dir) if job.profile_dir else None,
-            "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
+            "input_flags": input_flags if join is None else str(join).join(input_flags),
+            "output_flags": self._fill_flags("output_flag", planned),
         }  # fmt: skip
 
-    def _call_timed(self, call: Call, location: RunLocation, folder: str) -> tuple[CapturedOutput, float]:
-        start = time.perf_counter()
-        output = location.call(call.argv, self._own_environment(), self._cwd(folder))
-        elapsed_s = time.perf_counter() - start
-        if output.code:
-            last = last_line(output.stderr) or last_line(output.stdout)
-            message = f"{call.program} {describe_code(output.code)}" + (f": {last}" if last else "")
-            raise refuse(message, call, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
-        return output, elapsed_s
+    def _fill_flags(self, option: str, tensors: Iterable[tuple[str, str, str, Sequence[Dim]]]) -> list[str]:
+        """The flag of each tensor, which has a name, a path, a type and a shape."""
+        flag = self._option(option)
+        return [fill_text(flag, describe_tensor(i, *each)) for i, each in enumerate(tensors)] if flag else []
 
     def _open_location(
         self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
@@ -289,12 +308,9 @@ class CommandBackend(Backend):
             "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
         }  # fmt: skip
 
-    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, CapturedOutput]:
-        call = self._announce(self.build_command(name, values), RunLocation(), folder)
-        return call, self._call_timed(call, RunLocation(), folder)[0]
-
     def _announce(self, argv: list[str], location: RunLocation, folder: str) -> Call:
-        call = Call(argv, location.describe(argv, self._own_environment(), self._cwd(folder)))
+        env, cwd = self._own_environment(), self._cwd(folder)
+        call = Call(argv, location, env, cwd, location.describe(argv, env, cwd))
         self.announce(call.command)
         return call
 
@@ -302,17 +318,15 @@ class CommandBackend(Backend):
         template = self._templates[name]
         words = template.expand(values)
         flags = values.get(f"{name}_flags")
-        extra = list(flags) if flags and not isinstance(flags, str) and f"{name}_flags" not in template.names else []
-        return [*self._locate(name, template.program), *words[1:], *extra]  # flags that were given never vanish
+        extra = (
+            list(flags)
+            if flags and not isinstance(flags, str) and f"{name}_flags" not in find_names(*template.words)
+            else []
+        )
+        return [*self._locate(name, template.words[0]), *words[1:], *extra]  # flags that were given never vanish
 
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
-
-    def _check_made(self, path: str, call: Call, output: CapturedOutput) -> Made:
-        if os.path.exists(path):
-            return Made(path, call.command, output.stdout, output.stderr)
-        message = f"{call.program} succeeded but did not make {os.path.basename(path)}"
-        raise refuse(message, call, output, hint="does the command write to {artifact}?")
 
     @property
     def _project(self) -> str:
@@ -338,15 +352,8 @@ class CommandBackend(Backend):
         os.makedirs(folder)
         return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
-    def _build_input_flags(self, refs: Sequence[TensorRef]) -> Value:
-        flag = self._option("input_flag")
-        rows = [describe_tensor(i, ref.name, ref.path, ref.dtype, ref.shape) for i, ref in enumerate(refs)]
-        flags = [fill_text(flag, row) for row in rows] if flag else []
-        join = self.target.options.get("input_join")
-        return flags if join is None else str(join).join(flags)
-
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
-        """Name → where the tool writes it, and what is known of it."""
+        """By name of the output: the path where the tool writes it, and what is known of it."""
         specs = {spec.name: spec for spec in job.output_specs}
         planned = {}
         for i, name in enumerate(job.outputs):
@@ -357,14 +364,6 @@ class CommandBackend(Backend):
             planned[name] = (os.path.join(raw, f"{i}.{suffix}"), spec)
         return planned
 
-    def _build_output_flags(self, outputs: Planned) -> list[str]:
-        flag = self._option("output_flag")
-        rows = [
-            describe_tensor(i, name, path, spec.dtype, spec.shape or ())
-            for i, (name, (path, spec)) in enumerate(outputs.items())
-        ]
-        return [fill_text(flag, row) for row in rows] if flag else []
-
     def _load_outputs(self, outputs: Planned, raw: str, call: Call, output: CapturedOutput) -> dict[str, Any]:
         paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
         missing = [name for name, path in paths.items() if path is None]
@@ -372,18 +371,11 @@ class CommandBackend(Backend):
             there = ", ".join(sorted(os.listdir(raw))) or "nothing"
             message = f"{call.program} succeeded but did not write the output {', '.join(missing)}; there is {there}"
             hint = "outputs are expected as {outputs}/INDEX.npy, NAME.npy, or .bin"
-            raise refuse(message, call, output, hint=hint)
+            raise call.refuse(message, output, hint=hint)
         try:
             return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
         except UsageError as error:
-            raise refuse(error.message, call, output, hint=error.hint or "") from error
-
-
-def refuse(
-    message: str, call: Call, output: CapturedOutput, *, ending: StepEnding = StepEnding.ERROR, hint: str = ""
-) -> BackendError:
-    streams = {"stdout": output.stdout, "stderr": output.stderr}
-    return BackendError(message, ending=ending, command=call.command, hint=hint, **streams)
+            raise call.refuse(error.message, output, hint=error.hint or "") from error
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
@@ -397,7 +389,7 @@ def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
 
 
 def load_output(path: str, spec: TensorSpec) -> Any:
-    """Raises UsageError."""
+    """Read an output that a tool wrote. Raises UsageError."""
     if path.endswith(".npy"):
         return load_array(path, spec.dtype or None)
     if not (spec.dtype and spec.is_static):
@@ -407,36 +399,33 @@ def load_output(path: str, spec: TensorSpec) -> Any:
 
 
 def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
-    """What the flag of an input or output may ask for."""
+    """The values of the placeholders in the flag of an input or output."""
     dims = "x".join("?" if dim is None else str(dim) for dim in shape)
     kind = name_mlir_type(dtype)
     typed = f"{dims}x{kind}" if dims else kind
     return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
 
 
-def survey(folder: str | None) -> dict[str, tuple[int, ...]]:
-    """How the files in a folder look."""
+def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
+    """Make a folder, and return what lists the files that were written in it since then: others may be there too."""
     if not folder:
-        return {}
-    paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
-    found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
-    return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
+        return tuple
 
+    def survey() -> dict[str, tuple[int, ...]]:
+        paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
+        found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
+        return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
-def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """What a tool has written in a folder: an earlier run's files, and ours, may be there too."""
-    return tuple(path for path, stamp in survey(folder).items() if before.get(path) != stamp)
+    os.makedirs(folder, exist_ok=True)
+    before = survey()
+    return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)
 
 
 def describe_code(code: int) -> str:
-    """A negative code is the program's own signal; shells report one as 128 and its number."""
+    """An exit code as a clause. A negative one is the program's own signal; shells report one as 128 + its number."""
     if code < 0:
-        return f"was killed by {_name_signal(-code)}"
-    return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")
-
-
-def _name_signal(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"was killed by {name_signal(-code)}"
+    return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")
 
 
 def last_line(text: str) -> str:

@@ -18,7 +18,6 @@ from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.models.backends.iree_compiler import (
     REFLECTION,
     Compilation,
-    Importer,
     compile_module,
     find_program,
     import_model,
@@ -51,8 +50,9 @@ class Module:
         return str(self.function.name)
 
 
-def load_module(load: Importer, path: str, driver: str) -> Module:
-    runtime = load("iree.runtime")
+def load_module(path: str, driver: str) -> Module:
+    from iree import runtime
+
     try:
         instance, device = runtime.VmInstance(), runtime.get_device(driver)
         module = runtime.VmModule.mmap(instance, path)
@@ -68,19 +68,20 @@ def load_module(load: Importer, path: str, driver: str) -> Module:
 
 
 def choose_entry(names: Sequence[str], path: str) -> str:
-    """Of the pair that IREE makes of each function, the one that returns when it is done."""
+    """The entry point. IREE makes a pair of each function; the one without `$async` returns when it is done."""
     found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
     if len(found) != 1:
         raise BackendError(f"{path} has {len(found)} entry points, not one: {', '.join(found) or 'none'}")
     return found[0]
 
 
-def invoke(load: Importer, module: Module, arrays: Sequence[Array], command: str) -> tuple[list[Array], float]:
-    """What comes out, and the seconds that it took."""
-    runtime = load("iree.runtime")
+def invoke(module: Module, arrays: Sequence[Array], command: str) -> tuple[list[Array], float]:
+    """Run the module once. Returns its outputs, and the seconds that it took."""
+    from iree import runtime
+
     arguments = runtime.VmVariantList(len(arrays))
     for array in arrays:
-        arguments.push_ref(_to_view(load, module.device, array))
+        arguments.push_ref(_to_view(module.device, array))
     results = runtime.VmVariantList(1)
     start = time.perf_counter()
     try:
@@ -89,12 +90,14 @@ def invoke(load: Importer, module: Module, arrays: Sequence[Array], command: str
         raise explain(error, command) from error
     elapsed_s = time.perf_counter() - start
     views = [results.get_as_object(i, runtime.HalBufferView) for i in range(len(results))]
-    return [_to_array(load, view) for view in views], elapsed_s
+    return [_to_array(view) for view in views], elapsed_s
 
 
-def _to_view(load: Importer, device: Any, array: Array) -> Any:
-    runtime, np = load("iree.runtime"), load("numpy")
-    element = load("iree.runtime.dtypes").map_dtype_to_hal_element_type(array.dtype)
+def _to_view(device: Any, array: Array) -> Any:
+    import numpy as np
+    from iree import runtime
+
+    element = runtime.dtypes.map_dtype_to_hal_element_type(array.dtype)
     if element is None:
         kind = "strings" if array.dtype.kind in "OUS" else array.dtype.name
         raise BackendError(f"IREE's runtime takes no {kind}", ending=StepEnding.UNSUPPORTED)
@@ -108,21 +111,24 @@ def _to_view(load: Importer, device: Any, array: Array) -> Any:
     )  # fmt: skip
 
 
-def _to_array(load: Importer, view: Any) -> Array:
-    """Read as bytes: the runtime maps no type that numpy does not know."""
-    runtime, np = load("iree.runtime"), load("numpy")
+def _to_array(view: Any) -> Array:
+    """A tensor as an array, read as bytes: the runtime maps no type that numpy does not know."""
+    import numpy as np
+    from iree.runtime import HalElementType
+
     shape = tuple(view.shape)
     if 0 in shape:
-        return np.zeros(shape, _find_dtype(load, view.element_type))
-    width = runtime.HalElementType.dense_byte_count(view.element_type)
+        return np.zeros(shape, _find_dtype(view.element_type))
+    width = HalElementType.dense_byte_count(view.element_type)
     raw = view.map().asarray([int(np.prod(shape, dtype=np.int64)) * width], np.dtype("u1")).copy()
-    return raw.view(_find_dtype(load, view.element_type)).reshape(shape)
+    return raw.view(_find_dtype(view.element_type)).reshape(shape)
 
 
-def _find_dtype(load: Importer, element: Any) -> Any:
-    """Signless integers come out as signed ones; the module's own list of outputs knows better."""
-    dtypes, runtime = load("iree.runtime.dtypes"), load("iree.runtime")
-    for dtype, known in dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
+def _find_dtype(element: Any) -> Any:
+    """The type of an element. Signless integers count as signed; the module's own list of outputs corrects that."""
+    from iree import runtime
+
+    for dtype, known in runtime.dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
         if known == element:
             return dtype
     return runtime.HalElementType.map_to_dtype(element)
@@ -137,13 +143,8 @@ def explain(error: Exception, command: str) -> BackendError:
 # ---------------------------------------------------------------- by IREE's own programs
 
 
-def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str]) -> list[str]:
-    fed = [f"--input={text}" for text in inputs]
-    return [name_program("iree-run-module"), f"--module={path}", f"--device={driver}", f"--function={entry}", *fed]
-
-
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
-    """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
+    """Inputs as IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
     found = []
@@ -156,16 +157,16 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
     return found
 
 
-def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, ...]:
-    """Run once more under IREE's profiler: its own bundle, and a table of the dispatches."""
+def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
+    """Run once more under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
     folder = job.profile_dir or job.folder
     os.makedirs(folder, exist_ok=True)
     bundle = os.path.join(folder, f"{job.case or 'model'}_iree.ireeprof")
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
-    run = run_program([find_program(load, "iree-run-module"), *argv[1:], *flags])
+    run = run_program([find_program("iree-run-module"), *argv[1:], *flags])
     if run.code:
         return ()  # its output is in the outcome's stderr; a profile is not worth a failed run
-    profile = [find_program(load, "iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
+    profile = [find_program("iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
     return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
 
 
@@ -221,7 +222,7 @@ class IreeBackend(Backend):
 
     def _import(self, job: Job) -> Made:
         target = os.path.join(job.folder, "model.mlir")
-        return Made(target, import_model(self.import_library, job.source, target))
+        return Made(target, import_model(job.source, target))
 
     def _compile(self, job: Job) -> Made:
         target = os.path.join(job.folder, "model.vmfb")
@@ -230,7 +231,7 @@ class IreeBackend(Backend):
             os.makedirs(job.profile_dir, exist_ok=True)
         compilation = Compilation(job.source, target, self._build_flags(profile), job.ir_dir)
         self.announce(compilation.command)
-        compile_module(self.import_library, compilation)
+        compile_module(compilation)
         return Made(target, compilation.command, profiles=(profile,) if profile else ())
 
     def _build_flags(self, profile: str) -> tuple[str, ...]:
@@ -247,8 +248,9 @@ class IreeBackend(Backend):
     def _run(self, job: Job) -> Made:
         if self.target.run_flags:  # they hold for the whole process, which is this target's own
             self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
-        module = load_module(self.import_library, job.source, self._driver)
-        argv = build_run_command(job.source, module.entry, self._driver, stage_inputs(job, module.inputs))
+        module = load_module(job.source, self._driver)
+        argv = [name_program("iree-run-module"), f"--module={job.source}", f"--device={self._driver}"]
+        argv += [f"--function={module.entry}", *(f"--input={text}" for text in stage_inputs(job, module.inputs))]
         command = shlex.join([*argv, *self.target.run_flags])
         self.announce(command)
         if module.inputs is not None:
@@ -256,8 +258,8 @@ class IreeBackend(Backend):
         else:
             fed = load_tensors(job.inputs) if job.inputs else {}
         arrays = list(fed.values())
-        turns = [invoke(self.import_library, module, arrays, command) for _ in range(max(1, job.repeats))]
-        profiles = write_profile(self.import_library, job, argv) if job.profile_dir else ()
+        turns = [invoke(module, arrays, command) for _ in range(max(1, job.repeats))]
+        profiles = write_profile(job, argv) if job.profile_dir else ()
         outputs = module.outputs or ()
         names = [spec.name for spec in outputs] or list(job.outputs) or [str(i) for i in range(len(turns[0][0]))]
         path = write_outputs(job, names, turns[0][0], outputs)

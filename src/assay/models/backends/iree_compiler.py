@@ -10,19 +10,18 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, first_line, name_program
-from assay.models.backends.captured_output import capture_stderr, run_program
+from assay.models.backends.captured_output import begin_stderr, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
-from assay.models.graph.onnx_library import Model, find_opset
+from assay.models.graph.onnx_library import Model, find_opset, import_onnx
 from assay.models.values.model import StepEnding
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
-
-Importer = Callable[[str], Any]  # Backend.import_library
 
 REFLECTION = "assay.io"
 LOWEST_OPSET = 17  # below it, an error may well be the opset's: what to convert to
@@ -40,21 +39,21 @@ _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 # ---------------------------------------------------------------- ONNX → MLIR
 
 
-def import_model(load: Importer, source: str, target: str) -> str:
-    """Write the model as MLIR; the command that does the same. Raises BackendError."""
+def import_model(source: str, target: str) -> str:
+    """Write the model as MLIR. Returns the command that does so in a shell. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
     find_external(source)
-    model = _load_inferred(load, source, os.path.dirname(target), command)
+    model = _load_inferred(source, os.path.dirname(target), command)
     try:
-        _write_module(load, model, target)
+        _write_module(model, target)
     except Exception as error:  # of their importer: many kinds, none of them promised
         raise explain(str(error) or type(error).__name__, find_opset(model), command) from error
     return command
 
 
-def _load_inferred(load: Importer, source: str, folder: str, command: str) -> Model:
-    """With the shapes of all intermediate tensors: the importer relies on them."""
-    onnx = load("onnx")
+def _load_inferred(source: str, folder: str, command: str) -> Model:
+    """The model with the shapes of all intermediate tensors: the importer relies on them."""
+    onnx = import_onnx()
     try:
         model = onnx.load(source)
     except Exception as error:
@@ -81,8 +80,10 @@ def _infer_by_file(onnx: Any, source: str, folder: str) -> Model:
     return model
 
 
-def _write_module(load: Importer, model: Model, target: str) -> None:
-    ir, importer = load("iree.compiler.ir"), load("iree.compiler.extras.onnx_importer")
+def _write_module(model: Model, target: str) -> None:
+    from iree.compiler import ir
+    from iree.compiler.extras import onnx_importer as importer
+
     context = ir.Context()
     info = importer.ModelInfo(model)
     module = info.create_module(context=context).operation
@@ -137,31 +138,32 @@ class Compilation:
         return found
 
 
-def compile_module(load: Importer, compilation: Compilation) -> None:
-    """In this process, or by the program where the flags are of those that only the program has."""
-    api = load("iree.compiler.api")
+def compile_module(compilation: Compilation) -> None:
+    """Compile in this process, or by IREE's program where a flag is one that only the program has."""
+    from iree.compiler import api
+
     session = api.Session()
     try:
         session.set_flags(*compilation.flags)
     except ValueError as error:
         if "option not found" not in str(error):
             raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
-        return _compile_by_program(load, compilation)
+        return _compile_by_program(compilation)
     if compilation.ir_dir:
         os.makedirs(compilation.ir_dir, exist_ok=True)
-        return _compile_by_program(load, compilation)
-    with capture_stderr() as captured:
-        try:
-            is_done = _invoke(api, session, compilation)
-        except ValueError as error:
-            raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
+        return _compile_by_program(compilation)
+    read_stderr = begin_stderr()
+    try:
+        is_done = _invoke(api, session, compilation)
+    except ValueError as error:
+        raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
     if not is_done:
-        raise explain(captured.text, _load_opset(compilation.source), compilation.command)
+        raise explain(read_stderr(), _load_opset(compilation.source), compilation.command)
     return None
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
-    """False where the compiler has complained on stderr."""
+    """Run the compiler. Returns False where it has reported an error on stderr."""
     invocation = session.invocation()
     try:
         invocation.enable_console_diagnostics()
@@ -177,16 +179,16 @@ def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
         invocation.close()
 
 
-def _compile_by_program(load: Importer, compilation: Compilation) -> None:
-    result = run_program([find_program(load, "iree-compile"), *compilation.arguments])
+def _compile_by_program(compilation: Compilation) -> None:
+    result = run_program([find_program("iree-compile"), *compilation.arguments])
     if result.code:
         raise explain(result.stderr, _load_opset(compilation.source), compilation.command)
 
 
-def find_program(load: Importer, name: str) -> str:
+def find_program(name: str) -> str:
     """A program that comes with IREE's packages."""
     package = "iree.compiler._mlir_libs" if name == "iree-compile" else "iree._runtime_libs"
-    path = os.path.join(load(package).__path__[0], name)
+    path = os.path.join(import_module(package).__path__[0], name)
     if not os.path.isfile(path):
         raise InfrastructureError(f"IREE's packages are here without {name}: {path} is missing")
     return path
@@ -196,7 +198,7 @@ def find_program(load: Importer, name: str) -> str:
 
 
 def explain(text: str, opset: int, command: str) -> BackendError:
-    """Their first complaint, the operator that is lacking, and the opset where that may be the reason."""
+    """The first error in IREE's output, or the operator that it lacks, with the opset where that may be the reason."""
     lacking = _LACKING.search(text)
     is_old = 0 < opset < LOWEST_OPSET
     of_opset = f" (the model uses opset {opset})" if is_old or lacking else ""
@@ -213,7 +215,7 @@ def explain(text: str, opset: int, command: str) -> BackendError:
 
 
 def _load_opset(path: str) -> int:
-    """From what the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
+    """The opset that the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
     with open(path, "rb") as stream:
         found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
     return int(found[1]) if found else 0
@@ -235,5 +237,5 @@ def name_mlir_type(dtype: str) -> str:
 
 
 def render_shape(shape: Sequence[int], dtype: str) -> str:
-    """As IREE's programs take it: 1x3x32xf32."""
+    """A shape and a type as IREE's programs take them: 1x3x32xf32."""
     return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])

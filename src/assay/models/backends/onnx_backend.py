@@ -73,7 +73,7 @@ def find_external(path: str) -> list[str]:
 
 
 def build_input_specs(model: Model) -> tuple[TensorSpec, ...]:
-    """Initialisers that are listed as inputs do not count."""
+    """The inputs of a model; initialisers that are listed as inputs do not count."""
     known = {tensor.name for tensor in model.graph.initializer}
     return tuple(_build_spec(value) for value in model.graph.input if value.name not in known)
 
@@ -83,7 +83,7 @@ def build_output_specs(model: Model) -> tuple[TensorSpec, ...]:
 
 
 def _build_spec(value: Any) -> TensorSpec:
-    """What is not a tensor has no type here: arrays are compared with it."""
+    """A value's spec, with which arrays are compared: what is not a tensor has no type."""
     return build_spec(value) if value.type.HasField("tensor_type") else TensorSpec(value.name, "")
 
 
@@ -101,7 +101,7 @@ class OnnxBackend(Backend):
 
     @abstractmethod
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """What executes the model once: only this is timed."""
+        """Return what executes the model once: only this is timed."""
 
     def read(self, values: Any, _specs: Sequence[TensorSpec]) -> Sequence[Any]:
         """Arrays from what an execution returned, before the next one begins."""
@@ -117,7 +117,7 @@ class OnnxBackend(Backend):
 
     @abstractmethod
     def explain(self, error: Exception, source: str) -> BackendError:
-        """Their exception as an outcome."""
+        """The library's exception as a failed step."""
 
     def warm_up(self) -> None:
         for name in self.libraries:

@@ -18,6 +18,7 @@ from assay.models.values.model import StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 
 _LACKING = re.compile(r"No conversion rule found for operations: (?P<names>[^\n]+)")
+_NAMED = re.compile(r"\bnode\b|\boperat(?:or|ion)\b|friendly_name|failed for \S|opset\d+::", re.IGNORECASE)
 _NOISE = re.compile(r"^(Exception from |Check .* failed at |FrontEnd API failed|\s*$)")
 # numpy's or ml_dtypes' name → OpenVINO's
 _TYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "bool": "boolean"}
@@ -95,7 +96,16 @@ class OpenvinoBackend(OnnxBackend):
         return render_python(f"import openvino; openvino.Core().compile_model({source!r}, 'CPU', {hint})")
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        return explain(error, self.describe(source))
+        """OpenVINO's messages begin with lines about its own source, which are left out."""
+        text, command = str(error), self.describe(source)
+        lacking = _LACKING.search(text)
+        if lacking:
+            message = f"OpenVINO has no implementation of {lacking['names'].strip()}"
+            return BackendError(message, ending=StepEnding.UNSUPPORTED, command=command, stderr=text)
+        lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
+        message = lines[0] if lines else type(error).__name__
+        named = next((line for line in lines if _NAMED.search(line)), message)
+        return BackendError(message if named == message else f"{message} ({named})", command=command, stderr=text)
 
 
 def _to_array(tensor: Any) -> Any:
@@ -105,19 +115,3 @@ def _to_array(tensor: Any) -> Any:
     if name in _PACKED:
         return unpack(array.reshape(-1).view("u1"), parse_dtype(_PACKED[name]), tuple(tensor.get_shape()))
     return (array.view(f"u{array.dtype.itemsize}") if name in _TYPES.values() else array).copy()
-
-
-_NAMED = re.compile(r"\bnode\b|\boperat(?:or|ion)\b|friendly_name|failed for \S|opset\d+::", re.IGNORECASE)
-
-
-def explain(error: Exception, command: str) -> BackendError:
-    """The many lines about places in its source come last."""
-    text = str(error)
-    lacking = _LACKING.search(text)
-    if lacking:
-        message = f"OpenVINO has no implementation of {lacking['names'].strip()}"
-        return BackendError(message, ending=StepEnding.UNSUPPORTED, command=command, stderr=text)
-    lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
-    message = lines[0] if lines else type(error).__name__
-    named = next((line for line in lines if _NAMED.search(line)), message)
-    return BackendError(message if named == message else f"{message} ({named})", command=command, stderr=text)

@@ -7,7 +7,6 @@ the machine.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -103,32 +102,27 @@ class OrtBackend(OnnxBackend):
         )
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        return explain(error, self.describe(source), source)
-
-
-def explain(error: Exception, command: str, source: str) -> BackendError:
-    """Their exception as an outcome, with the operator's name where one is lacking."""
-    text = _PREFIX.sub("", str(error)).strip()
-    lacking = _LACKING.search(text)
-    if lacking:
-        operator = next(name for name in (lacking["a"], lacking["b"], lacking["c"], lacking["d"]) if name)
-        opset = find_opset(load_outline(source)) if os.path.isfile(source) else 0
-        where = f" of opset {opset}" if opset else ""
-        return BackendError(
-            f"onnxruntime has no implementation of {operator}{where} for these types",
-            ending=StepEnding.UNSUPPORTED, command=command, stderr=text,
-            hint="convert the model: assay model convert MODEL --opset 17" if 0 < opset < 7 else "",
-        )  # fmt: skip
-    too_new = _TOO_NEW.search(text)
-    if too_new:
-        return _explain_new(too_new, text, command)
-    kind = type(error).__name__
-    ending = StepEnding.UNSUPPORTED if kind == "NotImplemented" else StepEnding.ERROR
-    return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text)
+        """The exception as a failed step, with the operator's name where one is lacking."""
+        text, command = _PREFIX.sub("", str(error)).strip(), self.describe(source)
+        lacking = _LACKING.search(text)
+        if lacking:
+            operator = lacking["a"] or lacking["b"] or lacking["c"] or lacking["d"]
+            opset = find_opset(load_outline(source))
+            return BackendError(
+                f"onnxruntime has no implementation of {operator} of opset {opset} for these types",
+                ending=StepEnding.UNSUPPORTED, command=command, stderr=text,
+                hint="convert the model: assay model convert MODEL --opset 17" if opset < 7 else "",
+            )  # fmt: skip
+        too_new = _TOO_NEW.search(text)
+        if too_new:
+            return _explain_new(too_new, text, command)
+        kind = type(error).__name__
+        ending = StepEnding.UNSUPPORTED if kind == "NotImplemented" else StepEnding.ERROR
+        return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text)
 
 
 def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
-    """Our own sentence first: onnxruntime's begins with a path and a C++ signature."""
+    """The error in our own words: onnxruntime's message begins with a path and a C++ signature."""
     import onnxruntime
 
     domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"

@@ -19,11 +19,12 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from assay.errors import InfrastructureError, UsageError, did_you_mean
 from assay.models.backends.captured_output import Excerpt
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import is_inside
 
 # ---------------------------------------------------------------- templates
 
@@ -34,32 +35,19 @@ _PIECE = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>[A-Za-z_]\w*)\}|(?P<lone>[
 
 
 @dataclass(frozen=True, slots=True)
-class TemplatePart:
-    """Words that are there together or not at all."""
-
-    words: tuple[str, ...]
-
-    @property
-    def names(self) -> list[str]:
-        return [name for word in self.words for name in find_names(word)]
-
-
-@dataclass(frozen=True, slots=True)
 class Template:
-    parts: tuple[TemplatePart, ...]
+    """A command line in parts: the words of one part are there together or not at all."""
+
+    parts: tuple[tuple[str, ...], ...]
 
     @property
-    def program(self) -> str:
-        return self.parts[0].words[0]
-
-    @property
-    def names(self) -> set[str]:
-        return {name for part in self.parts for name in part.names}
+    def words(self) -> list[str]:
+        return [word for part in self.parts for word in part]
 
     def expand(self, values: Mapping[str, Value]) -> list[str]:
-        """The command line."""
-        present = [part for part in self.parts if not any(values[name] is None for name in part.names)]
-        return [text for part in present for word in part.words for text in _fill(word, values)]
+        """The command line with these values."""
+        present = [part for part in self.parts if all(values[name] is not None for name in find_names(*part))]
+        return [text for part in present for word in part for text in _fill(word, values)]
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
@@ -75,35 +63,44 @@ def parse_template(content: object, known: Sequence[str], where: str) -> Templat
         raise UsageError(f"{where} must be a text or a list of words, not {content!r}")
     if not parts:
         raise UsageError(f"{where} is empty", 'it is a command line, as in "my-compiler {model} -o {artifact}"')
-    for part in parts:
-        _check(part, known, where)
-    return Template(parts)
+    template = Template(parts)
+    for word in template.words:
+        for match in _PIECE.finditer(word):
+            if match["lone"]:
+                raise UsageError(f"{where}: a lone brace in {word!r}", "write {{ and }} for braces")
+            if match["name"] and match["name"] not in known:
+                message = f"{where}: {{{match['name']}}} is not known here"
+                raise UsageError(message, did_you_mean(match["name"], known) or f"known: {', '.join(known)}")
+    return template
 
 
-def _parse_item(item: object, where: str) -> TemplatePart:
-    if isinstance(item, str):
-        return TemplatePart((item,))
-    if isinstance(item, list | tuple) and item and all(isinstance(word, str) for word in item):
-        return TemplatePart(tuple(str(word) for word in item))
+def _parse_item(item: object, where: str) -> tuple[str, ...]:
+    words = (item,) if isinstance(item, str) else item
+    if isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words):
+        return tuple(words)
     raise UsageError(f"{where}: {item!r} is neither a word nor a list of words")
 
 
-def _split_text(text: str, where: str) -> Iterator[TemplatePart]:
+def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
-    group: list[str] | None = None
+    group: list[str] | None = None  # words since a bracket was opened
     for word in words:
         opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
         if group is None and not opens:
-            yield TemplatePart((_unescape(word),))
+            yield (_unescape(word),)
             continue
         bare = word[1:] if group is None else word
         group = group or []
         group.append(_unescape(bare[:-1] if closes else bare))
+        if closes and not any(name in OPTIONAL for name in find_names(*group)):
+            asked = ", ".join(f"{{{name}}}" for name in OPTIONAL)
+            message = f"{where}: [{' '.join(group)}] asks for nothing that may be absent ({asked})"
+            raise UsageError(message, "write [[ ]] for brackets")
         if closes:
-            yield _close_group(group, where)
+            yield tuple(group)
             group = None
     if group is not None:
         raise UsageError(f"{where}: the bracket before {group[0]!r} is never closed", "write [[ for a literal bracket")
@@ -118,36 +115,18 @@ def _unescape(word: str) -> str:
     return word[:-1] if word.endswith("]]") else word
 
 
-def _close_group(words: list[str], where: str) -> TemplatePart:
-    part = TemplatePart(tuple(words))
-    if not any(name in OPTIONAL for name in part.names):
-        asked = ", ".join(f"{{{name}}}" for name in OPTIONAL)
-        text = " ".join(words)
-        raise UsageError(f"{where}: [{text}] asks for nothing that may be absent ({asked})", "write [[ ]] for brackets")
-    return part
-
-
-def _check(part: TemplatePart, known: Sequence[str], where: str) -> None:
-    for word in part.words:
-        for match in _PIECE.finditer(word):
-            if match["lone"]:
-                raise UsageError(f"{where}: a lone brace in {word!r}", "write {{ and }} for braces")
-            if match["name"] and match["name"] not in known:
-                message = f"{where}: {{{match['name']}}} is not known here"
-                raise UsageError(message, did_you_mean(match["name"], known) or f"known: {', '.join(known)}")
-
-
-def find_names(word: str) -> list[str]:
-    return [match["name"] for match in _PIECE.finditer(word) if match["name"]]
+def find_names(*words: str) -> list[str]:
+    """The names of the placeholders in words."""
+    return [match["name"] for word in words for match in _PIECE.finditer(word) if match["name"]]
 
 
 def fill_text(text: str, values: Mapping[str, Value]) -> str:
-    """A text whose values are all texts."""
+    """Fill a text whose values are all texts."""
     return "".join(_fill(text, values))
 
 
 def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
-    """One word, or as many as a value brings that stands alone."""
+    """A word with its values: one word, or as many as the value has where the word is a placeholder alone."""
     alone = re.fullmatch(r"\{(\w+)\}", word)
     if alone and not isinstance(values[alone[1]], str):
         return list(values[alone[1]] or ())
@@ -166,11 +145,6 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
 VERSION_S = 10.0  # a program that takes longer to say its version is asked no further
 
 
-def name_variable(program: str) -> str:
-    """`torq-compile` → TORQ_COMPILE."""
-    return re.sub(r"\W", "_", program).upper()
-
-
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
     """The words to start it with. First the variable of its name, then PATH; a name with a slash is a path.
 
@@ -182,7 +156,7 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
         if not os.access(path, os.X_OK) or os.path.isdir(path):
             raise InfrastructureError(f"{program} is not a program: {path} {_reason(path)}")
         return [path]
-    variable = name_variable(program)
+    variable = re.sub(r"\W", "_", program).upper()  # TORQ_COMPILE for torq-compile
     value = env.get(variable)
     if value:
         try:
@@ -248,13 +222,13 @@ def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
         path = os.path.join(folder, os.path.expanduser(name))
-        if os.path.isfile(path) or (os.path.isdir(path) and not contains(path, folder)):
+        if os.path.isfile(path) or (os.path.isdir(path) and not is_inside(folder, path)):
             found[name] = hash_path(path)
     return found
 
 
 def describe_program(words: Sequence[str]) -> dict[str, str]:
-    """How it is started, word by word, and where its link leads to."""
+    """How a program is started, word by word, and where its link leads to."""
     real = os.path.realpath(words[0])
     return {"words": " ".join(words) + (f" → {real}" if real != words[0] else "")}
 
@@ -285,22 +259,17 @@ def describe_environment(own: Mapping[str, str], folder: str, inherited: Mapping
 
 
 def find_matching(pattern: str, folder: str) -> list[str]:
-    """Files whose names depend on the case: all of them."""
+    """The files of all cases, where their names depend on the case."""
     found = [glob.glob(os.path.join(glob.escape(folder), name)) for name in list_names(pattern)]
     return sorted({path for paths in found for path in paths})
 
 
 def list_names(word: str) -> Iterator[str]:
-    """What in a word may be a path: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
+    """The parts of a word that may be paths: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
     whole = [word, word.partition("=")[2], word[2:] if re.match(r"-[^-]", word) else ""]
     parts = [part for text in whole for part in re.split(r"[,:;]", text)]
     names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
     yield from (name for name in names if name and NO_NAME not in name)
-
-
-def contains(folder: str, inner: str) -> bool:
-    outer = os.path.realpath(folder)
-    return os.path.commonpath([outer, os.path.realpath(inner)]) == outer
 
 
 # ---------------------------------------------------------------- what works behind a script
@@ -339,7 +308,7 @@ def _load_script(path: str) -> str:
 
 
 def _describe_packages(python: str) -> dict[str, str]:
-    """Of the environment that it belongs to: its own list of each package's files and their content."""
+    """The packages of a Python's environment, by the lists that it keeps of each package's files and their content."""
     prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
     patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
     directories = sorted(directory for pattern in patterns for directory in glob.glob(pattern))
@@ -348,44 +317,47 @@ def _describe_packages(python: str) -> dict[str, str]:
 
 
 def _hash_packages(directory: str) -> str:
-    """Looked at again when one comes or goes: installing the same one again does both."""
-    stamp = _build_stamp(directory)
-    known = _hashes.get(directory)
-    if known is not None and known[0] == stamp:
-        return known[1]
-    records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
-    listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
-    found = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
-    _remember(directory, stamp, found)
-    return found
+    """The lists are read again when a package comes or goes: installing one again does both."""
+
+    def read() -> str:
+        records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
+        listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
+        return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
+
+    return _recall(directory, read)
 
 
 # ---------------------------------------------------------------- hashes
 
 
 def hash_path(path: str) -> str:
-    """Of a file, or of everything below a folder."""
+    """The hash of a file, or of everything below a folder."""
     return hash_tree(path)[:16] if os.path.isdir(path) else hash_file(path)
 
 
 def hash_file(path: str) -> str:
-    """Read again only where it looks different; one that may be executed and not read is known by its looks."""
+    """A file is read again only where it looks different; one that may not be read is known by its looks."""
+
+    def read() -> str:
+        try:
+            with open(path, "rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+        except PermissionError:
+            return hashlib.sha256(repr(_build_stamp(path)).encode()).hexdigest()[:16]
+
+    return _recall(path, read)
+
+
+def _recall(path: str, read: Callable[[], str]) -> str:
+    """What `read` returned when the path last looked as it does now."""
     stamp = _build_stamp(path)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
-    try:
-        with open(path, "rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    except PermissionError:
-        return hashlib.sha256(repr(stamp).encode()).hexdigest()[:16]
-    _remember(path, stamp, found)
-    return found
-
-
-def _remember(path: str, stamp: tuple[int, ...], found: str) -> None:
+    found = read()
     if time.time_ns() - max(stamp[-2:]) > _FRESH_NS:
         _hashes[path] = (stamp, found)
+    return found
 
 
 def _build_stamp(path: str) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class OwnCode:
-    """Of one back end, as it was when it was loaded: make it before the import, in the process that runs it."""
+    """The code of one back end as it was when it was loaded: made before the import, in the process that runs it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -110,7 +110,7 @@ def find_loaded(module: str, kind: type) -> set[str]:
 
 
 def hash_files(files: set[str], module: str) -> dict[str, str]:
-    """By their paths relative to the module: the location of the whole makes no difference."""
+    """The hash of each file by its path relative to the module: the location of the whole makes no difference."""
     location = _find_location(module)
     base = location.root if location is not None else os.sep
     return {f"{PREFIX}{os.path.relpath(path, base)}": _hash(path) for path in sorted(files)}
@@ -142,7 +142,7 @@ class _CodeLocation:
 
 
 def _find_location(module: str) -> _CodeLocation | None:
-    """None: there is none, or it has no file, or it is ours. The import reports it."""
+    """Where a module's code is. None where there is no such module or file, which the import reports, or it is ours."""
     try:
         spec = find_spec(module)
     except (ImportError, AttributeError, ValueError):
@@ -161,7 +161,7 @@ def _find_location(module: str) -> _CodeLocation | None:
 
 
 def _is_others(name: str) -> bool:
-    """Neither ours nor Python's: these have versions."""
+    """Whether a module is neither ours nor Python's: these have versions."""
     top = name.partition(".")[0]
     return top != "assay" and top not in sys.stdlib_module_names
 

@@ -24,7 +24,6 @@ from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
 from assay.models.backends.programs import (
     Template,
     Value,
-    contains,
     describe_words,
     find_program,
     hash_file,
@@ -32,6 +31,7 @@ from assay.models.backends.programs import (
 )
 from assay.models.values.model import Job, Step, Target
 from assay.models.values.tensors import TensorRef
+from assay.system.files import is_inside
 from assay.system.ssh import Address
 
 BOARD_OPTIONS = (
@@ -43,22 +43,22 @@ BOARD_OPTIONS = (
 _DESCRIBE = r"""
 [ -n "$1" ] && PATH=$1
 shift
-tell() {
-  if [ -d "$2" ]; then said=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
-  elif [ -f "$2" ]; then said=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
-  elif [ -n "$3" ]; then said=itself
+describe() {
+  if [ -d "$2" ]; then found=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
+  elif [ -f "$2" ]; then found=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
+  elif [ -n "$3" ]; then found=itself
   else return; fi
-  printf '%s\t%s\t%s\n' "$1" "$2" "$said"
+  printf '%s\t%s\t%s\n' "$1" "$2" "$found"
 }
 program=$(command -v "$1")
-tell 0 "$program" "$program"
+describe 0 "$program" "$program"
 if [ -f "$program" ]; then
   first=$(head -c 200 "$program" | head -n 1 | tr -d '\000')
-  case $first in '#!'*) for word in ${first#??}; do tell "for $word" "$(command -v "$word")"; done ;; esac
+  case $first in '#!'*) for word in ${first#??}; do describe "for $word" "$(command -v "$word")"; done ;; esac
 fi
 shift
 number=1
-for word in "$@"; do tell $number "$word"; number=$((number + 1)); done
+for word in "$@"; do describe $number "$word"; number=$((number + 1)); done
 """
 
 
@@ -107,13 +107,14 @@ class SshBackend(CommandBackend):
         ours = describe_words(words, self._project)
         found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
         words += self._own_environment().values()
-        there = self._ask_board(template.program, [name for word in words for name in list_names(word)])
-        if template.program in self._find_deployed():
-            there.pop(template.program, None)
-        elif template.program not in there:
+        program = template.words[0]
+        there = self._ask_board(program, [name for word in words for name in list_names(word)])
+        if program in self._find_deployed():
+            there.pop(program, None)
+        elif program not in there:
             raise InfrastructureError(
-                f"{template.program} is not on the board {self._board.address.name}",
-                f"install it there, or copy ours: deploy = [{template.program!r}]",
+                f"{program} is not on the board {self._board.address.name}",
+                f"install it there, or copy ours: deploy = [{program!r}]",
             )
         return found | {f"board: {name}": found_there for name, found_there in there.items()}
 
@@ -121,7 +122,7 @@ class SshBackend(CommandBackend):
         """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
         board's own, and folders that jobs are made in say nothing."""
         root = self._board.address.root
-        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not contains(name, root)]
+        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not is_inside(root, name)]
         out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
         asked = [program, *paths]
         found = {}
@@ -132,7 +133,7 @@ class SshBackend(CommandBackend):
         return found
 
     def _describe_dependency(self, step: Step, word: str) -> str:
-        """Here, or else on the board, which is asked only where it is needed anyway."""
+        """The hash of a file here, or else on the board, which is asked only where the run needs it anyway."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if os.path.exists(path) or not os.path.isabs(word):
             return super()._describe_dependency(step, word)
@@ -144,7 +145,7 @@ class SshBackend(CommandBackend):
     # ------------------------------------------------------------ the run
 
     def _find_deployed(self) -> dict[str, str]:
-        """Words of the template → files here."""
+        """Words of the template, and the files here that they stand for."""
         found = {}
         for word in map(str, self.target.options.get("deploy") or ()):
             path = os.path.join(self._project, os.path.expanduser(word))
@@ -180,7 +181,7 @@ class BoardLocation(RunLocation):
         self._packed: dict[str, list[str]] = {}  # folder in the job's → the words with which tar packs it here
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """A model that is in a folder with its external data takes that along."""
+        """Copy what the run needs to the board. A model that is in a folder with its external data takes that along."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"

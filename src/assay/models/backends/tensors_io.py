@@ -38,7 +38,7 @@ def load_inputs(job: Job, specs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def write_raw(ref: TensorRef, path: str) -> TensorRef:
-    """The bytes alone, for programs that read no other files."""
+    """Write the bytes of a tensor alone, for programs that read no other files."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as stream:
         stream.write(load_ref(ref).tobytes())
@@ -46,7 +46,7 @@ def write_raw(ref: TensorRef, path: str) -> TensorRef:
 
 
 def is_numpy_type(dtype: str) -> bool:
-    """Whether numpy's own files can name it."""
+    """Whether numpy's own files can name this type."""
     return dtype in _NUMPY_TYPES or (dtype.startswith(("int", "uint")) and dtype not in PACKED)
 
 

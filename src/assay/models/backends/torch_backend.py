@@ -26,12 +26,12 @@ from assay.models.backends.torch_calls import (
     blaming,
     build_model,
     call_alone,
+    find_leaves,
     fits_call,
     from_array,
     hooked,
     import_torch,
     is_closed,
-    join_given,
     join_some,
     load_attribute,
     map_leaves,
@@ -109,7 +109,10 @@ class TorchBackend(Backend):
     def warm_up(self) -> None:
         torch = import_torch()
         torch.backends.cudnn.allow_tf32 = False  # build() may switch it on
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        if self._is_compiled:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        else:  # this does not load the compiler, which takes a second
+            torch.set_deterministic_debug_mode("warn")
 
     def perform(self, job: Job) -> Made:
         with open(job.source, encoding="utf-8") as file:
@@ -166,10 +169,8 @@ class TorchBackend(Backend):
         return found.train(module.training) if found.training != module.training else found
 
     def _move(self, built: Built) -> Built:
-        torch = import_torch()
-        given = join_given(built.args, built.kwargs)
-        args, kwargs = split_given(map_leaves(given, torch.Tensor, lambda _path, each: self._cast(built, each)))
-        return replace(built, args=args, kwargs=kwargs)
+        given = map_leaves(built.given, import_torch().Tensor, lambda _path, each: self._cast(built, each))
+        return replace(built, given=given)
 
     def _cast(self, built: Built, tensor: Any) -> Any:
         dtype = find_dtype(built.module) if self._precision or self._rewrite else None
@@ -261,7 +262,7 @@ class TorchBackend(Backend):
         if opened.graph is not None:
             marked, names = mark_ops(opened.graph)
             with torch.no_grad():
-                values = self._compile(marked)(*_flatten(built))
+                values = self._compile(marked)(*_flatten(*split_given(built.given)))
             return dict(zip(names, values, strict=True))
         function = self._compile(built.module)
         found, seen = record_compiled(built.module, lambda: run_model(opened, None, spec, function)[0])
@@ -290,7 +291,7 @@ class TorchBackend(Backend):
         with ExitStack() as held:
             if isinstance(function, torch.nn.Module):
                 held.enter_context(preserved(function, grain))
-                held.enter_context(hooked(function, recorder)) if spec.noise else None
+                held.enter_context(hooked(function, recorder.enter_module, recorder.leave)) if spec.noise else None
             held.enter_context(recorder.rounding(spec.noise and is_closed(function)))
             for _ in range(job.repeats + self._is_compiled):
                 seed_all(spec.seed)
@@ -301,23 +302,21 @@ class TorchBackend(Backend):
 
     def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
-        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
-        given = map_leaves(
-            pickle.loads(load_kept(job)[spec.label]),  # noqa: S301
-            TensorName,
-            lambda _path, ref: from_array(load_ref(refs[ref.name])),
-        )
-        shapes: list[tuple[int, ...]] = []
-        map_leaves(given, import_torch().Tensor, lambda _path, each: shapes.append(tuple(each.shape)))
-        length = next((shape[0] for shape in shapes if shape), 0)
+        torch, refs = import_torch(), {ref.name: ref for ref in load_refs(job.inputs or "")}
+        kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
+        given = map_leaves(kept, TensorName, lambda _path, ref: from_array(load_ref(refs[ref.name])))
+        length = next((each.shape[0] for each in find_leaves(given, torch.Tensor).values() if each.ndim), 0)
         rows = spec.rows or length
-        cut = map_leaves(given, import_torch().Tensor, lambda _path, each: _cut(each, length, rows))
-        args, kwargs = split_given(cut)
-        import_torch().save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
-        return {"rows": import_torch().tensor(rows)}, []
+
+        def cut(_path: str, tensor: Any) -> Any:
+            return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
+
+        args, kwargs = split_given(map_leaves(given, torch.Tensor, cut))
+        torch.save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
+        return {"rows": torch.tensor(rows)}, []
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled again for each job: after some modules of one class dynamo gives up, and runs the next as it is."""
+        """Compile a function again for each job: after some modules of one class dynamo leaves the next as it is."""
         if not self._is_compiled:
             return function
         torch = import_torch()
@@ -325,26 +324,17 @@ class TorchBackend(Backend):
         torch._dynamo.utils.counters.clear()  # noqa: SLF001
         if isinstance(function, torch.nn.Module):
             return torch.compile(function)  # type: ignore[no-any-return]
-        return torch.compile(_wrap(function))  # type: ignore[no-any-return]
 
+        def call(*args: Any, **kwargs: Any) -> Any:  # an op of C is not compiled, a function of Python is
+            return function(*args, **kwargs)
 
-def _cut(tensor: Any, length: int, rows: int) -> Any:
-    return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
+        return torch.compile(call)  # type: ignore[no-any-return]
 
 
 def find_noise(grain: str) -> float:
-    """Half a unit in the last place, as a fraction."""
+    """Half a unit in the last place of this type, as a fraction."""
     torch = import_torch()
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
-
-
-def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An op of C, as a function of Python."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
 
 
 def describe(spec: PartSpec, target: str) -> str:
@@ -365,7 +355,7 @@ def hash_state(module: Any) -> str:
 
 
 def find_dtype(module: Any) -> Any:
-    """Of its parameters: the shortest floating-point type."""
+    """The shortest floating-point type of a module's parameters and buffers."""
     torch = import_torch()
     found = [each.dtype for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()]
     return min(found, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
@@ -383,7 +373,7 @@ def load_kept(job: Job) -> dict[str, bytes]:
 
 
 def _quieten(module: Any) -> list[str]:
-    """Switch dropout off, as it draws other numbers on each target: a note about it."""
+    """Switch dropout off, which draws other numbers on each target. Returns a note about it."""
     torch = import_torch()
     dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
@@ -421,13 +411,12 @@ def run_model(
         leaves[path] = tensor.detach().clone().requires_grad_()
         return leaves[path].clone()
 
-    args, kwargs = split_given(map_leaves(join_given(built.args, built.kwargs), torch.Tensor, place))
+    args, kwargs = split_given(map_leaves(built.given, torch.Tensor, place))
     for each in built.module.parameters():
         each.grad = None
     with torch.set_grad_enabled(spec.backward):
         output = _execute(opened, recorder, function, args, kwargs)
-    outputs: dict[str, Any] = {}
-    map_leaves(output, torch.Tensor, lambda path, each: outputs.setdefault(name_leaf("output", path), each))
+    outputs = {name_leaf("output", path): each for path, each in find_leaves(output, torch.Tensor).items()}
     ends = {name: each for name, each in outputs.items() if each.requires_grad}
     if not spec.backward or not ends:
         return outputs, [f"{NO_BACKWARD}: no output has a gradient"] if spec.backward else []
@@ -444,16 +433,16 @@ def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any
     built = opened.built
     with blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
-            flat = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
-            return build_interpreter(opened.graph, recorder).run(*flat, enable_io_processing=False)
+            interpreter = build_interpreter(opened.graph, recorder)
+            return interpreter.run(*_flatten(args, kwargs), enable_io_processing=False)
         if recorder is None:
             return (built.module if function is None else function)(*args, **kwargs)
-        with hooked(built.module, recorder):
+        with hooked(built.module, recorder.enter_module, recorder.leave):
             return built.module(*args, **kwargs)
 
 
 def _draw_gradient(number: int, output: Any) -> Any:
-    """Equal on every target; a loss gets 1."""
+    """The gradient of an output, equal on every target; that of a loss is 1."""
     torch = import_torch()
     if not output.ndim:
         return torch.ones_like(output)
@@ -465,10 +454,10 @@ def _draw_gradient(number: int, output: Any) -> Any:
 
 
 def export_ops(built: Built) -> Any:
-    """Raises UsageError: without a graph there are modules only."""
+    """The model as a graph of ops. Raises UsageError where torch cannot export it."""
     torch = import_torch()
     try:
-        return torch.export.export(built.module, built.args, built.kwargs, strict=False).module()
+        return torch.export.export(built.module, *split_given(built.given), strict=False).module()
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise UsageError(
@@ -513,6 +502,6 @@ def mark_ops(graph: Any) -> tuple[Any, list[str]]:
     return marked, [node.name for node in nodes]
 
 
-def _flatten(built: Built) -> list[Any]:
-    found: list[Any] = import_torch().utils._pytree.tree_flatten((built.args, built.kwargs))[0]  # noqa: SLF001
+def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
     return found

@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -48,7 +49,7 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """In the place of a tensor in kept arguments."""
+    """What stands for a tensor in kept arguments."""
 
     name: str
     has_gradient: bool = False
@@ -59,27 +60,29 @@ def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
     if isinstance(value, kind):
         return change(path, value)
     if isinstance(value, Mapping):
-        return _rebuild_mapping(
-            value, {key: map_leaves(each, kind, change, _join(path, key)) for key, each in value.items()}
-        )
+        changed = {key: map_leaves(each, kind, change, _join(path, key)) for key, each in value.items()}
+        if type(value) is dict:
+            return changed
+        same = copy.copy(value)  # a ModelOutput, an OrderedDict
+        for key, each in changed.items():
+            same[key] = each  # type: ignore[index]
+        return same
     if isinstance(value, list | tuple):
         made = [map_leaves(each, kind, change, _join(path, number)) for number, each in enumerate(value)]
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made_of = copy.copy(value)
         for each in dataclasses.fields(value):
-            changed = map_leaves(getattr(value, each.name), kind, change, _join(path, each.name))
-            object.__setattr__(made_of, each.name, changed)
+            leaf = map_leaves(getattr(value, each.name), kind, change, _join(path, each.name))
+            object.__setattr__(made_of, each.name, leaf)
         return made_of
     return value
 
 
-def _rebuild_mapping(value: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return made
-    found = copy.copy(value)  # a ModelOutput, an OrderedDict
-    for key, each in made.items():
-        found[key] = each  # type: ignore[index]
+def find_leaves(value: Any, kind: type) -> dict[str, Any]:
+    """The leaves of this type in a structure, by path."""
+    found: dict[str, Any] = {}
+    map_leaves(value, kind, found.setdefault)
     return found
 
 
@@ -106,7 +109,7 @@ def name_leaf(label: str, path: str) -> str:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """As numpy has it; types that numpy lacks are those of ml_dtypes."""
+    """A tensor as an array; types that numpy lacks are those of ml_dtypes."""
     tensor = tensor.detach()
     tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense() if tensor.is_sparse else tensor
     name = str(tensor.dtype).removeprefix("torch.")
@@ -177,11 +180,10 @@ def blaming(path: str, what: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Built:
-    """What `build()` returned."""
+    """What `build()` returned: a module, and what it is called with, by position or keyword."""
 
     module: Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    given: dict[int | str, Any]
 
 
 def build_model(text: str, folder: str, seed: int) -> Built:
@@ -198,12 +200,12 @@ def build_model(text: str, folder: str, seed: int) -> Built:
         kinds = [type(each).__name__ for each in returned] if isinstance(returned, tuple) else type(returned).__name__
         raise UsageError(f"{what} {kinds}", _RETURNS)
     module, *inputs = returned
-    if len(inputs) == 2:
-        return Built(module, tuple(inputs[0]), dict(inputs[1]))
     given = inputs[0]
+    if len(inputs) == 2:
+        return Built(module, join_given(given, inputs[1]))
     if isinstance(given, Mapping):
-        return Built(module, (), dict(given))
-    return Built(module, tuple(given) if isinstance(given, list | tuple) else (given,), {})
+        return Built(module, dict(given))
+    return Built(module, join_given(given if isinstance(given, list | tuple) else (given,), {}))
 
 
 def seed_all(seed: int) -> None:
@@ -248,12 +250,15 @@ class Recorder:
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[Call, Any]] = []
 
+    def enter_module(self, name: str, module: Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        params = [key for key, value in module.named_parameters() if value.requires_grad]
+        return self.enter(name, type(module).__name__, args, kwargs, params)
+
     def enter(
         self, name: str, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], params: Sequence[str] = ()
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to go on with."""
-        self._counts[name] += 1
-        label = name if self._counts[name] == 1 else f"{name}#{self._counts[name]}"
+        """Begin a call. Returns the arguments that it goes on with."""
+        label = _number(name, self._counts)
         call = Call(label, kind, len(self.calls) + len(self._open), params=list(params))
         for outer, _ in self._open:
             outer.is_leaf = False
@@ -268,7 +273,7 @@ class Recorder:
         return split_given(changed)
 
     def leave(self, output: Any) -> Any:
-        """What goes on in the place of the output."""
+        """End the innermost call. Returns the output that the model goes on with."""
         call, state = self._open.pop()
         call.draws = not self.torch.equal(state, self._generator_state())
         self.calls.append(call)
@@ -308,14 +313,14 @@ class Recorder:
         return tensor
 
     def perturb(self, tensor: Tensor) -> Tensor:
-        """Each element moved by up to the noise; gradients go through."""
+        """A tensor with each element moved by up to the noise; gradients go through."""
         if not tensor.is_floating_point():
             return tensor
         return tensor + (tensor.detach() * (self.torch.rand_like(tensor) * 2 - 1) * self._noise)
 
     @contextmanager
     def rounding(self, is_wanted: bool) -> Iterator[None]:
-        """Noise after each operation, forward and backward, where no border shows what is rounded inside."""
+        """Move the result of each operation, forward and backward, where no border shows what is rounded inside."""
         if not is_wanted:
             yield
             return
@@ -337,7 +342,7 @@ class Recorder:
         return grad
 
     def finish(self) -> None:
-        """After the backward pass: which gradients each call has."""
+        """Note which gradients each call has, after the backward pass."""
         for call in self.calls:
             for found, word in ((call.grad_outs, "grad_out"), (call.grad_ins, "grad_in")):
                 found += [name for name in self.tensors if name.startswith(f"{call.label}:{word}[")]
@@ -372,20 +377,21 @@ def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
     return NoiseMode()
 
 
+def _number(name: str, counts: Counter[str]) -> str:
+    """The label of the next call of a module."""
+    counts[name] += 1
+    return name if counts[name] == 1 else f"{name}#{counts[name]}"
+
+
 @contextmanager
-def hooked(module: Module, recorder: Recorder) -> Iterator[None]:
-    """Every module but the outermost one reports to the recorder."""
+def hooked(module: Module, enter: Callable[..., Any], leave: Callable[[Any], Any]) -> Iterator[None]:
+    """Each call of every module but the outermost one: `enter` gets its name, itself and its arguments, `leave` its
+    output; what they return takes the place of arguments and output."""
     handles = []
     for name, each in module.named_modules():
-        if each is module:
-            continue
-        params = [key for key, value in each.named_parameters() if value.requires_grad]
-
-        def enter(this: Module, args: Any, kwargs: Any, name: str = name, params: list[str] = params) -> Any:
-            return recorder.enter(name, type(this).__name__, args, kwargs, params)
-
-        handles.append(each.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(each.register_forward_hook(lambda _this, _args, output: recorder.leave(output)))
+        if each is not module:
+            handles.append(each.register_forward_pre_hook(partial(enter, name), with_kwargs=True))
+            handles.append(each.register_forward_hook(lambda _this, _args, output: leave(output)))
     try:
         yield
     finally:
@@ -418,51 +424,30 @@ def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[s
     """What `run` returns, and the inputs and outputs of every module, by hooks that dynamo traces."""
     torch = import_torch()
     seen: list[tuple[str, Any]] = []
-    handles = []
-    for name, each in module.named_modules():
-        if each is not module:
 
-            def enter(_this: Module, args: Any, kwargs: Any, name: str = name) -> None:
-                seen.append((name, _clone(join_given(args, kwargs))))
+    def clone(value: Any) -> Any:
+        return map_leaves(value, torch.Tensor, lambda _path, each: each.detach().clone())
 
-            def leave(_this: Module, _args: Any, output: Any) -> None:
-                seen.append(("", _clone(output)))
+    def enter(name: str, _this: Module, args: Any, kwargs: Any) -> None:
+        seen.append((name, clone(join_given(args, kwargs))))
 
-            handles += [
-                each.register_forward_pre_hook(enter, with_kwargs=True),
-                each.register_forward_hook(leave),
-            ]
-    try:
+    def leave(output: Any) -> None:
+        seen.append(("", clone(output)))
+
+    with hooked(module, enter, leave):
         output = run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return output, _name_seen(seen, torch.Tensor)
-
-
-def _clone(value: Any) -> Any:
-    return map_leaves(value, import_torch().Tensor, lambda _path, each: each.detach().clone())
-
-
-def _name_seen(seen: Sequence[tuple[str, Any]], kind: type) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
-    labels: list[str] = []
+    labels: list[str] = []  # of the calls that have not ended
     for name, value in seen:
+        leaves = find_leaves(value, torch.Tensor)
         if name:
-            counts[name] += 1
-            labels.append(name if counts[name] == 1 else f"{name}#{counts[name]}")
-            label, form = labels[-1], "{}<{}>"
+            labels.append(_number(name, counts))
+            found |= {f"{labels[-1]}<{path}>": each for path, each in leaves.items()}
         else:
-            label, form = labels.pop(), ""
-        naming = form or None
-
-        def keep(path: str, each: Tensor, label: str = label, naming: str | None = naming) -> Tensor:
-            found[naming.format(label, path) if naming else name_leaf(label, path)] = each
-            return each
-
-        map_leaves(value, kind, keep)
-    return found
+            label = labels.pop()
+            found |= {name_leaf(label, path): each for path, each in leaves.items()}
+    return output, found
 
 
 # ---------------------------------------------------------------- one call alone
@@ -488,8 +473,7 @@ def call_alone(
     begun = time.perf_counter()
     with torch.set_grad_enabled(grad_outs is not None):
         output = function(*args, **kwargs)
-    found: dict[str, Tensor] = {}
-    map_leaves(output, torch.Tensor, found.setdefault)
+    found = find_leaves(output, torch.Tensor)
     times_s.append(time.perf_counter() - begun)
     if grad_outs is None:
         return {name_leaf(label, path): each for path, each in found.items()}

@@ -48,7 +48,9 @@ class MadePath(PosixPath):
 class Arrays(list[Any]):
     """Tensors in the graph's order, of the first sample. `samples` has all of them, by name."""
 
-    samples: tuple[dict[str, Any], ...] = ()
+    def __init__(self, samples: Sequence[dict[str, Any]]) -> None:
+        super().__init__(samples[0].values())
+        self.samples = samples
 
 
 def build_path(paths: Sequence[str]) -> MadePath:
@@ -57,15 +59,9 @@ def build_path(paths: Sequence[str]) -> MadePath:
     return made
 
 
-def build_arrays(samples: Sequence[dict[str, Any]]) -> Arrays:
-    arrays = Arrays(samples[0].values())
-    arrays.samples = tuple(samples)
-    return arrays
-
-
 def list_arrays(value: Any) -> Any:
-    """Our samples, with what the user has changed in the first one in place."""
-    if not isinstance(value, Arrays) or not value.samples:
+    """The samples of ours, with what the user has changed in the first one."""
+    if not isinstance(value, Arrays):
         return value
     first = dict(zip(value.samples[0], value, strict=False))
     return [first, *value.samples[1:]]
@@ -119,7 +115,7 @@ class FixtureCase:
         return build_path([self.steps.stand.hand_out(product) for product in products])
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
-        """The folders of artifacts."""
+        """Hand out the folders of artifacts instead of their files."""
         paths = []
         for each in products:
             folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
@@ -205,7 +201,7 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
 
 
 def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
-    """Which step, its command line, and all of the tool's output."""
+    """A failed step with its command line and all of the tool's output."""
     outcome = error.outcome
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
@@ -236,7 +232,7 @@ def render_error(fixture: str, error: AssayError, model: str) -> str:
 
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
-    """The numbers, and the command that shows them."""
+    """A comparison that failed, with its numbers and the command that shows them."""
     from assay.models.report.summary import build_diff_commands, describe_finding, find_bad
     from assay.models.report.tensor_diff import build_document
     from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff

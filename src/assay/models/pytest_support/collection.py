@@ -27,8 +27,9 @@ from assay.errors import AssayError, UsageError
 from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
 from assay.models.pytest_support.case import CACHE_SECTION, find_label, report_reasons
-from assay.models.pytest_support.options import Given, ModelOptions, get_plan, set_plan
+from assay.models.pytest_support.options import Given, ModelOptions, get_plan
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import read_text
 from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE
 
 _LINE = re.compile(
@@ -52,7 +53,7 @@ class ExpectedFailure:
         return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
 
     def is_linked(self, issue: str) -> bool:
-        """`12`, `#12` or `owner/repo#12`."""
+        """Whether the failure is linked to this issue: `12`, `#12` or `owner/repo#12`."""
         if self.issue is None:
             return False
         number = re.split(r"[#/]", self.issue)[-1]
@@ -69,8 +70,7 @@ def parse_entries(text: str, path: str) -> Iterator[ExpectedFailure]:
 def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
     """The entries of a list; none where there is no such file. Raises UsageError for one that cannot be read."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            text = stream.read()
+        text = read_text(path, "strict")
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,7 +101,7 @@ class Lists:
                 yield from self._loaded[path]
 
     def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
-        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is missing."""
+        """Entries that name no case of any hardware and chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
         return [
@@ -123,7 +123,6 @@ CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_targ
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    set_plan(config)
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
     _register_fixtures(config)
     refuse_options(config)

@@ -7,14 +7,15 @@ pathlib paths, tensors are lists of arrays in the graph's order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from assay.models.pytest_support.case import (
     CACHE_SECTION,
+    Arrays,
     FixtureCase,
-    build_arrays,
     build_failure,
     clear_keep,
     find_label,
@@ -48,7 +49,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     """Workers and the artifact store, for the whole of this process."""
     plan = get_plan(request.config)
     with reporting("assay_stand"):
-        stand = plan.open_stepwise(plan.record)
+        stand = plan.open_stepwise()
     yield stand
     stand.builder.close()
 
@@ -62,7 +63,8 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
     if given.problem or given.model is None or given.case is None:
         raise build_failure(given.problem, given.problem)
     plan = get_plan(request.config)
-    plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
+    if plan.options.debug_cache:
+        assay_stand.builder.explain_to = partial(request.node.add_report_section, "setup", CACHE_SECTION)
     keep = clear_keep(plan, given.label, request.node)
     with assay_stand.visiting(keep):
         with reporting("assay_case", given.model.path):
@@ -118,7 +120,7 @@ def runtime_hw_type(assay_hardware: str) -> str:
 @pytest.fixture
 def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
     """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
-    return build_arrays(assay_case.steps.inputs)
+    return Arrays(assay_case.steps.inputs)
 
 
 # ---------------------------------------------------------------- Torq's tests
@@ -159,7 +161,7 @@ def llvmcpu_reference_results(
     """What IREE computes on the CPU."""
     with assay_case.reporting("llvmcpu_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
-        return build_arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
+        return Arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
 
 
 @pytest.fixture
@@ -205,7 +207,7 @@ def torq_results(
     with assay_case.reporting("torq_results", _explain(request, assay_torq)):
         artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
         inputs = assay_case.take_inputs(tweaked_random_input_data)
-        return build_arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))
+        return Arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))
 
 
 # ---------------------------------------------------------------- any target
@@ -237,7 +239,7 @@ def assay_reference_results(
     """What the reference computes: known from its run of the model, computed again for inputs that were replaced."""
     with assay_case.reporting("assay_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
-        return build_arrays(assay_case.steps.expect(assay_reference, inputs))
+        return Arrays(assay_case.steps.expect(assay_reference, inputs))
 
 
 @pytest.fixture
@@ -255,7 +257,7 @@ def assay_target_results(
     with assay_case.reporting("assay_target_results"):
         artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
         inputs = assay_case.take_inputs(tweaked_random_input_data)
-        return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))
+        return Arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))
 
 
 @pytest.fixture

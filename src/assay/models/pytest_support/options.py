@@ -47,7 +47,7 @@ _WORDS: Mapping[str, Any] = {"multiple": True, "parse": _split_all, "metavar": "
 
 
 class ModelOptions(Request):
-    """None and empty: not given. Folders are absolute."""
+    """Options of ours. None or empty is one that was not given; folders are absolute."""
 
     folders: tuple[str, ...] = option(
         "--model-folder", multiple=True, metavar="DIR", help="Where .onnx files are; may be given several times."
@@ -100,7 +100,7 @@ class ModelOptions(Request):
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Under the names that are free."""
+    """Add our options to pytest under the names that are free."""
     groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
     taken = {name for each in groups for option in each.options for name in option.names()}
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
@@ -175,7 +175,6 @@ class ModelTestPlan:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self._listener: Callable[[str], None] | None = None
         self.options: ModelOptions = read_options(config)
 
     @cached_property
@@ -207,7 +206,7 @@ class ModelTestPlan:
         return choose_target_names(self.project, self.split_targets()[0])
 
     def split_targets(self) -> tuple[list[str], list[str]]:
-        """Flags, else the settings: those that compute ONNX models, and those that compute torch modules."""
+        """Targets of the flags, else of the settings: those for ONNX models, and those for torch modules."""
         from assay.models.flow.options import is_torch_target
 
         settings = self.project.settings
@@ -247,7 +246,7 @@ class ModelTestPlan:
         return str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
 
     def find_folder(self, name: str) -> str:
-        """In pytest's cache; without one, in a folder for temporary files."""
+        """A folder in pytest's cache; without a cache, in a folder for temporary files."""
         return os.path.join(self._base, name)
 
     def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
@@ -286,18 +285,8 @@ class ModelTestPlan:
         asked = self.options.samples
         return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
 
-    # ------------------------------------------------------------ doing it
-
-    def attend(self, listener: Callable[[str], None]) -> None:
-        """Keep what is reported about the cache for the test that runs now."""
-        self._listener = listener
-
-    def record(self, text: str) -> None:
-        if self._listener is not None:
-            self._listener(text)
-
-    def open_stepwise(self, explain: Any) -> Stepwise:
-        """With the artifact store that every command of this user shares."""
+    def open_stepwise(self) -> Stepwise:
+        """The driver of all cases, with the artifact store that every command of this user shares."""
         from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
         from assay.models.flow.stepwise import Stepwise
         from assay.models.store.artifacts import ArtifactStore, choose_store_folder
@@ -310,14 +299,11 @@ class ModelTestPlan:
             limits,
             recompute=asked.recompute,
             live=self.config.getoption("capture") == "no",
-            explain_to=explain if asked.debug_cache else None,
         )
         return Stepwise(builder, Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir))
 
 
-def set_plan(config: pytest.Config) -> None:
-    config.stash[_PLAN] = ModelTestPlan(config)
-
-
 def get_plan(config: pytest.Config) -> ModelTestPlan:
+    if _PLAN not in config.stash:
+        config.stash[_PLAN] = ModelTestPlan(config)
     return config.stash[_PLAN]

@@ -69,7 +69,7 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
 
 
 def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False) -> Iterator[Sent]:
-    """What is not there yet; with `check` everything, compared."""
+    """Send what is not there yet; with `check` compare everything."""
     there = set() if check else _list_keys(remote)
     folders = []
     for entry in reversed(store.load_entries()):  # loading one counts as use: the order of use stays as it was
@@ -98,7 +98,7 @@ def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[FolderMan
 
 
 def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[FolderManifest]) -> Iterator[FolderManifest]:
-    """Each appears when all of it is here; several at once."""
+    """Fetch entries, several at once. Each appears in the store when all of it is here."""
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull")
 
     def pull(manifest: FolderManifest) -> FolderManifest:
@@ -136,7 +136,7 @@ def _can_be_sent(folder: str) -> bool:
 
 
 def _stays_inside(path: object) -> bool:
-    """What a step has made: relative to its entry, or marked with `_FOLDER`."""
+    """Whether the path of what a step made, relative to its entry or marked with `_FOLDER`, is in the entry."""
     if not isinstance(path, str):
         return False
     relative = os.path.normpath(path.removeprefix(_FOLDER).lstrip("/") if path.startswith(_FOLDER) else path or ".")

@@ -115,15 +115,10 @@ class StoredArtifact:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreEntry:
+class StoreEntry(EntryManifest):
     """One line of `assay model cache ls`."""
 
-    key: str
-    parts: Mapping[str, Any]
-    size_bytes: int
-    made_at: float
     used_at: float
-    made_by: str
     in_use: bool
 
 
@@ -166,7 +161,7 @@ class ArtifactStore:
     # ------------------------------------------------------------ loading
 
     def load(self, key: str) -> StoredArtifact | None:
-        """None: there is none, or it was damaged and is removed; `damaged[key]` then has the reason."""
+        """The artifact; None where there is none, or it was damaged and is removed: `damaged[key]` has the reason."""
         try:
             return self._load(key)
         except OSError as error:
@@ -232,15 +227,10 @@ class ArtifactStore:
     def load_entries(self) -> list[StoreEntry]:
         """The newest version of each key, most recently used first; the files themselves are not read."""
         found = []
-        for key in self._list_keys():
-            name = self._find_newest(key)
+        for name in filter(None, map(self._find_newest, self._list_keys())):
             with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
-                if name is not None:
-                    each, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
-                    in_use = self._locks.is_held(name)
-                    found.append(
-                        StoreEntry(key, each.parts, each.size_bytes, each.made_at, used_at, each.made_by, in_use)
-                    )
+                manifest, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
+                found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
 
     # ------------------------------------------------------------ making
@@ -296,7 +286,7 @@ class ArtifactStore:
         return None
 
     def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> str | None:
-        """The name of the new entry, held. The caller has the key's lock."""
+        """Build an entry. Returns its name, which is held. The caller has the key's lock."""
         building = self._path(key, _BUILDING)
         folder = os.path.join(building, FILES)
         try:
@@ -377,7 +367,7 @@ class ArtifactStore:
             return 0.0
 
     def _remove(self, name: str) -> bool:
-        """False: it is in use."""
+        """Remove an entry. Returns False where it is in use."""
         key = os.path.dirname(name)
         with self._locks.exclusive(name, wait=False) as is_free:
             if not is_free:
@@ -392,13 +382,13 @@ class ArtifactStore:
         return True
 
     def _retire(self, name: str) -> None:
-        """It does not count any more; if it is in use, its files stay until a later removal."""
+        """Make an entry count no more; if it is in use, its files stay until a later removal."""
         if not self._remove(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(name, MANIFEST))
 
     def _remove_remains(self) -> None:
-        """Of builds and removals that were killed."""
+        """Remove what builds and removals left that were killed."""
         for key in self._list_keys():
             names = _list(self._path(key))
             if not names or _BUILDING in names:

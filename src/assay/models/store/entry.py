@@ -78,7 +78,7 @@ def _canonical(value: Any) -> Any:
 def build_manifest(
     key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], folder: str, made_at: float, made_by: str
 ) -> tuple[EntryManifest, Stamps]:
-    """Reads everything in `folder`. Raises InfrastructureError for what cannot be stored."""
+    """Describe everything in `folder`. Raises InfrastructureError for what cannot be stored."""
     stamps, others = _list_contents(folder)
     for path, kind in others.items():
         target = kind.removeprefix(_LINK)
@@ -95,7 +95,7 @@ def build_manifest(
 
 
 def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
-    """Regular files, and everything else by kind. Nothing is opened."""
+    """The regular files in a folder, and everything else by kind. Nothing is opened."""
     stamps, others = {}, {}
     for path, entry in _walk(folder, ""):
         if entry.is_symlink():
@@ -126,7 +126,7 @@ def _hash_file(path: str) -> str:
 
 
 def load_manifest(entry: str) -> EntryManifest:
-    """Raises FileNotFoundError, and EntryError for a manifest that is not as it was written."""
+    """Read a manifest. Raises FileNotFoundError, and EntryError where it is not as it was written."""
     path = os.path.join(entry, MANIFEST)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -186,7 +186,7 @@ def _as_entry_error(error: OSError, what: str) -> Exception:
 
 
 def relocate(value: Any, old: str, new: str) -> Any:
-    """Facts name files where the builder saw them; they are in the entry's folder now."""
+    """Facts with `new` for `old`: they name files where the builder saw them, which are in the entry's folder now."""
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, Mapping):
@@ -233,7 +233,7 @@ def _find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = 
 
 
 def _differ(before: Any, after: Any) -> bool:
-    """As the key sees it: a list is a tuple, and 1 is neither 1.0 nor true."""
+    """Whether two parts differ for a key: a list is a tuple, and 1 is neither 1.0 nor true."""
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):
         return len(before) != len(after) or any(map(_differ, before, after))
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -257,7 +257,7 @@ def _render_change(name: str, before: Any, after: Any, names: Mapping[str, str])
 
 
 def _render_lists(before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> str:
-    """Only what was added and removed: a compiler has many flags."""
+    """What was added to a list and removed from it alone: a compiler has many flags."""
     removed = [each for each in before if each not in after]
     added = [each for each in after if each not in before]
     if removed and added:
