@@ -18,7 +18,8 @@ from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, first_line, name_program
 from assay.models.backends.captured_output import begin_stderr, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
-from assay.models.graph.onnx_library import Model, find_opset, import_onnx
+from assay.models.graph.onnx_library import Model, find_opset
+from assay.models.libraries import onnx
 from assay.models.values.model import StepEnding
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
@@ -53,7 +54,6 @@ def import_model(source: str, target: str) -> str:
 
 def _load_inferred(source: str, folder: str, command: str) -> Model:
     """The model with the shapes of all intermediate tensors: the importer relies on them."""
-    onnx = import_onnx()
     try:
         model = onnx.load(source)
     except Exception as error:
