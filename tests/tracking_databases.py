@@ -45,8 +45,7 @@ def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database without runs, as `assay export mlflow --to mlflow.db` has MLflow make it: that takes a second, so the
     tests copy it."""
     pytest.importorskip("mlflow", reason="pip install 'assay[mlflow]'")
-    from assay.exchange.commands.export import MlflowRequest
-    from assay.exchange.mlflow_export import _environment, _open_client
+    from assay.exchange.mlflow_export import MlflowRequest, _environment, _open_client
 
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     with _environment(request := MlflowRequest(to=str(path))):

@@ -49,16 +49,18 @@ def names_in(path: Path) -> set[str]:
     return {event["name"].split(" ")[0] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"}
 
 
-def test_two_windows_and_an_open_end(tmp_path: Path) -> None:
+def test_two_windows_and_an_open_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No signal is sent without need: TensorFlow does not survive one."""
     heard: list[int] = []
+    samplers: list[Any] = []
+    build = profiling._Sampler
+    monkeypatch.setattr(profiling, "_Sampler", lambda path: samplers.append(build(path)) or samplers[-1])
     profile = Profile(parse_windows("0:0.1,0.15:"), "auto", str(tmp_path))
     profile._main._handle = lambda number, _frame: heard.append(number)  # type: ignore[method-assign]
     profile.start()
-    spin_until((tmp_path / "python-1.json").exists)
-    spin(0.25)
+    spin_until(lambda: len(samplers) == 2 and len(samplers[1]._samples) > 1)
     assert profile.finish() == ["python-1.json", "python-2.json"]
-    assert all("spin" in names_in(tmp_path / name) for name in ("python-1.json", "python-2.json"))
+    assert all("spin_until" in names_in(tmp_path / name) for name in ("python-1.json", "python-2.json"))
     assert "Profile._follow" not in names_in(tmp_path / "python-2.json"), "our own threads are left out"
     assert heard == []
 

@@ -362,7 +362,7 @@ def test_what_a_killed_server_left_is_removed(tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == [os.path.basename(aside)]
 
 
-# ---------------------------------------------------------------- who may send
+# ---------------------------------------------------------------- tokens and other sites
 
 
 def test_only_with_a_token_for_it_and_not_from_another_site(place: Place) -> None:

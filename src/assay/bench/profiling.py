@@ -345,7 +345,7 @@ def find_error(lines: Sequence[str]) -> str:
 
 
 class _Sampler:
-    """A thread that samples the stacks of all other threads every few milliseconds."""
+    """A thread that samples the stacks of all other threads every few milliseconds, and when it ends."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -358,7 +358,9 @@ class _Sampler:
 
     def _sample(self) -> None:
         ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith(_THREAD)}
-        while not self._over.wait(_LOOK_S):
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(_LOOK_S)
             stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items() if thread not in ours}  # noqa: SLF001
             self._samples.append((time.perf_counter(), stacks))
 

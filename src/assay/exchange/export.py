@@ -12,10 +12,12 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.follow.locations import HOW_TO_START, StudyLocation
+from assay.follow.locations import HOW_TO_START, StudyLocation, find_patterns
+from assay.follow.opening import open_index_of
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
 from assay.reading.summary import select_rows
@@ -58,6 +60,16 @@ class ExportedRuns:
     def find_metrics(self, i: int) -> list[str]:
         """The metrics that run i has."""
         return [name for name, column in self.table.metrics.items() if column.count[i]]
+
+
+@contextmanager
+def open_selection(
+    studies: Sequence[str], where: Where | None, root: str | None, console: Console
+) -> Iterator[ExportedRuns]:
+    """The runs that an export takes, while their index is open."""
+    locations, patterns = find_patterns(studies, root)
+    with open_index_of(locations) as index:
+        yield select_runs(index, locations, where, patterns, console)
 
 
 def select_runs(

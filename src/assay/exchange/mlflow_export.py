@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
-from assay.exchange.export import ExportedRuns
+from assay.exchange.export import ExportedRuns, open_selection
 from assay.exchange.importers.mlflow_store import is_store
 from assay.exchange.sqlite_file import check_writable
 from assay.record import run_directory
@@ -33,6 +33,7 @@ from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values import layout
+from assay.values.options import Request, argument, option, root_option, where_option
 from assay.values.secrets import hide_text
 from assay.values.state import State
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-    from assay.exchange.commands.export import MlflowRequest
+    from assay.values.where import Where
 
 KEY_TAG, UID_TAG, STATE_TAG, TAGS_TAG = "assay.key", "assay.uid", "assay.state", "assay.tags"
 PARAMS_TAG = "assay.params"  # JSON: MLflow's own parameters are text
@@ -67,6 +68,30 @@ _RUN_FILES = (layout.RUN_FILE, layout.ENVIRONMENT_FILE, layout.JOB_FILE, layout.
 _FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.PARAM_FILE, layout.STAT_FILE)
 
 
+class MlflowRequest(Request):
+    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
+    to: str = option(
+        "--to", metavar="URI", required=True, help="Tracking server or SQLite file: http://host:5000, mlflow.db."
+    )
+    where: Where | None = where_option()
+    artifacts: tuple[str, ...] = option(
+        "--artifacts",
+        multiple=True,
+        metavar="GLOB",
+        help="Send these files of the run directory as well, such as 'out/*.pt'; may be given again.",
+    )
+    no_artifacts: bool = option("--no-artifacts", default=False, help="Send no files at all.")
+    timeout: int = option(
+        "--timeout",
+        type=int,
+        minimum=1,
+        default=30,
+        metavar="S",
+        help="Seconds that a request may take.",
+    )
+    root: str | None = root_option()
+
+
 @dataclass(slots=True)
 class MlflowReport:
     new: int = 0
@@ -81,6 +106,25 @@ class MlflowReport:
         notes = list(self.notes)
         more = len(notes) - _NOTES_SHOWN
         return [*notes[:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]
+
+
+def export_mlflow(request: MlflowRequest, console: Console) -> int:
+    """Send STUDIES to MLflow: an experiment for each study, a run for each run.
+
+    Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
+    Called again, it sends what is new; nothing is sent twice.
+    """
+    check_request(request)
+    with open_selection(request.studies, request.where, request.root, console) as selection:
+        report = export_to_mlflow(selection, request, console)
+    for note in report.shown_notes:
+        console.warning(note)
+    count = render_count(report.new + report.updated + report.unchanged, "run")
+    console.print(
+        f"{hide_text(request.to)}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
+        f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
+    )
+    return 0
 
 
 def export_to_mlflow(selection: ExportedRuns, request: MlflowRequest, console: Console) -> MlflowReport:

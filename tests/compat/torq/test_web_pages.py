@@ -86,7 +86,7 @@ class TestTorq:
             archive.writestr("other.txt" if manifest is None else "test_session.json", manifest or b"x")
         answer = self.post(place, buffer.getvalue())
         assert answer.status_code == 400, answer.text
-        assert place.find_files() == []
+        assert place.find_files() == {}
 
     def test_metadata_changes_nothing_of_the_test_itself(self, place: Place) -> None:
         evil = {"session": "evil", "test": "other", "module": "x", "outcome": "failed", "size": 10**400, "more": "y"}
@@ -117,4 +117,4 @@ class TestTorq:
                 "/api/test-sessions/upload_zip/", content=body, headers={**headers, "content-type": kind}
             )
             assert answer.status_code == status, kind
-        assert place.find_files() == []
+        assert place.find_files() == {}

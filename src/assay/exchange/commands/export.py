@@ -26,7 +26,7 @@ GROUP = Group(
         "csv": ("assay.exchange.commands.export:export_csv", "Write comma-separated values."),
         "json": ("assay.exchange.commands.export:export_json", "Write JSON: a list, one item to a line."),
         "parquet": ("assay.exchange.commands.export:export_parquet", "Write a Parquet file; types are kept."),
-        "mlflow": ("assay.exchange.commands.export:export_mlflow", "Send runs to MLflow: a server, or a database."),
+        "mlflow": ("assay.exchange.mlflow_export:export_mlflow", "Send runs to MLflow: a server, or a database."),
     },
 )
 
@@ -45,30 +45,6 @@ class CsvRequest(ExportRequest):
 
 class ParquetRequest(ExportRequest):
     output: str = option("-o", "--output", metavar="FILE", required=True, help="Write this file.")
-
-
-class MlflowRequest(Request):
-    studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
-    to: str = option(
-        "--to", metavar="URI", required=True, help="Tracking server or SQLite file: http://host:5000, mlflow.db."
-    )
-    where: Where | None = where_option()
-    artifacts: tuple[str, ...] = option(
-        "--artifacts",
-        multiple=True,
-        metavar="GLOB",
-        help="Send these files of the run directory as well, such as 'out/*.pt'; may be given again.",
-    )
-    no_artifacts: bool = option("--no-artifacts", default=False, help="Send no files at all.")
-    timeout: int = option(
-        "--timeout",
-        type=int,
-        minimum=1,
-        default=30,
-        metavar="S",
-        help="Seconds that a request may take.",
-    )
-    root: str | None = root_option()
 
 
 def export_csv(request: CsvRequest, console: Console) -> int:
@@ -111,45 +87,12 @@ def export_parquet(request: ParquetRequest, console: Console) -> int:
     return 0
 
 
-def export_mlflow(request: MlflowRequest, console: Console) -> int:
-    """Send STUDIES to MLflow: an experiment for each study, a run for each run.
-
-    Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
-    Called again, it sends what is new; nothing is sent twice.
-    """
-    from assay.exchange.mlflow_export import check_request, export_to_mlflow
-    from assay.values.secrets import hide_text
-
-    check_request(request)
-    with _selected(request, console) as selection:
-        report = export_to_mlflow(selection, request, console)
-    for note in report.shown_notes:
-        console.warning(note)
-    count = render_count(report.new + report.updated + report.unchanged, "run")
-    console.print(
-        f"{hide_text(request.to)}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
-        f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
-    )
-    return 0
-
-
-@contextmanager
-def _selected(request: ExportRequest | MlflowRequest, console: Console) -> Iterator[ExportedRuns]:
-    from assay.exchange import export
-    from assay.follow.locations import find_patterns
-    from assay.follow.opening import open_index_of
-
-    locations, patterns = find_patterns(request.studies, request.root)
-    with open_index_of(locations) as index:
-        yield export.select_runs(index, locations, request.where, patterns, console)
-
-
 @contextmanager
 def _checked(request: ExportRequest, console: Console) -> Iterator[ExportedRuns]:
     from assay.exchange import export
 
     check_targets(request.output)
-    with _selected(request, console) as selection:
+    with export.open_selection(request.studies, request.where, request.root, console) as selection:
         if request.series:
             export.check_points(selection)
         yield selection

@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The limits of one step; None is no limit."""
+    """The limits of one step; None limits nothing."""
 
     import_s: float | None = 300.0
     compile_s: float | None = 300.0
