@@ -1,6 +1,6 @@
 """Faults planted into torch modules, one at a time: is the right module named? And without a fault: is there silence?
 
-    python benchmarks/torch_models.py [--seeds 3] [--modes rewrite,bf16,compile] [--only epsilon,row] [--tune]
+    python benchmarks/torch_models.py [--seeds 3] [--modes rewrite,bf16,compile] [--only row] [--jobs 8] [--tune]
 
 A small transformer and a small convolutional network are checked as `assay model check` does, on a target that is the
 same module but for one fault: rewritten by a function (`module:Class`), and that in bfloat16, compiled, and on a GPU
@@ -21,6 +21,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -320,43 +322,53 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(usual))
     parser.add_argument("--models", default="build,build_conv")
     parser.add_argument("--only", default=",".join([*FAULTS, *HARMLESS]))
+    parser.add_argument("--jobs", type=int, default=1, help="processes that check (%(default)s)")
     parser.add_argument("--tune", action="store_true", help="the seeds that rules are chosen with")
     asked = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     print(f"torch {torch.__version__}, {device}; {'tuning' if asked.tune else 'reported'} seeds")
     first = TUNING if asked.tune else REPORTED
+    groups = [
+        (seed, model, mode, tuple(asked.only.split(",")))
+        for seed in range(first, first + asked.seeds)
+        for model in asked.models.split(",")
+        for mode in asked.modes.split(",")
+    ]
     named: dict[tuple[str, str], list[bool]] = defaultdict(list)
     quiet: dict[tuple[str, str], list[str]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(prefix="assay-torch-") as folder:
-        checks = Checks(folder)
-        for seed in range(first, first + asked.seeds):
-            for model in asked.models.split(","):
-                for mode in asked.modes.split(","):
-                    for name in asked.only.split(","):
-                        if model == "build_conv" and name in (*ATTENTION_ONLY, "fused", "rewritten"):
-                            continue
-                        run_one(checks, model, name, seed, mode, named, quiet)
-        checks.builder.close()
+    with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+        for (_, _, mode, _), found in zip(groups, pool.map(check_group, *zip(*groups, strict=True)), strict=True):
+            for name, kind, is_named in found:
+                if name in FAULTS:
+                    named[name, mode].append(is_named)
+                else:
+                    quiet[name, mode].append(kind)
     report(named, quiet)
 
 
-def run_one(checks: Checks, model: str, name: str, seed: int, mode: str, named: Any, quiet: Any) -> None:
+def check_group(seed: int, model: str, mode: str, names: tuple[str, ...]) -> list[tuple[str, str, bool]]:
+    """The checks of a model in a mode: name, verdict, and whether the module that has the fault is named."""
+    sys.path.insert(0, SOURCE)
+    with tempfile.TemporaryDirectory(prefix="assay-torch-") as folder:
+        checks = Checks(folder)
+        left_out = (*ATTENTION_ONLY, "fused", "rewritten") if model == "build_conv" else ()
+        found = [check_one(checks, model, name, seed, mode) for name in names if name not in left_out]
+        checks.builder.close()
+    return found
+
+
+def check_one(checks: Checks, model: str, name: str, seed: int, mode: str) -> tuple[str, str, bool]:
     begun = time.monotonic()
     found = checks.check(model, name, seed, mode)
     first = next((case.layer.label for case in found.cases if case.name == found.first_wrong), "")
-    kind, took = str(found.verdict.kind), f"{time.monotonic() - begun:.0f} s"
-    if name in FAULTS:
-        place = find_place(model, name, seed)
-        named[name, mode].append(first == place)
-        print(
-            f"{model} {mode} {name} {seed}: {kind}, named {first or 'nothing'}, planted in {place}  {took}", flush=True
-        )
-        return
-    quiet[name, mode].append(kind)
-    print(f"{model} {mode} {name} {seed}: {kind} {first}  {took}", flush=True)
-    for case in found.cases if kind != "PASS" else ():
+    place = find_place(model, name, seed) if name in FAULTS else ""
+    kind, planted = str(found.verdict.kind), f", planted in {place}" if place else ""
+    took = f"{time.monotonic() - begun:.0f} s"
+    print(f"{model} {mode} {name} {seed}: {kind}, named {first or 'nothing'}{planted}  {took}", flush=True)
+    for case in found.cases if name in HARMLESS and kind != "PASS" else ():
         for finding in case.verdict.findings:
             print(f"    {case.name} {finding.kind} {finding.subject}: {finding.message}"[:200], flush=True)
+    return name, kind, first == place
 
 
 def report(named: Any, quiet: Any) -> None:
