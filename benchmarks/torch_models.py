@@ -329,10 +329,11 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}; {'tuning' if asked.tune else 'reported'} seeds")
     first = TUNING if asked.tune else REPORTED
     groups = [
-        (seed, model, mode, tuple(asked.only.split(",")))
+        (seed, model, mode, names)
+        for mode in reversed(asked.modes.split(","))  # those that take longest come first
         for seed in range(first, first + asked.seeds)
         for model in asked.models.split(",")
-        for mode in asked.modes.split(",")
+        for names in divide_names(model, asked.only.split(","), asked.jobs)
     ]
     named: dict[tuple[str, str], list[bool]] = defaultdict(list)
     quiet: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -346,13 +347,19 @@ def main() -> None:
     report(named, quiet)
 
 
+def divide_names(model: str, names: list[str], jobs: int) -> list[tuple[str, ...]]:
+    """The checks of a model for one process each; a single one does them together and starts the reference once."""
+    left_out = (*ATTENTION_ONLY, "fused", "rewritten") if model == "build_conv" else ()
+    chosen = tuple(name for name in names if name not in left_out)
+    return [chosen] if jobs == 1 else [(name,) for name in chosen]
+
+
 def check_group(seed: int, model: str, mode: str, names: tuple[str, ...]) -> list[tuple[str, str, bool]]:
     """The checks of a model in a mode: name, verdict, and whether the module that has the fault is named."""
     sys.path.insert(0, SOURCE)
     with tempfile.TemporaryDirectory(prefix="assay-torch-") as folder:
         checks = Checks(folder)
-        left_out = (*ATTENTION_ONLY, "fused", "rewritten") if model == "build_conv" else ()
-        found = [check_one(checks, model, name, seed, mode) for name in names if name not in left_out]
+        found = [check_one(checks, model, name, seed, mode) for name in names]
         checks.builder.close()
     return found
 
