@@ -28,7 +28,7 @@ from assay.launch.supervise import LoopSettings, Supervisor
 from assay.record import run_directory
 from assay.system import processes
 from assay.values import layout
-from assay.values.run import Command, Ending, Outcome, RunSpec, State, Usage
+from assay.values.run import Command, Ending, JobHandle, Outcome, RunSpec, State, Stop, Usage
 
 RUN = "run"
 
@@ -441,6 +441,33 @@ def test_runs_start_by_priority_and_then_in_order(tmp_path: Path) -> None:
     _, silent = supervise(entries)
     started = [call.partition(" ")[2] for call in silent.calls if call.startswith("started")]
     assert started == ["p5-1", "p5-3", "p0-0", "p0-4", "p-1-2"]
+
+
+def test_a_stop_between_the_lease_and_the_gate_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = run_directory.publish_lease
+
+    def publish_and_stop(run_dir: str, handle: JobHandle) -> bool:
+        is_ours = publish(run_dir, handle)
+        run_directory.write_stop(run_dir, 1, Stop("a test", "by hand"))
+        return is_ours
+
+    monkeypatch.setattr(run_directory, "publish_lease", publish_and_stop)
+    entry = build_entry(tmp_path, "a", 'touch "$ASSAY_RUN_DIR/up"')
+    _, silent = supervise([entry])
+    assert entry.state is State.STOPPED
+    assert "started a" not in silent.calls
+    assert not (tmp_path / "study/a/up").exists()
+
+
+def test_a_run_whose_directory_was_removed_is_lost_and_holds_no_slot(tmp_path: Path) -> None:
+    entry = build_entry(tmp_path, "a", "sleep 1000")
+
+    def listen(event: Event) -> None:
+        if event.kind == "started":
+            shutil.rmtree(entry.dir)
+
+    supervise([entry], listen=listen)
+    assert (entry.state, entry.is_here, entry.has_slot) == (State.LOST, False, False)
 
 
 def test_events_come_in_order(tmp_path: Path) -> None:
