@@ -32,7 +32,7 @@ from assay.bench.judge.noise import (
 )
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
-from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
+from assay.judge.statistics import Array, normal_quantile, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -244,7 +244,6 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
     They are outlying where each of them is farther off, to the same side, than chance allows in normal noise, and
     `FARTHER` times as far as as many neighbours were before: noise with outliers or two modes is known by its past.
     """
-    np = load_numpy()
     *older, last = _split_known(signal, known)
     before, tail = last[:-count], last[-count:]
     pieces = [*older, before]
@@ -263,7 +262,6 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
 
 def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
     """Standard deviation of residuals, clipped at 3 sigma; of counts, at least that of their grid."""
-    np = load_numpy()
     limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
     noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
     return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
@@ -271,7 +269,6 @@ def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
     """How far off `count` neighbours were together, to one side; the rarest are left out."""
-    np = load_numpy()
     windows = [np.lib.stride_tricks.sliding_window_view(part, count) for part in parts if len(part) >= count]
     if not windows:
         return 0.0
@@ -353,7 +350,6 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
 
     A long series is reduced to the medians of blocks of neighbours.
     """
-    np = load_numpy()
     signal = build_signal(values)
     if signal is None or len(signal.x) < SHORTEST_TREND:
         return None
@@ -384,7 +380,6 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:
     """The Theil-Sen slope (median of the slopes between all pairs), and its standard error."""
-    np = load_numpy()
     first, second = np.triu_indices(len(x), 1)
     slope = find_middle((x[second] - x[first]) / (times[second] - times[first]))
     about = x - slope * times
@@ -394,7 +389,6 @@ def fit_slope(x: Array, times: Array) -> tuple[float, float]:
 
 def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[LevelStep], size: int) -> float:
     """What the steps gain over one level, less the penalty of each step after the first."""
-    np = load_numpy()
     indices = [int(np.searchsorted(signal.indices, change.at)) // size for change in changes]
     cuts = sorted({index for index in indices if 0 < index < len(x)})
     if not cuts:
@@ -418,7 +412,6 @@ class Visibility:
 
     def find_smallest(self, points: int) -> float:
         """The smallest step, relative to the level, that so many points would show."""
-        np = load_numpy()
         height = float(np.interp(math.log(points), [math.log(n) for n in VISIBLE], list(VISIBLE.values())))
         fraction = self.outliers / len(self.signal.x)
         up = height * self.noise * (1 + OUTLIERS_COST * fraction / points)
@@ -430,7 +423,6 @@ def measure_visibility(
 ) -> Visibility | None:
     """Of the residuals about the levels, or about the line of a trend. None: too few values to find any change, or all
     are equal and any change would be found."""
-    np = load_numpy()
     signal = build_signal(values)
     if signal is None:
         return None
@@ -443,7 +435,6 @@ def measure_visibility(
 
 
 def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list[Array]:
-    np = load_numpy()
     if not isinstance(known, LevelStep):
         return split_pieces(signal.x, [int(np.searchsorted(signal.indices, change.at)) for change in known])
     times = np.arange(len(signal.x)) - (len(signal.x) - 1)
