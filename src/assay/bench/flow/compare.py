@@ -197,26 +197,34 @@ class _Known:
 def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
     """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
     base, head = (side.put_aside(everything=options.everything) for side in (base, head))
-    return build_report(base, head, compare_sides(base, head, options), options)
+    return compare_sides(base, head, options)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    duel: Duel
-    pair: SamplePair
-    comparison: SampleComparison
-
-
-def compare_sides(base: Executions, head: Executions, options: CompareOptions) -> list[Compared]:
+def compare_sides(
+    base: Executions, head: Executions, options: CompareOptions
+) -> tuple[ComparisonReport, list[SampleComparison]]:
+    """The report, and the statistics behind it, which show how many more trials are needed."""
     there = {execution.method for execution in head.found}
     methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
     duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
     pairs = [_build_pair(duel, base, head, options) for duel in duels]
-    return [
-        Compared(duel, pair, _doubt(duel, pair, found))
-        for duel, pair, found in zip(duels, pairs, compare_pairs(pairs), strict=True)
-    ]
+    found = list(map(_doubt, duels, pairs, compare_pairs(pairs)))
+    metrics = tuple(
+        MetricComparison(
+            *duel.key,
+            _side(pair.base),
+            _side(pair.head),
+            build_finding(one),
+            setup=duel.setup,
+            detectable=one.detectable,
+        )
+        for duel, pair, one in zip(duels, pairs, found, strict=True)
+    )
+    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
+    verdict = Verdict.of(findings, sum(one.p is not None for one in found))
+    notes = tuple(dict.fromkeys(_describe(base, head, duels, options)))
+    return ComparisonReport(base.name, head.name, metrics, verdict, notes), found
 
 
 def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleComparison:
@@ -244,26 +252,6 @@ def _build_pair(duel: Duel, base: Executions, head: Executions, options: Compare
 
 def _direction(metric: str, options: CompareOptions) -> Direction:
     return (options.directions or {}).get(metric) or direction_of(metric)
-
-
-def build_report(
-    base: Executions, head: Executions, compared: Sequence[Compared], options: CompareOptions
-) -> ComparisonReport:
-    metrics = tuple(
-        MetricComparison(
-            *one.duel.key,
-            _side(one.pair.base),
-            _side(one.pair.head),
-            build_finding(one.comparison),
-            setup=one.duel.setup,
-            detectable=one.comparison.detectable,
-        )
-        for one in compared
-    )
-    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
-    counted = sum(one.comparison.p is not None for one in compared)
-    notes = tuple(dict.fromkeys(_describe(base, head, [one.duel for one in compared], options)))
-    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), notes)
 
 
 def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
@@ -478,9 +466,8 @@ class Contest:
                 base, head = (
                     replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head)
                 )
-            compared = compare_sides(base, head, options)
-            result = build_report(base, head, compared, options)
-            step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
+            result, found = compare_sides(base, head, options)
+            step = decide_next(found, confirmed=confirmed, most=options.most, ran=ran)
             if self.end or step.kind == "stop":
                 return result
             self._console.message(f"{step.reason} ({step.trials} trials on each side)")
