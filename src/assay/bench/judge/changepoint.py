@@ -288,9 +288,7 @@ def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
     """With more autocorrelation than assumed the levels are weaker evidence, but a jump between three points and the
     three before them is stronger evidence, since such noise does not jump."""
     parts = [part - find_middle(part) for part in (left, right)]
-    inflation = find_variance_inflation(measure_residual_autocorrelation(parts)) / find_variance_inflation(
-        ASSUMED_AUTOCORRELATION
-    )
+    inflation = find_excess_inflation(measure_residual_autocorrelation(parts))
     sigma = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
     if inflation <= 1 or not sigma:
         return gain
@@ -327,17 +325,26 @@ def find_young_bound(points: int) -> float:
     return float(np.interp(math.log(points), [math.log(n) for n in YOUNG_BOUNDS], list(YOUNG_BOUNDS.values())))
 
 
+def find_excess_inflation(autocorrelation: float) -> float:
+    """The variance inflation, in units of that of a young series."""
+    return find_variance_inflation(autocorrelation) / find_variance_inflation(ASSUMED_AUTOCORRELATION)
+
+
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
     """Lag-1 autocorrelation of the residuals, clipped at 3 sigma; corrected for the bias of fitted levels and raised by
     its standard error."""
-    bound = 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
-    clipped = [np.clip(part, -bound, bound) for part in parts]
-    squares = sum(float((part**2).sum()) for part in clipped)
-    if not squares:
+    found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
+    if found is None:
         return 0.0
     count = sum(map(len, parts))
-    found = sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares
     return min(max(found + LEVEL_BIAS / count + RESIDUAL_ERROR / math.sqrt(count), 0.0), MOST_AUTOCORRELATION)
+
+
+def _correlate(parts: Sequence[Array], bound: float) -> float | None:
+    """Lag-1 autocorrelation of residuals that are clipped at this bound; None where all are 0."""
+    clipped = [np.clip(part, -bound, bound) for part in parts]
+    squares = sum(float((part**2).sum()) for part in clipped)
+    return sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares if squares else None
 
 
 # ---------------------------------------------------------------- the levels on both sides
@@ -418,21 +425,11 @@ def find_middle(values: Array) -> float:
 
 
 def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
-    edges = [0, *cuts, len(signal.x)]
-    triples = zip(edges, edges[1:], edges[2:], strict=False)
-    return tuple(_describe(signal, start, cut, stop, tuning) for start, cut, stop in triples)
-
-
-def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> LevelStep:
-    sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
-    low, high = (signal.relate(sides.height + way * sides.reach, sides.before) for way in (-1, 1))
-    return LevelStep(
-        at=int(signal.indices[cut]),
-        before=signal.restore(sides.before),
-        after=signal.restore(sides.after),
-        effect=signal.relate(sides.height, sides.before),
-        interval=(low, high),
-    )
+    edges, steps = [0, *cuts, len(signal.x)], []
+    for start, cut, stop in zip(edges, edges[1:], edges[2:], strict=False):
+        sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
+        steps.append(signal.build_step(cut, sides.before, sides.after, sides.reach))
+    return tuple(steps)
 
 
 def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
@@ -443,11 +440,7 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     """
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after
-    bound = 3 * sides.sigma
-    parts = [np.clip(part, -bound, bound) for part in (left, right)]
-    squares = sum(float((part**2).sum()) for part in parts)
-    count = sides.left + sides.right
-    found = sum(float((part[1:] * part[:-1]).sum()) for part in parts) / squares if squares else 0.0
+    count, found = sides.left + sides.right, _correlate((left, right), 3 * sides.sigma) or 0.0
     autocorrelation = (
         min(found + LEVEL_BIAS / count, MOST_AUTOCORRELATION)
         if found > SIGNIFICANT_CORRELATION / math.sqrt(count) and signal.autocorrelation

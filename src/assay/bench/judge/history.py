@@ -15,6 +15,7 @@ from assay.bench.judge.changepoint import (
     MANY,
     SHORTEST_PIECE,
     TAIL_PROBABILITY,
+    find_excess_inflation,
     find_middle,
     find_young_bound,
     measure_residual_autocorrelation,
@@ -227,15 +228,8 @@ class Newest:
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 
     def build_step(self) -> LevelStep:
-        height = find_level(self.tail)
-        low, high = (self.signal.relate(height + way * self.reach, self.level) for way in (-1, 1))
-        return LevelStep(
-            at=int(self.signal.indices[len(self.signal.x) - len(self.tail)]),
-            before=self.signal.restore(self.level),
-            after=self.signal.restore(self.level + height),
-            effect=self.signal.relate(height, self.level),
-            interval=(low, high),
-        )
+        index = len(self.signal.x) - len(self.tail)
+        return self.signal.build_step(index, self.level, self.level + find_level(self.tail), self.reach)
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
@@ -361,21 +355,13 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
     about = x - slope * times
     gain = measure_student_loss(x) - measure_student_loss(about)
     autocorrelation = measure_residual_autocorrelation([about - find_middle(about)]) if len(x) >= MANY else 0.0
-    inflation = max(
-        1.0,
-        find_variance_inflation(min(autocorrelation, MOST_AUTOCORRELATION))
-        / find_variance_inflation(ASSUMED_AUTOCORRELATION),
-    )
+    inflation = max(1.0, find_excess_inflation(min(autocorrelation, MOST_AUTOCORRELATION)))
     if gain < find_young_bound(len(x)) * inflation or gain < _explain_by_steps(x, signal, changes, size):
         return None
     length = len(x) - 1 / size  # from the first value to the last, in blocks
     rise, middle = slope * length, find_level(about)
-    before = middle - rise / 2
     reach = normal_quantile(TAIL_PROBABILITY) * error * length
-    low, high = (signal.relate(rise + way * reach, before) for way in (-1, 1))
-    return LevelStep(
-        0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high)
-    )
+    return replace(signal.build_step(0, middle - rise / 2, middle + rise / 2, reach), at=0)
 
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from assay.bench.values.comparison import LevelStep
 from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 
@@ -73,6 +74,13 @@ class Signal:
             return math.expm1(min(height * self.scale, LARGEST_LOG))
         level = abs(self.origin + before * self.scale)
         return height * self.scale / level if level else math.copysign(math.inf, height)
+
+    def build_step(self, index: int, before: float, after: float, reach: float) -> LevelStep:
+        """From one level to another at the point of this index. `reach`: half the width of the height's interval."""
+        height = after - before
+        low, high = (self.relate(height + way * reach, before) for way in (-1, 1))
+        effect = self.relate(height, before)
+        return LevelStep(int(self.indices[index]), self.restore(before), self.restore(after), effect, (low, high))
 
     @property
     def rigor(self) -> float:
