@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.baselines import find_pinned
@@ -138,7 +139,10 @@ class _Known:
         self._location = find_location(root)
         self._method = method
         self._console = console
-        self._found: list[BenchExecution] | None = None
+
+    @cached_property
+    def _every(self) -> list[BenchExecution]:
+        return load_executions(self._location, console=self._console)
 
     def load(self, name: str) -> Executions:
         is_path = os.path.exists(name)
@@ -158,15 +162,10 @@ class _Known:
         triage = load_triage(self._location.dir) if is_inside(path, self._location.dir) else []
         # a triage covers the executions between two others, so the whole history is needed
         is_triaged = any(each.judgement == "invalid" for each in triage)
-        return Executions(name, tuple(found), list_invalid(self._load_all(), triage) if is_triaged else {})
-
-    def _load_all(self) -> list[BenchExecution]:
-        if self._found is None:
-            self._found = load_executions(self._location, console=self._console)
-        return self._found
+        return Executions(name, tuple(found), list_invalid(self._every, triage) if is_triaged else {})
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
-        known = self._load_all()
+        known = self._every
         if found := choose_side(known, name):
             return found
         baselines = load_named(self._location.dir, Baseline)
@@ -176,12 +175,12 @@ class _Known:
         raise NotFoundError("label, commit, baseline or file", name, names)
 
     def load_baseline(self, name: str) -> Executions:
-        return self._build(name, find_pinned(name, self._location.dir, self._load_all()), self._location.dir)
+        return self._build(name, find_pinned(name, self._location.dir, self._every), self._location.dir)
 
     def load_newest(self, base: Executions) -> Executions:
         """The newest code that was measured and is not in the base, with all its executions of the same label."""
         pinned = {each.run_dir for each in base.found}
-        others = [e for e in self._load_all() if e.run_dir not in pinned and not e.void and not e.is_compared]
+        others = [e for e in self._every if e.run_dir not in pinned and not e.void and not e.is_compared]
         if not others:
             hint = "execute some: `assay bench run METHOD --trials 10`"
             raise UsageError(f"nothing was executed besides the baseline {base.name}", hint)

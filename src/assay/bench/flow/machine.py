@@ -159,7 +159,6 @@ def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -
 # ---------------------------------------------------------------- AMD, by rocm-smi
 
 _TIMEOUT_S = 20.0
-_QUESTIONS = ("--showproductname", "--showdriverversion", "--json")
 _NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
 
 
@@ -178,14 +177,8 @@ def load_accelerators() -> Accelerators:
 @cache
 def _ask(program: str) -> Accelerators:
     try:
-        done = subprocess.run(
-            [program, *_QUESTIONS],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        words = [program, "--showproductname", "--showdriverversion", "--json"]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Accelerators()
     return parse_accelerators(done.stdout.decode("utf-8", "replace"))

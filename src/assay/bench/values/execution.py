@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -433,6 +433,12 @@ class BenchExecution:
         parts = self.method.split(".")[:-1]
         names = {name.rstrip("/").rpartition("/")[2] for name in self.git.untracked}
         return (self.git.dirty and not self.git.diff) or bool(names & {*parts, *(f"{part}.py" for part in parts)})
+
+
+def order_metrics(names: Iterable[str], first: Sequence[str] = (WALL_TIME, THROUGHPUT)) -> list[str]:
+    """Each once, these first."""
+    known = dict.fromkeys(names)
+    return [*(name for name in first if name in known), *(name for name in known if name not in first)]
 
 
 def is_size(name: str) -> bool:
