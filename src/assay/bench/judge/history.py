@@ -46,9 +46,7 @@ MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorre
 # points: the step, in units of sigma, that is found in 90% of series when it is present in their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # sigma from the level: an outlier
-MOST_OUTLIERS = (
-    0.1  # fraction of all points; with more of them off a level that most points are on, the level is not exact
-)
+MOST_OUTLIERS = 0.1  # fraction of all points: with more of them off the level that most are on, it is not exact
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py

@@ -314,21 +314,10 @@ def build_selftest_document(found: SelftestReport) -> Document:
         again = "run it again, with --trials 10 or more" if verdict.comparisons else "nothing was measured"
         kept = f"nothing is kept of it: {again}"
     blocks: list[Block] = [
-        Text(
-            (
-                build_mark(verdict.kind),
-                f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}",
-            )
-        ),
+        Text((build_mark(verdict.kind), f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}")),
         *([Text("smallest effect that 9 of 10 comparisons show, by their trials on each side:")] if rows else []),
         TableBlock(Table(columns, rows)),
-        Notes(
-            [
-                *lines,
-                *found.report.notes,
-                kept,
-            ]
-        ),
+        Notes([*lines, *found.report.notes, kept]),
     ]
     facts = {"method": found.method, "verdict": str(verdict.kind), "kept": found.kept, **asdict(found.found)}
     return build_bench_document("assay bench selftest", build_comparison_cases(found.report), blocks, facts)
