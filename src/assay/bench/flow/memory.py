@@ -55,10 +55,9 @@ class GpuMemory:
         own = sum(own for own, _, _ in found)
         beyond = sum(beyond for _, beyond, _ in found)
         owners = max(self.peak.owners, len({pid for _, _, pids in found for pid in pids}))
-        if own and self.peak.basis != "processes":  # the better word: it replaces what was guessed before
-            self.peak = GpuPeak(own, "processes", owners)
-        elif self.peak.basis == "processes":
-            self.peak = GpuPeak(max(self.peak.size_bytes, own), "processes", owners)
+        if own or self.peak.basis == "processes":  # it is exact, and replaces what was guessed before
+            before = self.peak.size_bytes if self.peak.basis == "processes" else 0
+            self.peak = GpuPeak(max(before, own), "processes", owners)
         elif beyond:
             self.peak = GpuPeak(max(self.peak.size_bytes, beyond), "device", owners)
 
