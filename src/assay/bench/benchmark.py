@@ -403,25 +403,21 @@ def synchronize(result: object = None, sync: Sync = None) -> None:
 
 def build_wait(sync: Sync = None) -> Wait:
     """What to call with a function's result to wait until the work is done."""
-    if sync is False:
-        return _wait_for_all([])
     if sync is None:
-        return _wait_for_all(
-            [wait for name in _FRAMEWORKS if name in sys.modules and (wait := _wait_of(sys.modules[name]))]
-        )
-    if getattr(sync, "__name__", "").split(".")[0] in _FRAMEWORKS and not callable(sync):
-        return _wait_for_all([wait for wait in [_wait_of(sync)] if wait])
-    if callable(sync):
-        return _wait_for_all([lambda _result: sync()])
-    raise TypeError(f"sync is a module such as torch, a function, or False; not {sync!r}")
+        modules = [sys.modules[name] for name in _FRAMEWORKS if name in sys.modules]
+    elif sync is False or (getattr(sync, "__name__", "").split(".")[0] in _FRAMEWORKS and not callable(sync)):
+        modules = [sync] if sync else []
+    elif callable(sync):
+        return lambda _result: sync()
+    else:
+        raise TypeError(f"sync is a module such as torch, a function, or False; not {sync!r}")
+    waits = [wait for module in modules if (wait := _wait_of(module))]
 
+    def wait_for_all(result: object) -> None:
+        for wait in waits:
+            wait(result)
 
-def _wait_for_all(waits: Sequence[Callable[[object], object]]) -> Wait:
-    def wait(result: object) -> None:
-        for each in waits:
-            each(result)
-
-    return wait
+    return wait_for_all
 
 
 def _wait_of(module: Any) -> Callable[[object], object] | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from assay.bench.values.execution import ChildReport
-from assay.system.files import parse_json
+from assay.system.files import list_names, parse_json
 from assay.values.protobuf import read_fields
 
 
@@ -73,13 +73,9 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
     """All of them: the first entry of the first file is the benchmark's own, as in PerfZero, and
     problems of the others are reported."""
     folder, start = os.path.split(prefix)
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.startswith(start))
-    except OSError:
-        return [], []
     reports: list[Mapping[str, Any]] = []
     problems = []
-    for name in names:
+    for name in sorted(name for name in list_names(folder) if name.startswith(start)):
         with open(os.path.join(folder, name), "rb") as file:
             data = file.read()
         try:

@@ -33,7 +33,7 @@ def find_framework() -> dict[str, str] | None:
         return None
     module: Any = sys.modules[name]
     found = {"name": name, "version": str(module.__version__)}
-    versions = _VERSIONS[name](module) if name in _VERSIONS else {}
+    versions = {key: _try(ask, module) for key, ask in _VERSIONS.get(name, {}).items()}
     return found | {key: str(value) for key, value in versions.items() if value}
 
 
@@ -43,47 +43,34 @@ def find_packages() -> dict[str, str]:
     return {name: str(version) for name, version in loaded.items() if version is not None}
 
 
-def _torch_versions(torch: Any) -> dict[str, object]:
-    return {
-        "build_version": _try(lambda: torch.version.git_version),
-        "cuda": _try(lambda: torch.version.cuda) or _try(lambda: torch.version.hip),
-        "cudnn": _dotted(_try(lambda: torch.backends.cudnn.version() or None)),
-    }
-
-
-def _tensorflow_versions(tensorflow: Any) -> dict[str, object]:
-    built = _try(lambda: dict(tensorflow.sysconfig.get_build_info())) or {}
-    return {
-        "build_version": _try(lambda: tensorflow.__git_version__),
-        "cuda": built.get("cuda_version"),
-        "cudnn": built.get("cudnn_version"),
-    }
-
-
-def _jax_versions(_jax: Any) -> dict[str, object]:
-    return {
-        "build_version": _installed("jaxlib"),
-        "cuda": _installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime"),
-        "cudnn": _installed("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
-    }
-
-
-_VERSIONS: dict[str, Callable[[Any], dict[str, object]]] = {
-    "torch": _torch_versions,
-    "tensorflow": _tensorflow_versions,
-    "jax": _jax_versions,
+_VERSIONS: dict[str, dict[str, Callable[[Any], object]]] = {
+    "torch": {
+        "build_version": lambda torch: torch.version.git_version,
+        "cuda": lambda torch: torch.version.cuda or torch.version.hip,
+        "cudnn": lambda torch: _dotted(torch.backends.cudnn.version()),
+    },
+    "tensorflow": {
+        "build_version": lambda tensorflow: tensorflow.__git_version__,
+        "cuda": lambda tensorflow: tensorflow.sysconfig.get_build_info()["cuda_version"],
+        "cudnn": lambda tensorflow: tensorflow.sysconfig.get_build_info()["cudnn_version"],
+    },
+    "jax": {
+        "build_version": lambda _: _installed("jaxlib"),
+        "cuda": lambda _: _installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime"),
+        "cudnn": lambda _: _installed("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+    },
 }
 
 
-def _try(ask: Callable[[], Any]) -> Any:
+def _try(ask: Callable[[Any], Any], module: Any) -> Any:
     with contextlib.suppress(Exception):
-        return ask()
+        return ask(module)
     return None
 
 
 def _dotted(number: object) -> str | None:
     """cuDNN counts 91002 for 9.10.2, and 8902 for 8.9.2."""
-    if not isinstance(number, int):
+    if not isinstance(number, int) or not number:
         return None
     major, minor = (10000, 100) if number >= 90000 else (1000, 100)
     return f"{number // major}.{number % major // minor}.{number % minor}"
@@ -110,26 +97,29 @@ def load_peaks() -> dict[str, int | float]:
         "max_vms": load_size("self", "VmPeak"),
         "cpu_s": own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
     }
-    gpu = max((_try(ask) or 0 for ask in (_torch_memory, _tensorflow_memory, _jax_memory)), default=0)
+    loaded = [(sys.modules[name], ask) for name, ask in _GPU_MEMORY.items() if name in sys.modules]
+    gpu = max((_try(ask, module) or 0 for module, ask in loaded), default=0)
     if gpu:
         found["gpu_memory_bytes"] = int(gpu)
     return found
 
 
-def _torch_memory() -> int:
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+def _torch_memory(torch: Any) -> int:
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return 0
     return sum(torch.cuda.max_memory_reserved(index) for index in range(torch.cuda.device_count()))
 
 
-def _tensorflow_memory() -> int:
-    tensorflow: Any = sys.modules.get("tensorflow")
-    gpus = tensorflow.config.list_logical_devices("GPU") if tensorflow is not None else []
+def _tensorflow_memory(tensorflow: Any) -> int:
+    gpus = tensorflow.config.list_logical_devices("GPU")
     return sum(tensorflow.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(len(gpus)))
 
 
-def _jax_memory() -> int:
-    jax: Any = sys.modules.get("jax")
-    devices = [device for device in jax.local_devices() if device.platform != "cpu"] if jax is not None else []
+def _jax_memory(jax: Any) -> int:
+    devices = [device for device in jax.local_devices() if device.platform != "cpu"]
     return sum((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices)
+
+
+_GPU_MEMORY: dict[str, Callable[[Any], int]] = {
+    "torch": _torch_memory, "tensorflow": _tensorflow_memory, "jax": _jax_memory,
+}  # fmt: skip

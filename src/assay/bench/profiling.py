@@ -33,7 +33,7 @@ from typing import IO, Any, Protocol
 
 from assay.bench.values.execution import ProfileWindow, parse_windows, render_windows
 from assay.system import processes
-from assay.system.files import rename
+from assay.system.files import list_names, rename
 
 _LOOK_S = 0.005
 _DEEPEST = 100
@@ -291,10 +291,7 @@ class _TensorFlow:
             rename(path, f"{path}_tensorflow-{self._number}")
 
     def _list_sessions(self) -> set[str]:
-        try:
-            return set(os.listdir(os.path.join(self._folder, "plugins", "profile")))
-        except FileNotFoundError:
-            return set()
+        return list_names(os.path.join(self._folder, "plugins", "profile"))
 
 
 class PySpy:

@@ -105,8 +105,5 @@ def _walk(folder: str) -> Iterator[str]:
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
     """In a file, the name of its module may be left out."""
     own = benchmark.text.partition("::")[2]
-    return not name or any(_starts(each, name) for each in (own, own.removeprefix(module), benchmark.name))
-
-
-def _starts(full: str, name: str) -> bool:
-    return full.startswith(name) and full[len(name) : len(name) + 1] in _BOUNDARIES
+    names = (own, own.removeprefix(module), benchmark.name)
+    return not name or any(n.startswith(name) and n[len(name) : len(name) + 1] in _BOUNDARIES for n in names)

@@ -44,7 +44,7 @@ def main() -> int:
     before = outlook.mark()
     job = subprocess.Popen(["bash", "-c", text], env=env)
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # all of the job gets it: the command decides
-    watch = MachineWatch.start(run_dir, job.pid, environment, devices, gpus, before)
+    watch = MachineWatch(run_dir, job.pid, environment, devices, gpus, before)
     tag = os.environ.get(layout.ENV_ATTEMPT)
     while True:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -28,7 +28,6 @@ from assay.bench.records import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation
 from assay.show.formatting import render_count
-from assay.values.document import Block
 from assay.values.verdict import VerdictKind
 from assay.web.api import (
     TEXT,
@@ -52,6 +51,7 @@ _LONGEST_NOTE = 2000
 _PAGE = 300  # benchmarks
 _PATIENCE_S = 1.0
 _MOST_EXECUTIONS = 5000  # of a table of all benchmarks
+_Built = TypeVar("_Built")
 
 
 def show_all(request: Request) -> Response:
@@ -149,14 +149,7 @@ def show_environments(request: Request) -> Response:
         method = archive.methods[0]
     columns = list_columns(archive, method)
     by = request.query_params.getlist("by") or columns[:1]
-    blocks: Sequence[Block] = ()
-    problem = ""
-    try:
-        blocks = build_environments(archive, method, by)
-    except NotFoundError:
-        raise
-    except UsageError as error:  # nothing that succeeded without disturbance
-        problem = error.message
+    blocks, problem = _try(lambda: build_environments(archive, method, by))
     return get_site(request).render(
         request,
         "environments.html",
@@ -166,24 +159,26 @@ def show_environments(request: Request) -> Response:
         by=by,
         method=method,
         is_large=archive.count > _MOST_EXECUTIONS,
-        blocks=blocks,
+        blocks=blocks or (),
         problem=problem,
         shell=shlex.join,
     )
 
 
+def _try(build: Callable[[], _Built]) -> tuple[_Built | None, str]:
+    """What it builds, or why there is nothing to be shown: all were disturbed, or failed. A wrong name is raised."""
+    try:
+        return build(), ""
+    except NotFoundError:
+        raise
+    except UsageError as error:
+        return None, error.message
+
+
 def show_comparison(request: Request) -> Response:
     snapshot, archive = _find(request)
     base, head, method = (request.query_params.get(name, "") for name in ("base", "head", "method"))
-    report, problem = None, ""
-    blocks: Sequence[Block] = ()
-    if base and head:
-        try:
-            report, blocks = build_comparison(archive, base, head, method)
-        except NotFoundError:
-            raise
-        except UsageError as error:
-            problem = error.message
+    built, problem = _try(lambda: build_comparison(archive, base, head, method)) if base and head else (None, "")
     return get_site(request).render(
         request,
         "sides.html",
@@ -193,8 +188,8 @@ def show_comparison(request: Request) -> Response:
         base=base,
         head=head,
         method=method,
-        report=report,
-        blocks=blocks,
+        report=built and built[0],
+        blocks=built[1] if built else (),
         problem=problem,
         shell=shlex.join,
     )

@@ -28,6 +28,18 @@ def load_numpy() -> Any:
     return np
 
 
+class _Numpy:
+    """Functions use it as the module: each name is loaded when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(load_numpy(), name)
+        setattr(self, name, value)
+        return value
+
+
+np: Any = _Numpy()
+
+
 def _load_special() -> Any:
     try:
         import scipy.special  # scipy.stats would take three times as long to import

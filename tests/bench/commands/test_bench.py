@@ -18,6 +18,7 @@ from tests.finished_study import Bench, until
 
 from assay.bench.records import load_execution, write_execution
 from assay.bench.values.execution import BenchExecution
+from assay.judge.statistics import np
 from assay.record import run_directory
 from assay.values.run import RunSpec
 
@@ -224,6 +225,7 @@ def test_a_missing_library_is_asked_for_by_what_was_called(
 ) -> None:
     write_history(lab, STEP)
     monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr(np, "__dict__", {})  # what was loaded before
     result = cli("bench", "history", "wall_time")
     assert result.code == 2
     assert "judging the history of a benchmark needs an optional part of Assay" in result.err

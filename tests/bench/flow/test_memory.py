@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.bench.flow.memory import GpuMemory, GpuPeak, TreeLook, TreePeaks, TreeWatch, drop_starting_copies
+from assay.bench.flow.memory import GpuMemory, GpuPeak, TreePeaks, TreeWatch, drop_starting_copies
 from assay.observe.devices import Devices
 from assay.system.processes import ProcessStat, load_stat, load_thread_children, parse_stat
 from assay.values.layout import ENV_ATTEMPT
@@ -146,23 +146,20 @@ def tree(start: str = "start()") -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def test_a_process_and_its_child_count_together() -> None:
     with tree() as (process, child):
-        look, apart = TreeLook(US, process.pid), TreeLook(process.pid, child)
+        look, apart = TreeWatch(US, lambda: process.pid), TreeWatch(process.pid, lambda: child)
         look.look()
         apart.look()
         shell = load_stat(process.pid)
         assert shell is not None
         assert apart.peaks.ours_bytes == pytest.approx(shell.rss_bytes, rel=0.05), "shells are weighed apart"
         assert apart.peaks.processes == 1
-        apart.adopt([process.pid, 4_000_000])
-        apart.look()
-        assert apart.peaks.processes == 2
-        other = TreeLook(US, process.pid, _root_start=1)
+        assert apart.finish([process.pid, 4_000_000]).processes == 2
+        other = TreeWatch(US, lambda: process.pid)
+        other._root_start = 1
         other.look()
         assert process.pid not in other.pids, "another process under the same number is none of it"
-        lost = TreeLook(process.pid, 4_000_000)
-        lost.adopt([child])
-        lost.look()
-        assert lost.peaks.rss_bytes > 40 * MB
+        lost = TreeWatch(process.pid, lambda: 4_000_000)
+        assert lost.finish([child]).rss_bytes > 40 * MB
         assert lost.peaks.ours_bytes is None, "the way to our shell is gone"
         process.kill()
         process.wait()

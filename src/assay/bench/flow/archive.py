@@ -10,15 +10,14 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_environment, build_execution, build_fingerprint
-from assay.bench.flow.machine import CpuMeter, find_contamination, load_machine
+from assay.bench.flow.machine import CpuMeter, describe_machine, find_contamination, load_machine
 from assay.bench.flow.machine_watch import load_context, open_meter
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
-from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult, Machine
+from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, check_writable, closing_quietly, open_index, refresh_study
@@ -31,7 +30,8 @@ from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.values.environment import GitState
+from assay.values.environment import Environment
+from assay.values.plain import parse_plain
 from assay.values.run import RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy
@@ -151,48 +151,25 @@ def _build_failed(run_dir: str, row: RunRow, problem: str) -> BenchExecution | N
     )
 
 
+_UNKNOWN = {"host": "", "user": "", "os": "", "cpu": "", "cpu_count": 0, "memory_bytes": 0, "python": ""}
+
+
 def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     """The supervisor was killed before it could write benchmark.json; what the child wrote is used."""
     record = run_directory.load_record(run_dir)
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    known = run_directory.load_environment(run_dir) or {}  # written before the run began
-    git = _build_git(known, record.commit)
     around = load_context(run_dir)  # of a farm
     if not around.is_observed:
-        around = JobSurroundings(_build_machine(known), git, record.commit, is_observed=False)
+        # written before the run began; local edits are part of the code, like the commit
+        known = parse_plain(Environment, {**_UNKNOWN, **(run_directory.load_environment(run_dir) or {})})
+        git = known.git if known.git and known.git.commit == record.commit else None
+        around = JobSurroundings(describe_machine(known), git, record.commit, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)
     return execution
-
-
-def _build_machine(known: Mapping[str, Any]) -> Machine:
-    try:
-        gpus = known.get("gpus") or []
-        return Machine(
-            host=known.get("host") or "",
-            os=known.get("os") or "",
-            python=known.get("python") or "",
-            cpu_model=known.get("cpu") or "",
-            logical_cpus=known.get("cpu_count") or 0,
-            memory_bytes=known.get("memory_bytes") or 0,
-            accelerator_model=gpus[0]["name"] if gpus else "",
-            accelerator_count=len(gpus),
-            accelerator_driver=known.get("driver") or "",
-        )
-    except (AttributeError, LookupError, TypeError):
-        return Machine()
-
-
-def _build_git(known: Mapping[str, Any], commit: str | None) -> GitState | None:
-    """Local edits are part of the code, like the commit."""
-    git = known.get("git")
-    if not isinstance(git, dict) or commit is None or git.get("commit") != commit:
-        return None
-    untracked = tuple(str(name) for name in git.get("untracked") or ())
-    return GitState(commit, git.get("branch"), bool(git.get("dirty")), str(git.get("diff") or ""), untracked)
 
 
 def load_file_executions(path: str) -> list[BenchExecution]:

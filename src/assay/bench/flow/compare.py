@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.baselines import find_pinned
@@ -138,7 +139,10 @@ class _Known:
         self._location = find_location(root)
         self._method = method
         self._console = console
-        self._found: list[BenchExecution] | None = None
+
+    @cached_property
+    def _every(self) -> list[BenchExecution]:
+        return load_executions(self._location, console=self._console)
 
     def load(self, name: str) -> Executions:
         is_path = os.path.exists(name)
@@ -158,15 +162,10 @@ class _Known:
         triage = load_triage(self._location.dir) if is_inside(path, self._location.dir) else []
         # a triage covers the executions between two others, so the whole history is needed
         is_triaged = any(each.judgement == "invalid" for each in triage)
-        return Executions(name, tuple(found), list_invalid(self._load_all(), triage) if is_triaged else {})
-
-    def _load_all(self) -> list[BenchExecution]:
-        if self._found is None:
-            self._found = load_executions(self._location, console=self._console)
-        return self._found
+        return Executions(name, tuple(found), list_invalid(self._every, triage) if is_triaged else {})
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
-        known = self._load_all()
+        known = self._every
         if found := choose_side(known, name):
             return found
         baselines = load_named(self._location.dir, Baseline)
@@ -176,12 +175,12 @@ class _Known:
         raise NotFoundError("label, commit, baseline or file", name, names)
 
     def load_baseline(self, name: str) -> Executions:
-        return self._build(name, find_pinned(name, self._location.dir, self._load_all()), self._location.dir)
+        return self._build(name, find_pinned(name, self._location.dir, self._every), self._location.dir)
 
     def load_newest(self, base: Executions) -> Executions:
         """The newest code that was measured and is not in the base, with all its executions of the same label."""
         pinned = {each.run_dir for each in base.found}
-        others = [e for e in self._load_all() if e.run_dir not in pinned and not e.void and not e.is_compared]
+        others = [e for e in self._every if e.run_dir not in pinned and not e.void and not e.is_compared]
         if not others:
             hint = "execute some: `assay bench run METHOD --trials 10`"
             raise UsageError(f"nothing was executed besides the baseline {base.name}", hint)
@@ -197,26 +196,34 @@ class _Known:
 def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
     """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
     base, head = (side.put_aside(everything=options.everything) for side in (base, head))
-    return build_report(base, head, compare_sides(base, head, options), options)
+    return compare_sides(base, head, options)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    duel: Duel
-    pair: SamplePair
-    comparison: SampleComparison
-
-
-def compare_sides(base: Executions, head: Executions, options: CompareOptions) -> list[Compared]:
+def compare_sides(
+    base: Executions, head: Executions, options: CompareOptions
+) -> tuple[ComparisonReport, list[SampleComparison]]:
+    """The report, and the statistics behind it, which show how many more trials are needed."""
     there = {execution.method for execution in head.found}
     methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
     duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
     pairs = [_build_pair(duel, base, head, options) for duel in duels]
-    return [
-        Compared(duel, pair, _doubt(duel, pair, found))
-        for duel, pair, found in zip(duels, pairs, compare_pairs(pairs), strict=True)
-    ]
+    found = list(map(_doubt, duels, pairs, compare_pairs(pairs)))
+    metrics = tuple(
+        MetricComparison(
+            *duel.key,
+            _side(pair.base),
+            _side(pair.head),
+            build_finding(one),
+            setup=duel.setup,
+            detectable=one.detectable,
+        )
+        for duel, pair, one in zip(duels, pairs, found, strict=True)
+    )
+    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
+    verdict = Verdict.of(findings, sum(one.p is not None for one in found))
+    notes = tuple(dict.fromkeys(_describe(base, head, duels, options)))
+    return ComparisonReport(base.name, head.name, metrics, verdict, notes), found
 
 
 def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleComparison:
@@ -244,26 +251,6 @@ def _build_pair(duel: Duel, base: Executions, head: Executions, options: Compare
 
 def _direction(metric: str, options: CompareOptions) -> Direction:
     return (options.directions or {}).get(metric) or direction_of(metric)
-
-
-def build_report(
-    base: Executions, head: Executions, compared: Sequence[Compared], options: CompareOptions
-) -> ComparisonReport:
-    metrics = tuple(
-        MetricComparison(
-            *one.duel.key,
-            _side(one.pair.base),
-            _side(one.pair.head),
-            build_finding(one.comparison),
-            setup=one.duel.setup,
-            detectable=one.comparison.detectable,
-        )
-        for one in compared
-    )
-    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
-    counted = sum(one.comparison.p is not None for one in compared)
-    notes = tuple(dict.fromkeys(_describe(base, head, [one.duel for one in compared], options)))
-    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), notes)
 
 
 def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
@@ -478,9 +465,8 @@ class Contest:
                 base, head = (
                     replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head)
                 )
-            compared = compare_sides(base, head, options)
-            result = build_report(base, head, compared, options)
-            step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
+            result, found = compare_sides(base, head, options)
+            step = decide_next(found, confirmed=confirmed, most=options.most, ran=ran)
             if self.end or step.kind == "stop":
                 return result
             self._console.message(f"{step.reason} ({step.trials} trials on each side)")

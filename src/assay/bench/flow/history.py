@@ -12,7 +12,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
@@ -71,6 +71,7 @@ from assay.errors import FormatError, NotFoundError, UsageError, suggest
 from assay.judge.statistics import needed_for
 from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction, direction_of
 from assay.values.verdict import VerdictKind
@@ -89,9 +90,7 @@ ASSERTED = 0.05  # and a PASS means that a change of this size would have been f
 class HistoryOptions:
     root: str | None = None
     label: str | None = None
-    min_effect: float | None = (
-        None  # smaller changes are not reported, and a PASS means that there is none of this size
-    )
+    min_effect: float | None = None  # smaller ones are not reported, and a PASS means that there is none of this size
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
@@ -105,13 +104,22 @@ class HistoryOptions:
     def asserted(self) -> float:
         return ASSERTED if self.min_effect is None else self.min_effect
 
+    def render_command(self, metric: str, method: str) -> str:
+        """That shows this history."""
+        given = (("--label", self.label), ("--root", self.root))
+        flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * self.everything]
+        return shlex.join(["assay", "bench", "history", metric, method, *flags])
+
+    def is_recent(self, at: float | None) -> bool:
+        return self.since is None or (at or 0.0) >= self.since
+
 
 def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
     """The history of one method, or of every method that reports the metric."""
     location = find_location(options.root)
-    executions = [each for each in load_executions(location, method, console) if _is_recent(each.at, options)]
+    executions = [each for each in load_executions(location, method, console) if options.is_recent(each.at)]
     if not executions:
         raise UsageError("nothing was executed since then", "`assay bench history` without --since looks at everything")
     meant = [execution for execution in executions if options.label in (None, execution.label)]
@@ -148,10 +156,6 @@ def parse_date(text: str) -> float | None:
         return None
 
 
-def _is_recent(at: float | None, options: HistoryOptions) -> bool:
-    return options.since is None or (at or 0.0) >= options.since
-
-
 def load_changes(
     metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> tuple[list[LastingChange], int, int]:
@@ -167,7 +171,7 @@ def load_changes(
         with suppress(UsageError):  # too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
             looked += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
-            steps += [(name, each, change) for change in _list_lasting(history) if _is_recent(change.at, options)]
+            steps += [(name, each, change) for change in _list_lasting(history) if options.is_recent(change.at)]
     return _group_changes(steps, options), looked, len(names) - looked
 
 
@@ -188,10 +192,7 @@ def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: Hist
     found = []
     for (method, _), together in groups.items():
         ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
-        given = (("--label", options.label), ("--root", options.root))
-        flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * options.everything]
-        command = shlex.join(["assay", "bench", "history", ordered[0][0], method, *flags])
-        found.append(LastingChange(method, tuple(ordered), command))
+        found.append(LastingChange(method, tuple(ordered), options.render_command(ordered[0][0], method)))
     return sorted(found, key=lambda each: (each.first.at or 0.0, each.method))
 
 
@@ -233,45 +234,7 @@ def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
 def build_history(
     method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
 ) -> MetricHistory:
-    triages = [each for each in triage if each.method == method and each.metric == metric]
-    kept, aside, left_out = _choose(executions, metric, options, triages)
-    if len(kept) + len(aside) < FEWEST:
-        why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
-        raise UsageError(
-            f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: too few for a history{why}",
-            _advise(len(kept), left_out, executions, options.root),
-        )
-    direction = options.direction or direction_of(metric)
-    history = MetricHistory(
-        method,
-        metric,
-        direction,
-        tuple(_build_series(found, metric, direction, options, triages) for found in _group(kept)),
-        tuple(_find_moves(kept, metric, direction, options, triages)),
-        left_out=left_out,
-        aside=tuple(
-            MetricSeries(found[0].label, found[0].fingerprint, found[0].setup, _build_points(found, metric))
-            for found in _group(aside)
-        ),
-        instead=_advise_metric(method, metric, aside, options),
-        broken=_describe_newest(executions, metric, options, triages),
-        doubted=_find_doubted(executions, kept, metric, options, triages),
-    )
-    return replace(history, verdict=judge_history(history, options.recent, options.asserted))
-
-
-def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
-    """Those of each label and environment, in the order of their first ones."""
-    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
-    for execution in executions:
-        groups.setdefault(find_series(execution), []).append(execution)
-    return list(groups.values())
-
-
-def _build_points(found: Sequence[BenchExecution], metric: str) -> tuple[MetricPoint, ...]:
-    return tuple(
-        MetricPoint(e.execution_id, e.numbers[metric], e.at, e.commit, e.result.samples.get(metric, ())) for e in found
-    )
+    return _MetricJudge(method, metric, executions, options, triage).build()
 
 
 def render_again(newest: BenchExecution, root: str | None) -> str:
@@ -287,111 +250,17 @@ def render_again(newest: BenchExecution, root: str | None) -> str:
     return shlex.join([*words, *(["--root", root] if root else [])])
 
 
-def _advise_metric(method: str, metric: str, aside: Sequence[BenchExecution], options: HistoryOptions) -> str:
-    """CPU time counts where the load of others disturbed the rest."""
-    found = [each for each in aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
-    if len(found) < FEWEST or metric == CPU_TIME:
-        return ""
-    given = (("--label", options.label), ("--root", options.root))
-    flags = [word for flag, value in given if value for word in (flag, value)]
-    return shlex.join(["assay", "bench", "history", CPU_TIME, method, *flags])
-
-
-def _advise(kept: int, left_out: Mapping[str, int], executions: Sequence[BenchExecution], root: str | None) -> str:
-    """Executions that exist and are left out cost nothing to include."""
-    command = render_again(executions[-1], root) if executions else ""
-    again = f"run it again: `{command}`" if command else "measure it again, as before"
-    spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
-    if spare and kept + spare < FEWEST:
-        return f"{again}, when the machine is quiet; or {advise_all(left_out)}"
-    return advise_all(left_out) if spare else again
-
-
 def advise_all(left_out: Mapping[str, int]) -> str:
     """Empty where `--all` would change nothing."""
     names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
     return f"include {' and '.join(names)} ones: --all" if names else ""
 
 
-def _describe_newest(
-    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, triages: Sequence[Triage]
-) -> str:
-    """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that violates
-    its bounds may be as fast as ever. An interrupted one is ignored: the one before it counts."""
-    meant = _list_meant(executions, options)
-    if not meant or meant[-1].execution_id in find_invalid(executions, triages):
-        return ""
-    result = meant[-1].result
-    if math.isfinite(meant[-1].numbers.get(metric, math.nan)) and result.succeeded:
-        return ""
-    value = meant[-1].numbers.get(metric)
-    what = f"it did not report {metric}" if value is None else f"it reported {value:g} as {metric}"
-    if value is not None and math.isfinite(value):
-        what = "it did not succeed"
-    reason = result.findings[0].message if result.findings else what
-    return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
+def _advise_confirm(execution: BenchExecution) -> str:
+    return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
-def _find_doubted(
-    executions: Sequence[BenchExecution],
-    kept: Sequence[BenchExecution],
-    metric: str,
-    options: HistoryOptions,
-    triages: Sequence[Triage],
-) -> tuple[str, str] | None:
-    """The newest execution where it was disturbed, and why, unless another of the same code counts, or none at all:
-    what is left out has not passed."""
-    newest = next(reversed(_list_meant(executions, options)), None)
-    if newest is None or not kept or any(each.code is not None and each.code == newest.code for each in kept):
-        return None
-    reason = find_doubt(newest, metric, find_invalid(executions, triages), options.everything)
-    if reason not in (*DISTURBED, REFUSED):
-        return None
-    return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
-
-
-def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -> list[BenchExecution]:
-    """Executions of the label, or all but those of compare and bisect; without interrupted ones."""
-    return [
-        execution
-        for execution in executions
-        if (execution.label == options.label if options.label is not None else not execution.is_compared)
-        and not execution.void
-    ]
-
-
-def _choose(
-    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, triages: Sequence[Triage]
-) -> tuple[list[BenchExecution], list[BenchExecution], dict[str, int]]:
-    """Executions that count; those that were disturbed and do not; and how many do not, by the reason."""
-    kept: list[BenchExecution] = []
-    aside: list[BenchExecution] = []
-    left_out: dict[str, int] = {}
-    invalid = find_invalid(executions, triages)
-    for execution in executions:
-        reason = _why_not(execution, metric, options, invalid)
-        if reason is None:
-            kept.append(execution)
-        elif reason:
-            left_out[reason] = left_out.get(reason, 0) + 1
-        if reason in DISTURBED:
-            aside.append(execution)
-    return kept, aside, left_out
-
-
-def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, invalid: set[str]) -> str | None:
-    """None: it counts. An empty string: it does not belong to this history."""
-    if options.label is not None and execution.label != options.label:
-        return ""
-    if execution.void:
-        return "" if execution.is_compared else execution.void
-    if metric not in execution.numbers:
-        return ""
-    if not math.isfinite(execution.numbers[metric]) or not execution.result.is_measured:
-        return "failed"
-    if execution.is_compared and options.label is None:
-        return "run by compare or bisect (--label names one)"
-    return find_doubt(execution, metric, invalid, options.everything)
+# ---------------------------------------------------------------- which executions count
 
 
 def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everything: bool) -> str | None:
@@ -445,137 +314,258 @@ def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
     return list(found.values())
 
 
-# ---------------------------------------------------------------- changes within an environment
+# ---------------------------------------------------------------- one metric of one benchmark
 
 
-def _build_series(
-    found: Sequence[BenchExecution],
-    metric: str,
-    direction: Direction,
-    options: HistoryOptions,
-    triages: Sequence[Triage],
-) -> MetricSeries:
-    points = _build_points(found, metric)
-    values = [point.value for point in points]
-    steps, newest = separate_newest(values, find_change_points(values))
-    quiet = values[: newest.at] if newest and newest.at >= SHORTEST_SERIES else values
-    trend = find_trend(quiet, steps)
-    known = trend or steps
-    newest = find_newest_step(values, trend) if trend else newest
-    shown = [step for step in ((trend,) if trend else steps) if _is_reported(step, options.reported)]
-    changes = []
-    for number, step in enumerate(shown):
-        end = shown[number + 1].at if number + 1 < len(shown) else len(points)
-        change = _build_change(found, step, end, metric, direction)
-        change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
-        near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
-        changes.append(add_triage_note(change, {point.execution_id for point in near}, triages))
-    if newest is not None and _is_reported(newest, options.asserted):
-        back = count_back(values[newest.at :], newest)
-        changes.append(_build_newest(found, newest, metric, direction, triages, back))
-    first, visible = found[0], find_detectable(quiet, known)
-    return MetricSeries(
-        first.label,
-        first.fingerprint,
-        first.setup,
-        points,
-        tuple(changes),
-        visible and max(visible, options.reported),  # a smaller one is not reported
-        count_needed(quiet, options.asserted, known),
-        find_alone(quiet, known, options.asserted),
-    )
+class _MetricJudge:
+    """The executions of a benchmark, oldest first: which of them count for a metric, and what they show."""
+
+    def __init__(
+        self, method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions,
+        triage: Sequence[Triage],
+    ) -> None:  # fmt: skip
+        self.method, self.metric, self.executions, self.options = method, metric, executions, options
+        self.direction = options.direction or direction_of(metric)
+        self.triages = [each for each in triage if each.method == method and each.metric == metric]
+        self.invalid = find_invalid(executions, self.triages)
+        self.kept: list[BenchExecution] = []
+        self.aside: list[BenchExecution] = []  # disturbed: they do not count, and are drawn grey
+        self.left_out: dict[str, int] = {}  # how many do not count, by the reason
+        self.newest: BenchExecution | None = None  # of those that are meant; an interrupted one is ignored
+        for execution in executions:
+            reason = self._why_not(execution)
+            if reason is None:
+                self.kept.append(execution)
+            elif reason:
+                self.left_out[reason] = self.left_out.get(reason, 0) + 1
+            if reason in DISTURBED:
+                self.aside.append(execution)
+            is_meant = execution.label == options.label if options.label is not None else not execution.is_compared
+            if is_meant and not execution.void:
+                self.newest = execution
+
+    def _why_not(self, execution: BenchExecution) -> str | None:
+        """None: it counts. An empty string: it does not belong to this history."""
+        label, numbers = self.options.label, execution.numbers
+        if label is not None and execution.label != label:
+            return ""
+        if execution.void:
+            return "" if execution.is_compared else execution.void
+        if self.metric not in numbers:
+            return ""
+        if not math.isfinite(numbers[self.metric]) or not execution.result.is_measured:
+            return "failed"
+        if execution.is_compared and label is None:
+            return "run by compare or bisect (--label names one)"
+        return find_doubt(execution, self.metric, self.invalid, self.options.everything)
+
+    def build(self) -> MetricHistory:
+        count = len(self.kept)
+        if count + len(self.aside) < FEWEST:
+            why = "".join(f"; {number} left out: {reason}" for reason, number in self.left_out.items())
+            what = f"{self.method} has {render_count(count, 'execution')} with {self.metric}"
+            raise UsageError(f"{what}: too few for a history{why}", self._advise())
+        history = MetricHistory(
+            self.method,
+            self.metric,
+            self.direction,
+            tuple(map(self._judge_series, _group(self.kept))),
+            tuple(self._find_moves()),
+            left_out=self.left_out,
+            aside=tuple(map(self._build_series, _group(self.aside))),
+            instead=self._advise_metric(),
+            broken=self._describe_newest(),
+            doubted=self._find_doubted(),
+        )
+        return replace(history, verdict=judge_history(history, self.options.recent, self.options.asserted))
+
+    def _advise(self) -> str:
+        """Executions that exist and are left out cost nothing to include."""
+        command = render_again(self.executions[-1], self.options.root) if self.executions else ""
+        again = f"run it again: `{command}`" if command else "measure it again, as before"
+        spare = sum(self.left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
+        if spare and len(self.kept) + spare < FEWEST:
+            return f"{again}, when the machine is quiet; or {advise_all(self.left_out)}"
+        return advise_all(self.left_out) if spare else again
+
+    def _advise_metric(self) -> str:
+        """CPU time counts where the load of others disturbed the rest."""
+        found = [each for each in self.aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
+        if len(found) < FEWEST or self.metric == CPU_TIME:
+            return ""
+        return self.options.render_command(CPU_TIME, self.method)
+
+    def _describe_newest(self) -> str:
+        """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that
+        violates its bounds may be as fast as ever."""
+        newest, metric = self.newest, self.metric
+        if newest is None or newest.execution_id in self.invalid:
+            return ""
+        value, result = newest.numbers.get(metric), newest.result
+        what = f"it did not report {metric}" if value is None else f"it reported {value:g} as {metric}"
+        if value is not None and math.isfinite(value):
+            if result.succeeded:
+                return ""
+            what = "it did not succeed"
+        reason = result.findings[0].message if result.findings else what
+        return f"the newest execution, {newest.execution_id}, failed: {reason}"
+
+    def _find_doubted(self) -> tuple[str, str] | None:
+        """The newest execution where it was disturbed, and why, unless another of the same code counts, or none at all:
+        what is left out has not passed."""
+        newest, kept = self.newest, self.kept
+        if newest is None or not kept or any(each.code is not None and each.code == newest.code for each in kept):
+            return None
+        reason = find_doubt(newest, self.metric, self.invalid, self.options.everything)
+        if reason not in (*DISTURBED, REFUSED):
+            return None
+        return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
+
+    def _add_triage(self, change: MetricChange, near: Iterable[str]) -> MetricChange:
+        """The latest judgement of a change at one of these executions."""
+        places = set(near)
+        for each in reversed(self.triages):
+            if each.execution_id in places:
+                judgement = "" if each.judgement == "open" else each.judgement
+                return replace(change, judgement=judgement, note=each.note if judgement else "")
+        return change
+
+    def _is_worse(self, step: LevelStep) -> bool:
+        return step.effect > 0 if self.direction == "min" else step.effect < 0
+
+    # ------------------------------------------------------------ changes within an environment
+
+    def _build_series(self, found: Sequence[BenchExecution]) -> MetricSeries:
+        first, name = found[0], self.metric
+        points = (
+            MetricPoint(e.execution_id, e.numbers[name], e.at, e.commit, e.result.samples.get(name, ())) for e in found
+        )
+        return MetricSeries(first.label, first.fingerprint, first.setup, tuple(points))
+
+    def _judge_series(self, found: Sequence[BenchExecution]) -> MetricSeries:
+        series, options = self._build_series(found), self.options
+        values = [point.value for point in series.points]
+        steps, newest = separate_newest(values, find_change_points(values))
+        quiet = values[: newest.at] if newest and newest.at >= SHORTEST_SERIES else values
+        trend = find_trend(quiet, steps)
+        known = trend or steps
+        newest = find_newest_step(values, trend) if trend else newest
+        shown = [step for step in ((trend,) if trend else steps) if _is_reported(step, options.reported)]
+        changes = []
+        for number, step in enumerate(shown):
+            end = shown[number + 1].at if number + 1 < len(shown) else len(found)
+            change = self._build_change(found, step, end)
+            change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
+            near = found[:1] if trend else found[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
+            changes.append(self._add_triage(change, (each.execution_id for each in near)))
+        if newest is not None and _is_reported(newest, options.asserted):
+            changes.append(self._build_newest(found, newest, count_back(values[newest.at :], newest)))
+        visible = find_detectable(quiet, known)
+        return replace(
+            series,
+            changes=tuple(changes),
+            detectable=visible and max(visible, options.reported),  # a smaller one is not reported
+            needed=count_needed(quiet, options.asserted, known),
+            alone=find_alone(quiet, known, options.asserted),
+        )
+
+    def _build_newest(self, found: Sequence[BenchExecution], step: LevelStep, back: int) -> MetricChange:
+        """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
+        many of them are at the old level."""
+        change = self._build_change(found, step, len(found))
+        count = len(found) - step.at
+        what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
+        what += " outlying, too few for a new level"
+        if back:
+            what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
+        reason = f"{what}: run it again ({_advise_confirm(found[-1])}); {change.reason}"
+        change = replace(change, kind="newest", too_few=count, reason=reason)
+        return self._add_triage(change, (each.execution_id for each in found[step.at :]))
+
+    def _build_change(self, found: Sequence[BenchExecution], step: LevelStep, end: int) -> MetricChange:
+        """A step changes between the executions on both sides of it, a trend between the first and the last."""
+        first, last = found[step.at], found[end - 1]
+        before, after = (found[step.at - 1], first) if step.at else (first, last)
+        cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
+        worse, cut = self._is_worse(step), step.at or end // 2
+        loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
+        if is_sensitive(self.metric) and explains_load(step.effect, loads[0], loads[1], is_worse=worse):
+            cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
+        return MetricChange(
+            step=step,
+            execution_id=first.execution_id,
+            until=last.execution_id,
+            at=first.at,
+            commits=(before.commit, after.commit),
+            cause=cause,
+            reason=reason,
+            is_worse=worse,
+        )
+
+    # ------------------------------------------------------------ from one environment or label to the next
+
+    def _find_moves(self) -> Iterator[MetricChange]:
+        for found in _list_neighbours(self.kept):
+            seen = {find_series(found[0])}
+            for index in range(1, len(found)):
+                if find_series(found[index]) not in seen:
+                    move = self._build_move(found, index)
+                    if move is not None and (move.too_few or abs(move.step.effect) >= self.options.reported):
+                        yield move
+                seen.add(find_series(found[index]))
+
+    def _build_move(self, found: Sequence[BenchExecution], index: int) -> MetricChange | None:
+        """None: both levels are known, and they are the same."""
+        counts = Counter(find_series(execution) for execution in found[:index])
+        known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
+        before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
+        old = self._collect(found[:index], before)[-_SIDE:]
+        new = self._collect(found[index:], after)[:_SIDE]
+        few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
+        step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
+        if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
+            return None
+        what = "label" if before.fingerprint == after.fingerprint else "environment"
+        label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
+        cause, reason = attribute_move(before.code, after.code, what)
+        change = MetricChange(
+            step=step,
+            execution_id=after.execution_id,
+            until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
+            at=after.at,
+            commits=(before.commit, after.commit),
+            cause=cause,
+            reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,
+            differences=(*label, *(describe_differences(before.setup, after.setup) if what == "environment" else ())),
+            is_worse=self._is_worse(step),
+            holds=self._still_holds(found, index, before, step, young=bool(few)),
+            too_few=few,
+        )
+        return self._add_triage(change, (after.execution_id,))
+
+    def _collect(self, found: Sequence[BenchExecution], like: BenchExecution) -> list[float]:
+        return [e.numbers[self.metric] for e in found if find_series(e) == find_series(like)]
+
+    def _still_holds(
+        self, found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, *, young: bool
+    ) -> bool:
+        """False where the old environment was measured again at its old level, or a third environment has the old
+        level: then the code is not the cause."""
+        after, newest = found[index], found[-1]
+        back = self._collect(found[index:], before)[-_SIDE:]
+        if back and not _holds(step, find_median(back)):
+            return False
+        if young or find_series(newest) == find_series(after):  # it can no longer be judged
+            return find_series(newest) == find_series(after)
+        return _holds(step, find_median(self._collect(found[index:], newest)[-_SIDE:]))
 
 
-def _is_reported(step: LevelStep, least: float) -> bool:
-    return abs(step.effect) >= least * (1 - 1e-9)  # 10.5 instead of 10 is 5%, whatever logarithms make of it
-
-
-def _build_newest(
-    found: Sequence[BenchExecution],
-    step: LevelStep,
-    metric: str,
-    direction: Direction,
-    triages: Sequence[Triage],
-    back: int,
-) -> MetricChange:
-    """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
-    many of them are at the old level."""
-    change = _build_change(found, step, len(found), metric, direction)
-    count = len(found) - step.at
-    what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
-    what += " outlying, too few for a new level"
-    if back:
-        what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
-    reason = f"{what}: run it again ({_advise_confirm(found[-1])}); {change.reason}"
-    change = replace(change, kind="newest", too_few=count, reason=reason)
-    return add_triage_note(change, {each.execution_id for each in found[step.at :]}, triages)
-
-
-def _advise_confirm(execution: BenchExecution) -> str:
-    return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
-
-
-def _build_change(
-    found: Sequence[BenchExecution], step: LevelStep, end: int, metric: str, direction: Direction
-) -> MetricChange:
-    """A step changes between the executions on both sides of it, a trend between the first and the last."""
-    first, last = found[step.at], found[end - 1]
-    before, after = (found[step.at - 1], first) if step.at else (first, last)
-    cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
-    worse, cut = is_worse(step.effect, direction), step.at or end // 2
-    loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
-    if is_sensitive(metric) and explains_load(step.effect, loads[0], loads[1], is_worse=worse):
-        cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
-    return MetricChange(
-        step=step,
-        execution_id=first.execution_id,
-        until=last.execution_id,
-        at=first.at,
-        commits=(before.commit, after.commit),
-        cause=cause,
-        reason=reason,
-        is_worse=worse,
-    )
-
-
-def is_worse(effect: float, direction: Direction) -> bool:
-    return effect > 0 if direction == "min" else effect < 0
-
-
-def _holds(step: LevelStep, last_level: float) -> bool:
-    """The newest level is still closer to the new side than to the old one."""
-    middle = (step.before + step.after) / 2
-    return last_level > middle if step.after > step.before else last_level < middle
-
-
-def add_triage_note(change: MetricChange, near: set[str], triages: Sequence[Triage]) -> MetricChange:
-    for each in reversed(triages):
-        if each.execution_id in near:
-            judgement = "" if each.judgement == "open" else each.judgement
-            return replace(change, judgement=judgement, note=each.note if judgement else "")
-    return change
-
-
-# ---------------------------------------------------------------- from one environment or label to the next
-
-
-def _find_moves(
-    executions: Sequence[BenchExecution],
-    metric: str,
-    direction: Direction,
-    options: HistoryOptions,
-    triages: Sequence[Triage],
-) -> list[MetricChange]:
-    moves = []
-    for found in _list_neighbours(executions):
-        seen: set[tuple[str | None, str]] = {find_series(found[0])}
-        for index in range(1, len(found)):
-            if find_series(found[index]) not in seen:
-                move = _build_move(found, index, metric, direction, triages)
-                if move is not None and (move.too_few or abs(move.step.effect) >= options.reported):
-                    moves.append(move)
-            seen.add(find_series(found[index]))
-    return moves
+def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
+    """Those of each label and environment, in the order of their first ones."""
+    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
+    for execution in executions:
+        groups.setdefault(find_series(execution), []).append(execution)
+    return list(groups.values())
 
 
 def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[BenchExecution]]:
@@ -593,54 +583,14 @@ def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[Benc
         setups.add(new.fingerprint)
 
 
-def _build_move(
-    found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, triages: Sequence[Triage]
-) -> MetricChange | None:
-    """None: both levels are known, and they are the same."""
-    counts = Counter(find_series(execution) for execution in found[:index])
-    known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
-    before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
-    old = _collect(found[:index], before, metric)[-_SIDE:]
-    new = _collect(found[index:], after, metric)[:_SIDE]
-    few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
-    step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
-    if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
-        return None
-    what = "label" if before.fingerprint == after.fingerprint else "environment"
-    label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
-    cause, reason = attribute_move(before.code, after.code, what)
-    change = MetricChange(
-        step=step,
-        execution_id=after.execution_id,
-        until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
-        at=after.at,
-        commits=(before.commit, after.commit),
-        cause=cause,
-        reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,
-        differences=(*label, *(describe_differences(before.setup, after.setup) if what == "environment" else ())),
-        is_worse=is_worse(step.effect, direction),
-        holds=_still_holds(found, index, before, step, metric, young=bool(few)),
-        too_few=few,
-    )
-    return add_triage_note(change, {after.execution_id}, triages)
+def _is_reported(step: LevelStep, least: float) -> bool:
+    return abs(step.effect) >= least * (1 - 1e-9)  # 10.5 instead of 10 is 5%, whatever logarithms make of it
 
 
-def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
-    return [e.numbers[metric] for e in found if find_series(e) == find_series(like)]
-
-
-def _still_holds(
-    found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, metric: str, *, young: bool
-) -> bool:
-    """False where the old environment was measured again at its old level, or a third environment has the old level:
-    then the code is not the cause."""
-    after, newest = found[index], found[-1]
-    back = _collect(found[index:], before, metric)[-_SIDE:]
-    if back and not _holds(step, find_median(back)):
-        return False
-    if young or find_series(newest) == find_series(after):  # it can no longer be judged
-        return find_series(newest) == find_series(after)
-    return _holds(step, find_median(_collect(found[index:], newest, metric)[-_SIDE:]))
+def _holds(step: LevelStep, last_level: float) -> bool:
+    """The newest level is still closer to the new side than to the old one."""
+    middle = (step.before + step.after) / 2
+    return last_level > middle if step.after > step.before else last_level < middle
 
 
 # ---------------------------------------------------------------- a person's judgement of a change

@@ -15,7 +15,7 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names, parse_json, try_text
 from assay.values.environment import Environment
 
@@ -31,15 +31,11 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
     amd = load_accelerators()
-    return Machine(
-        host=environment.host,
-        os=environment.os,
-        python=environment.python,
+    return replace(
+        describe_machine(environment),
         cpu_model=environment.cpu or load_cpu(),
-        logical_cpus=environment.cpu_count,
         physical_cpus=physical,
         sockets=sockets,
-        memory_bytes=environment.memory_bytes,
         governor=load_governor(),
         load_1m=os.getloadavg()[0],
         accelerator_model=choose_model(amd.models or [state.name for state in states]),
@@ -48,6 +44,22 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
         gpus=states,
         throttled=find_throttling(states),
         packages=environment.job_packages or environment.packages,
+    )
+
+
+def describe_machine(environment: Environment) -> Machine:
+    """What a record of the environment shows of it."""
+    gpus = environment.gpus
+    return Machine(
+        host=environment.host,
+        os=environment.os,
+        python=environment.python,
+        cpu_model=environment.cpu,
+        logical_cpus=environment.cpu_count,
+        memory_bytes=environment.memory_bytes,
+        accelerator_model=gpus[0].name if gpus else "",
+        accelerator_count=len(gpus),
+        accelerator_driver=environment.driver or "",
     )
 
 
@@ -147,7 +159,6 @@ def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -
 # ---------------------------------------------------------------- AMD, by rocm-smi
 
 _TIMEOUT_S = 20.0
-_QUESTIONS = ("--showproductname", "--showdriverversion", "--json")
 _NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
 
 
@@ -166,14 +177,8 @@ def load_accelerators() -> Accelerators:
 @cache
 def _ask(program: str) -> Accelerators:
     try:
-        done = subprocess.run(
-            [program, *_QUESTIONS],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        words = [program, "--showproductname", "--showdriverversion", "--json"]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Accelerators()
     return parse_accelerators(done.stdout.decode("utf-8", "replace"))

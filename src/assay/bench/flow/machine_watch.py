@@ -64,41 +64,30 @@ def open_meter(path: str | None = None) -> CpuMeter | None:
         return None
 
 
-@dataclass(slots=True)
 class MachineWatch:
     """From the start of a benchmark to its end. Not for several threads at once."""
 
-    environment: Environment
-    devices: Devices
-    gpus: tuple[int, ...]
-    tree: TreeWatch
-    machine: Machine
-    memory: GpuMemory
-    meter: CpuMeter | None
-    began: float = field(default_factory=time.time)
-    own_cpu_s: float = field(default_factory=load_own_cpu_s)
-    oom_kills: int | None = field(default_factory=load_oom_kills)
-    next_reading: float = 0.0
-    seen: dict[int, GpuState] = field(default_factory=dict)  # foreign processes during the run
-    peaks: TreePeaks | None = None  # when the run has ended
-
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
         run_dir: str,
         job: int,
         environment: Environment,
         devices: Devices,
         gpus: tuple[int, ...],
         foreign_before: float | None,
-    ) -> MachineWatch:
+    ) -> None:
         """`job`: the pid of the benchmark's shell. `foreign_before`: the load of others before it began."""
         report = os.path.join(run_dir, BENCH_REPORT_FILE)
-        tree = TreeWatch(job, lambda: load_root(report))
-        tree.start()
-        memory = GpuMemory(devices, gpus)
-        machine = replace(load_machine(environment, devices, gpus), foreign_cpu_before=foreign_before)
-        return cls(environment, devices, gpus, tree, machine, memory, open_meter())
+        self.tree = TreeWatch(job, lambda: load_root(report))
+        self.tree.start()
+        self.environment, self.devices, self.gpus = environment, devices, gpus
+        self.memory = GpuMemory(devices, gpus)
+        self.machine = replace(load_machine(environment, devices, gpus), foreign_cpu_before=foreign_before)
+        self.meter = open_meter()
+        self.began, self.own_cpu_s, self.oom_kills = time.time(), load_own_cpu_s(), load_oom_kills()
+        self.next_reading = 0.0
+        self.seen: dict[int, GpuState] = {}  # foreign processes during the run
+        self.peaks: TreePeaks | None = None  # when the run has ended
 
     def tick(self, now: float, tag: str | None) -> None:
         if self.gpus and now >= self.next_reading:

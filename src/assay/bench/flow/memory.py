@@ -55,10 +55,9 @@ class GpuMemory:
         own = sum(own for own, _, _ in found)
         beyond = sum(beyond for _, beyond, _ in found)
         owners = max(self.peak.owners, len({pid for _, _, pids in found for pid in pids}))
-        if own and self.peak.basis != "processes":  # the better word: it replaces what was guessed before
-            self.peak = GpuPeak(own, "processes", owners)
-        elif self.peak.basis == "processes":
-            self.peak = GpuPeak(max(self.peak.size_bytes, own), "processes", owners)
+        if own or self.peak.basis == "processes":  # it is exact, and replaces what was guessed before
+            before = self.peak.size_bytes if self.peak.basis == "processes" else 0
+            self.peak = GpuPeak(max(before, own), "processes", owners)
         elif beyond:
             self.peak = GpuPeak(max(self.peak.size_bytes, beyond), "device", owners)
 
@@ -96,44 +95,53 @@ class TreePeaks:
     ours_bytes: int | None = None  # of the shells and the wrapper; None where nothing was seen
 
 
-@dataclass(slots=True)
-class TreeLook:
-    """Looks at one tree. `root` is its first process, `job` the shell that we started; those between are ours."""
+class TreeWatch(threading.Thread):
+    """Looks at one tree, from the side: the loop that waits for the run has other things to do. `job` is the shell that
+    we started; `find_root` names the first process of the benchmark once it is known. Those between them are ours."""
 
-    job: int
-    root: int
-    peaks: TreePeaks = field(default_factory=TreePeaks)
-    _known: dict[int, int] = field(default_factory=dict)  # pid → start: orphans stay members
-    _root_start: int | None = None  # a number may be given to another process when the first one has ended
-    _tops: dict[int, int] = field(default_factory=dict)  # peak of each that lives
+    def __init__(self, job: int, find_root: Callable[[], int | None]) -> None:
+        super().__init__(name="assay-tree", daemon=True)
+        self.peaks = TreePeaks()
+        self._job = job
+        self._find_root = find_root
+        self._root: int | None = None
+        self._root_start: int | None = None  # a number may be given to another process when the first one has ended
+        self._known: dict[int, int] = {}  # pid → start: orphans stay members
+        self._tops: dict[int, int] = {}  # peak of each that lives
+        self._over = threading.Event()
 
-    def look(self) -> None:
-        found = self._load()
-        self._known = {stat.pid: stat.start for stat in found}
-        stats = drop_starting_copies(found)
-        if not stats:
-            return
-        self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_size(stat.pid, "VmHWM")) for stat in stats}
-        self._add(stats)
+    def run(self) -> None:
+        began = time.monotonic()
+        interval_s = FIRST_INTERVAL_S
+        while not self._over.wait(interval_s):
+            self.look()
+            interval_s = min(LAST_INTERVAL_S, max(FIRST_INTERVAL_S, _SHARE_OF_AGE * (time.monotonic() - began)))
 
     @property
     def pids(self) -> frozenset[int]:
+        """The processes of the last look."""
         return frozenset(self._known)
 
-    def _load(self) -> list[ProcessStat]:
-        pids = {self.root, *self._known}
+    def look(self) -> None:
+        self._root = self._find_root() if self._root is None else self._root
+        if self._root is None:
+            return
+        found = self._load(self._root)
+        self._known = {stat.pid: stat.start for stat in found}
+        if stats := drop_starting_copies(found):
+            self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_size(stat.pid, "VmHWM")) for stat in stats}
+            self._add(stats, self._root)
+
+    def _load(self, root: int) -> list[ProcessStat]:
+        pids = {root, *self._known}
         found = [load_stat(pid) for pid in pids | set(walk(pids, load_thread_children))]
         alive = [stat for stat in found if stat is not None and not stat.is_zombie]
         if self._root_start is None:
-            self._root_start = next((stat.start for stat in alive if stat.pid == self.root), None)
-        starts = {**self._known, self.root: self._root_start}
+            self._root_start = next((stat.start for stat in alive if stat.pid == root), None)
+        starts = {**self._known, root: self._root_start}
         return [stat for stat in alive if starts.get(stat.pid) in (None, stat.start)]
 
-    def adopt(self, pids: Iterable[int]) -> None:
-        """Processes that nothing leads to from the first one any more."""
-        self._known |= {pid: stat.start for pid in pids if (stat := load_stat(pid)) is not None}
-
-    def _add(self, stats: list[ProcessStat]) -> None:
+    def _add(self, stats: list[ProcessStat], root: int) -> None:
         before, rss = self.peaks, sum(stat.rss_bytes for stat in stats)
         tops = [max(self._tops[stat.pid], stat.rss_bytes) for stat in stats]
         self.peaks = TreePeaks(
@@ -142,8 +150,20 @@ class TreeLook:
             max(before.bound_bytes, sum(tops)),
             max(before.largest_bytes, *tops),
             max(before.processes, len(stats)),
-            _measure_shells(self.job, self.root) if before.ours_bytes is None else before.ours_bytes,
+            _measure_shells(self._job, root) if before.ours_bytes is None else before.ours_bytes,
         )
+
+    def finish(self, left: Collection[int] = ()) -> TreePeaks:
+        """`left` are processes that have outlived the run, which nothing may lead to from the first one any more: what
+        they hold now is looked at for the last time."""
+        self._over.set()
+        if self.ident is not None:
+            self.join()
+        self.look()
+        if left and self._root is not None:
+            self._known |= {pid: stat.start for pid in left if (stat := load_stat(pid)) is not None}
+            self.look()
+        return self.peaks
 
 
 def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
@@ -163,47 +183,3 @@ def _measure_shells(job: int, root: int) -> int | None:
         if stat is not None and stat.pid == job:
             return total
     return None
-
-
-class TreeWatch(threading.Thread):
-    """Looks from the side: the loop that waits for the run has other things to do."""
-
-    def __init__(self, job: int, find_root: Callable[[], int | None]) -> None:
-        """`job` is the shell that we started; `find_root` names the first process of the benchmark once it is known."""
-        super().__init__(name="assay-tree", daemon=True)
-        self._job = job
-        self._find_root = find_root
-        self._over = threading.Event()
-        self._look: TreeLook | None = None
-
-    def run(self) -> None:
-        began = time.monotonic()
-        interval_s = FIRST_INTERVAL_S
-        while not self._over.wait(interval_s):
-            self.look()
-            interval_s = min(LAST_INTERVAL_S, max(FIRST_INTERVAL_S, _SHARE_OF_AGE * (time.monotonic() - began)))
-
-    def look(self) -> None:
-        if self._look is None:
-            root = self._find_root()
-            self._look = TreeLook(self._job, root) if root is not None else None
-        if self._look is not None:
-            self._look.look()
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """The processes of the last look."""
-        return self._look.pids if self._look else frozenset()
-
-    def finish(self, left: Collection[int] = ()) -> TreePeaks:
-        """`left` are processes that have outlived the run: what they hold now is looked at for the last time."""
-        self._over.set()
-        if self.ident is not None:
-            self.join()
-        self.look()
-        if self._look is None:
-            return TreePeaks()
-        if left:
-            self._look.adopt(left)
-            self._look.look()
-        return self._look.peaks

@@ -76,7 +76,7 @@ class BenchObserver:
         environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
         job, slot = (entry.handle.pid, entry.handle.slot or "") if entry.handle else (0, "")
         gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
-        self._live[entry.dir] = MachineWatch.start(entry.dir, job, environment, self._devices, gpus, before)
+        self._live[entry.dir] = MachineWatch(entry.dir, job, environment, self._devices, gpus, before)
         self._handles[entry.dir] = entry.handle
         self.inner.started(entry)
 

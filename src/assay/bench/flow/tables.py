@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
-from assay.bench.values.execution import BenchExecution
+from assay.bench.values.execution import BenchExecution, order_metrics
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field
 
 BENCHMARK = "benchmark"
 _METHODS = (BENCHMARK, "method")
-_OWN_KEYS = (
-    *(BENCHMARK, "label", "commit", "host", "method", "source", "trial"),
-    *("framework", "framework_name", "framework_version", "cuda", "cudnn"),
-    *("accelerator_model", "accelerator_driver", "accelerator_count", "cpu_model", "governor", "python", "branch"),
-    *("platform_name", "system_name", "build_label", "ml_framework_build_label", "execution_label"),
+_OWN: Mapping[str, Callable[[BenchExecution], str | None]] = {
+    BENCHMARK: lambda each: each.method,
+    "label": lambda each: each.label,
+    "commit": lambda each: (each.commit or "")[:12],
+    "host": lambda each: each.machine.host,
+    "method": lambda each: each.method,
+    "source": lambda each: each.source,
+    "trial": lambda each: str(each.trial),
+    "framework_name": lambda each: each.framework.name if each.framework else None,
+    "framework_version": lambda each: each.framework.version if each.framework else None,
+    "branch": lambda each: each.git.branch if each.git else None,
+}
+_OTHER_KEYS = (  # of the environment, and of what PerfZero stores
+    *("framework", "cuda", "cudnn", "accelerator_model", "accelerator_driver", "accelerator_count", "cpu_model"),
+    *("governor", "python", "platform_name", "system_name", "build_label", "ml_framework_build_label"),
+    "execution_label",
 )
 _OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # PerfZero's summary, its flags
 
@@ -145,7 +156,7 @@ def _collect(shown: Sequence[_Shown], name: str, reasons: Sequence[str | None]) 
 
 def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:
     recorded = [key for execution in executions for key in (*execution.setup, *_list_extra(execution))]
-    known = list(dict.fromkeys([*_OWN_KEYS, *recorded]))
+    known = list(dict.fromkeys([*_OWN, *_OTHER_KEYS, *recorded]))
     wanted = [key.strip() for key in by]
     for key in wanted:
         if key not in known:
@@ -161,20 +172,9 @@ def _list_extra(execution: BenchExecution) -> dict[str, str]:
 
 def value_of(execution: BenchExecution, key: str) -> str:
     key = _OTHER_NAMES.get(key, key)
-    framework, machine = execution.framework, execution.machine
-    own = {
-        "label": execution.label,
-        "commit": (execution.commit or "")[:12],
-        "branch": execution.git.branch if execution.git else None,
-        "host": machine.host,
-        "method": execution.method,
-        BENCHMARK: execution.method,
-        "source": execution.source,
-        "trial": str(execution.trial),
-        "framework_name": framework.name if framework else None,
-        "framework_version": framework.version if framework else None,
-    }
-    return (own[key] if key in own else execution.setup.get(key) or _list_extra(execution).get(key)) or "-"
+    if key in _OWN:
+        return _OWN[key](execution) or "-"
+    return execution.setup.get(key) or _list_extra(execution).get(key) or "-"
 
 
 def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExecution]) -> list[str]:
@@ -182,5 +182,4 @@ def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExe
     for name in metrics or ():
         if name not in known:
             raise NotFoundError("metric", name, known)
-    first = [name for name in ("wall_time", "throughput") if name in known]
-    return list(metrics or [*first, *(name for name in known if name not in first)])
+    return list(metrics or order_metrics(known))

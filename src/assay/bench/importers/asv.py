@@ -104,43 +104,34 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
     values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
     if len(values) != len(suffixes):
         raise FieldError(f"{fields.where}: there are {len(values)} results for {len(suffixes)} sets of parameters")
-    samples = fields.items("samples")
+    raw, kind = fields.items("samples"), suite.kinds.get(name) or {}
+    metric, names = _name_metric(name, str(kind.get("type") or "")), kind.get("param_names")
     for index, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
         number = parse_number(value)
         if number is not None and math.isnan(number):
             yield f"{name}{suffix} was skipped by asv: there is no result"
-        else:
-            raw = samples[index] if index < len(samples) else None
-            extra: dict[str, Any] = {}
-            if sets:  # by their names in benchmarks.json
-                names = (suite.kinds.get(name) or {}).get("param_names")
-                mine = sets[index]
-                known = names if isinstance(names, list) and len(names) == len(mine) else range(1, len(mine) + 1)
-                extra = {"parameters": {str(each): str(own) for each, own in zip(known, mine, strict=True)}}
-            yield _build_execution(name, suffix, value, number, raw, suite, extra)
-
-
-def _build_execution(
-    name: str, suffix: str, value: Any, number: float | None, raw_samples: Any, suite: _Suite, extra: Mapping[str, Any]
-) -> BenchExecution:
-    kind = suite.kinds.get(name) or {}
-    metric = _name_metric(name, str(kind.get("type") or ""))
-    samples = ForeignFields({"samples": raw_samples}, f"benchmark {name!r}").numbers("samples")
-    failure = None
-    if number is None:
-        wrong = f"its result is {value!r}, which is not a number"[:200]
-        failure = "it failed when asv ran it" if value is None else wrong
-    result = build_result(
-        name + suffix,
-        {metric: number} if number is not None and metric != WALL_TIME else {},
-        wall_time=number if number is not None and metric == WALL_TIME else NOT_REPORTED,
-        samples={metric: samples} if samples and number is not None else {},
-        extras={"unit": str(kind["unit"])} if kind.get("unit") else {},
-    )
-    return build_imported(
-        "asv", result, suite.at, suite.setup,
-        failure=failure, commit=suite.commit or None, machine=suite.machine, extra=extra,
-    )  # fmt: skip
+            continue
+        extra: dict[str, Any] = {}
+        if sets:  # by their names in benchmarks.json
+            mine = sets[index]
+            known = names if isinstance(names, list) and len(names) == len(mine) else range(1, len(mine) + 1)
+            extra = {"parameters": {str(each): str(own) for each, own in zip(known, mine, strict=True)}}
+        own = ForeignFields({"samples": raw[index] if index < len(raw) else None}, f"benchmark {name!r}")
+        samples = own.numbers("samples")
+        result = build_result(
+            name + suffix,
+            {metric: number} if number is not None and metric != WALL_TIME else {},
+            wall_time=number if number is not None and metric == WALL_TIME else NOT_REPORTED,
+            samples={metric: samples} if samples and number is not None else {},
+            extras={"unit": str(kind["unit"])} if kind.get("unit") else {},
+        )
+        wrong = (
+            "it failed when asv ran it" if value is None else f"its result is {value!r}, which is not a number"[:200]
+        )
+        yield build_imported(
+            "asv", result, suite.at, suite.setup, failure=wrong if number is None else None,
+            commit=suite.commit or None, machine=suite.machine, extra=extra,
+        )  # fmt: skip
 
 
 def _name_metric(name: str, kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import methodcaller
 
 from assay.record.importers.registry import Importer
 from assay.record.importers.sample import Sample
@@ -23,17 +24,7 @@ def is_mlperf(sample: Sample) -> bool:
     return ":::ML" in text and _MLPERF_LINE.search(text) is not None
 
 
-def is_asv(sample: Sample) -> bool:
-    return sample.has_keys("results", "commit_hash")
-
-
-def is_perfzero(sample: Sample) -> bool:
-    return sample.has_keys("benchmark_result", "execution_timestamp")
-
-
-def is_google_benchmark(sample: Sample) -> bool:
-    return sample.has_keys("context", "benchmarks")
-
-
-def is_pytest_benchmark(sample: Sample) -> bool:
-    return sample.has_keys("machine_info", "benchmarks")
+is_asv = methodcaller("has_keys", "results", "commit_hash")
+is_perfzero = methodcaller("has_keys", "benchmark_result", "execution_timestamp")
+is_google_benchmark = methodcaller("has_keys", "context", "benchmarks")
+is_pytest_benchmark = methodcaller("has_keys", "machine_info", "benchmarks")

@@ -43,7 +43,7 @@ from assay.bench.judge.noise import (
 )
 from assay.bench.values.comparison import LevelStep
 from assay.errors import MissingExtraError
-from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
@@ -234,7 +234,6 @@ def find_young_cuts(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
 
 def find_young_candidates(x: Array) -> list[int]:
     """The most likely segmentation with a small penalty per cut; at least the single most likely cut."""
-    np = load_numpy()
     n = len(x)
     costs = measure_piece_costs(x, measure_noise(x))
     best, last = np.full(n + 1, np.inf), [0] * (n + 1)
@@ -288,11 +287,8 @@ def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
 def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
     """With more autocorrelation than assumed the levels are weaker evidence, but a jump between three points and the
     three before them is stronger evidence, since such noise does not jump."""
-    np = load_numpy()
     parts = [part - find_middle(part) for part in (left, right)]
-    inflation = find_variance_inflation(measure_residual_autocorrelation(parts)) / find_variance_inflation(
-        ASSUMED_AUTOCORRELATION
-    )
+    inflation = find_excess_inflation(measure_residual_autocorrelation(parts))
     sigma = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
     if inflation <= 1 or not sigma:
         return gain
@@ -326,22 +322,29 @@ def _weigh_few(left: Array, right: Array, points: int) -> float:
 
 def find_young_bound(points: int) -> float:
     """The 98% quantile of the largest gain in noise of so many points (simulated: `report_young_bounds`)."""
-    np = load_numpy()
     return float(np.interp(math.log(points), [math.log(n) for n in YOUNG_BOUNDS], list(YOUNG_BOUNDS.values())))
+
+
+def find_excess_inflation(autocorrelation: float) -> float:
+    """The variance inflation, in units of that of a young series."""
+    return find_variance_inflation(autocorrelation) / find_variance_inflation(ASSUMED_AUTOCORRELATION)
 
 
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
     """Lag-1 autocorrelation of the residuals, clipped at 3 sigma; corrected for the bias of fitted levels and raised by
     its standard error."""
-    np = load_numpy()
-    bound = 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
-    clipped = [np.clip(part, -bound, bound) for part in parts]
-    squares = sum(float((part**2).sum()) for part in clipped)
-    if not squares:
+    found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
+    if found is None:
         return 0.0
     count = sum(map(len, parts))
-    found = sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares
     return min(max(found + LEVEL_BIAS / count + RESIDUAL_ERROR / math.sqrt(count), 0.0), MOST_AUTOCORRELATION)
+
+
+def _correlate(parts: Sequence[Array], bound: float) -> float | None:
+    """Lag-1 autocorrelation of residuals that are clipped at this bound; None where all are 0."""
+    clipped = [np.clip(part, -bound, bound) for part in parts]
+    squares = sum(float((part**2).sum()) for part in clipped)
+    return sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares if squares else None
 
 
 # ---------------------------------------------------------------- the levels on both sides
@@ -386,7 +389,6 @@ class Sides:
 def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
     """Between the neighbouring cuts `start` and `stop`, at most as many points away as are worth `points` independent
     ones."""
-    np = load_numpy()
     reach = max(points, int(min(points * find_variance_inflation(signal.autocorrelation), LONGEST_WINDOW)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)
@@ -414,7 +416,7 @@ def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[
 
 def find_middle(values: Array) -> float:
     """The median, without numpy's checks, which cost more than sorting so few values."""
-    ordered = load_numpy().sort(values)
+    ordered = np.sort(values)
     half = len(ordered) // 2
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
@@ -423,21 +425,11 @@ def find_middle(values: Array) -> float:
 
 
 def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
-    edges = [0, *cuts, len(signal.x)]
-    triples = zip(edges, edges[1:], edges[2:], strict=False)
-    return tuple(_describe(signal, start, cut, stop, tuning) for start, cut, stop in triples)
-
-
-def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> LevelStep:
-    sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
-    low, high = (signal.relate(sides.height + way * sides.reach, sides.before) for way in (-1, 1))
-    return LevelStep(
-        at=int(signal.indices[cut]),
-        before=signal.restore(sides.before),
-        after=signal.restore(sides.after),
-        effect=signal.relate(sides.height, sides.before),
-        interval=(low, high),
-    )
+    edges, steps = [0, *cuts, len(signal.x)], []
+    for start, cut, stop in zip(edges, edges[1:], edges[2:], strict=False):
+        sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
+        steps.append(signal.build_step(cut, sides.before, sides.after, sides.reach))
+    return tuple(steps)
 
 
 def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
@@ -446,14 +438,9 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     The search uses an upper estimate of the autocorrelation, since too low a value raises false alarms. In a short
     series that estimate is mostly its own error, and would make the interval several times too wide.
     """
-    np = load_numpy()
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after
-    bound = 3 * sides.sigma
-    parts = [np.clip(part, -bound, bound) for part in (left, right)]
-    squares = sum(float((part**2).sum()) for part in parts)
-    count = sides.left + sides.right
-    found = sum(float((part[1:] * part[:-1]).sum()) for part in parts) / squares if squares else 0.0
+    count, found = sides.left + sides.right, _correlate((left, right), 3 * sides.sigma) or 0.0
     autocorrelation = (
         min(found + LEVEL_BIAS / count, MOST_AUTOCORRELATION)
         if found > SIGNIFICANT_CORRELATION / math.sqrt(count) and signal.autocorrelation

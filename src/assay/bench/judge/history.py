@@ -15,6 +15,7 @@ from assay.bench.judge.changepoint import (
     MANY,
     SHORTEST_PIECE,
     TAIL_PROBABILITY,
+    find_excess_inflation,
     find_middle,
     find_young_bound,
     measure_residual_autocorrelation,
@@ -32,7 +33,7 @@ from assay.bench.judge.noise import (
 )
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
-from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
+from assay.judge.statistics import Array, normal_quantile, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -45,9 +46,7 @@ MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorre
 # points: the step, in units of sigma, that is found in 90% of series when it is present in their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # sigma from the level: an outlier
-MOST_OUTLIERS = (
-    0.1  # fraction of all points; with more of them off a level that most points are on, the level is not exact
-)
+MOST_OUTLIERS = 0.1  # fraction of all points: with more of them off the level that most are on, it is not exact
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py
@@ -227,15 +226,8 @@ class Newest:
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 
     def build_step(self) -> LevelStep:
-        height = find_level(self.tail)
-        low, high = (self.signal.relate(height + way * self.reach, self.level) for way in (-1, 1))
-        return LevelStep(
-            at=int(self.signal.indices[len(self.signal.x) - len(self.tail)]),
-            before=self.signal.restore(self.level),
-            after=self.signal.restore(self.level + height),
-            effect=self.signal.relate(height, self.level),
-            interval=(low, high),
-        )
+        index = len(self.signal.x) - len(self.tail)
+        return self.signal.build_step(index, self.level, self.level + find_level(self.tail), self.reach)
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
@@ -244,7 +236,6 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
     They are outlying where each of them is farther off, to the same side, than chance allows in normal noise, and
     `FARTHER` times as far as as many neighbours were before: noise with outliers or two modes is known by its past.
     """
-    np = load_numpy()
     *older, last = _split_known(signal, known)
     before, tail = last[:-count], last[-count:]
     pieces = [*older, before]
@@ -263,7 +254,6 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
 
 def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
     """Standard deviation of residuals, clipped at 3 sigma; of counts, at least that of their grid."""
-    np = load_numpy()
     limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
     noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
     return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
@@ -271,7 +261,6 @@ def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
     """How far off `count` neighbours were together, to one side; the rarest are left out."""
-    np = load_numpy()
     windows = [np.lib.stride_tricks.sliding_window_view(part, count) for part in parts if len(part) >= count]
     if not windows:
         return 0.0
@@ -353,7 +342,6 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
 
     A long series is reduced to the medians of blocks of neighbours.
     """
-    np = load_numpy()
     signal = build_signal(values)
     if signal is None or len(signal.x) < SHORTEST_TREND:
         return None
@@ -365,26 +353,17 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
     about = x - slope * times
     gain = measure_student_loss(x) - measure_student_loss(about)
     autocorrelation = measure_residual_autocorrelation([about - find_middle(about)]) if len(x) >= MANY else 0.0
-    inflation = max(
-        1.0,
-        find_variance_inflation(min(autocorrelation, MOST_AUTOCORRELATION))
-        / find_variance_inflation(ASSUMED_AUTOCORRELATION),
-    )
+    inflation = max(1.0, find_excess_inflation(min(autocorrelation, MOST_AUTOCORRELATION)))
     if gain < find_young_bound(len(x)) * inflation or gain < _explain_by_steps(x, signal, changes, size):
         return None
     length = len(x) - 1 / size  # from the first value to the last, in blocks
     rise, middle = slope * length, find_level(about)
-    before = middle - rise / 2
     reach = normal_quantile(TAIL_PROBABILITY) * error * length
-    low, high = (signal.relate(rise + way * reach, before) for way in (-1, 1))
-    return LevelStep(
-        0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high)
-    )
+    return replace(signal.build_step(0, middle - rise / 2, middle + rise / 2, reach), at=0)
 
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:
     """The Theil-Sen slope (median of the slopes between all pairs), and its standard error."""
-    np = load_numpy()
     first, second = np.triu_indices(len(x), 1)
     slope = find_middle((x[second] - x[first]) / (times[second] - times[first]))
     about = x - slope * times
@@ -394,7 +373,6 @@ def fit_slope(x: Array, times: Array) -> tuple[float, float]:
 
 def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[LevelStep], size: int) -> float:
     """What the steps gain over one level, less the penalty of each step after the first."""
-    np = load_numpy()
     indices = [int(np.searchsorted(signal.indices, change.at)) // size for change in changes]
     cuts = sorted({index for index in indices if 0 < index < len(x)})
     if not cuts:
@@ -418,7 +396,6 @@ class Visibility:
 
     def find_smallest(self, points: int) -> float:
         """The smallest step, relative to the level, that so many points would show."""
-        np = load_numpy()
         height = float(np.interp(math.log(points), [math.log(n) for n in VISIBLE], list(VISIBLE.values())))
         fraction = self.outliers / len(self.signal.x)
         up = height * self.noise * (1 + OUTLIERS_COST * fraction / points)
@@ -430,7 +407,6 @@ def measure_visibility(
 ) -> Visibility | None:
     """Of the residuals about the levels, or about the line of a trend. None: too few values to find any change, or all
     are equal and any change would be found."""
-    np = load_numpy()
     signal = build_signal(values)
     if signal is None:
         return None
@@ -443,7 +419,6 @@ def measure_visibility(
 
 
 def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list[Array]:
-    np = load_numpy()
     if not isinstance(known, LevelStep):
         return split_pieces(signal.x, [int(np.searchsorted(signal.indices, change.at)) for change in known])
     times = np.arange(len(signal.x)) - (len(signal.x) - 1)

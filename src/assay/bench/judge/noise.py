@@ -13,7 +13,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from assay.judge.statistics import Array, load_numpy
+from assay.bench.values.comparison import LevelStep
+from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_SERIES = 6  # finite values; fewer show no change point
@@ -42,7 +43,6 @@ def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
 
 def find_level(values: Array) -> float:
     """The interquartile mean: nearly as efficient as the mean, and robust against outliers."""
-    np = load_numpy()
     ordered = np.sort(values)
     aside = len(ordered) // 4
     return float(ordered[aside : len(ordered) - aside].mean())
@@ -75,6 +75,13 @@ class Signal:
         level = abs(self.origin + before * self.scale)
         return height * self.scale / level if level else math.copysign(math.inf, height)
 
+    def build_step(self, index: int, before: float, after: float, reach: float) -> LevelStep:
+        """From one level to another at the point of this index. `reach`: half the width of the height's interval."""
+        height = after - before
+        low, high = (self.relate(height + way * reach, before) for way in (-1, 1))
+        effect = self.relate(height, before)
+        return LevelStep(int(self.indices[index]), self.restore(before), self.restore(after), effect, (low, high))
+
     @property
     def rigor(self) -> float:
         """A factor for thresholds: a longer series has more indices where chance can produce a step."""
@@ -88,7 +95,6 @@ def find_variance_inflation(autocorrelation: float) -> float:
 
 def build_signal(values: Sequence[float | None], least_autocorrelation: float = LEAST_AUTOCORRELATION) -> Signal | None:
     """None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
-    np = load_numpy()
     given = np.array([math.nan if value is None else value for value in values], dtype=float)
     indices = np.flatnonzero(np.isfinite(given))
     finite = given[indices]
@@ -104,7 +110,6 @@ def build_signal(values: Sequence[float | None], least_autocorrelation: float = 
 
 def measure_noise(levels: Array) -> float:
     """Sigma, from the differences of neighbours, which a rare step does not raise."""
-    np = load_numpy()
     differences = np.diff(levels)
     noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
     if noise == 0:  # counts that seldom change: use their few differences
@@ -136,7 +141,6 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
 
     Many steps look like autocorrelation and hide the smaller steps among them. A signal without steps is not changed.
     """
-    np = load_numpy()
     if not cuts or not signal.autocorrelation:
         return signal
     autocorrelation = measure_autocorrelation(
@@ -150,7 +154,6 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
 
 def _squared_distance(levels: Array, lag: int) -> float:
     """The mean of squared differences, clipped at 3 sigma."""
-    np = load_numpy()
     distances = np.abs(levels[lag:] - levels[:-lag])
     bound = 3 * MAD_TO_SIGMA * float(np.median(distances))
     return float((np.minimum(distances, bound) ** 2).mean())
@@ -164,7 +167,6 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
 
     About 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
     """
-    np = load_numpy()
     rng = np.random.default_rng(0)  # a series always gets one answer
     near: list[Array] = []
     apart: list[Array] = []
@@ -185,17 +187,14 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
 def _spread_levels(rows: Array) -> Array:
     """The interquartile mean of every block of neighbours, less the row's median, with the spread of many blocks. They
     overlap: disjoint ones would be too few to distinguish drift from chance."""
-    np = load_numpy()
     blocks = np.lib.stride_tricks.sliding_window_view(rows, BLOCK, axis=1)
     levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
     count = rows.shape[1] // BLOCK
-    spread: Array = (levels - np.median(levels, axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
-    return spread
+    return (levels - np.median(levels, axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
 
 
 def _clipped_deviation(parts: Sequence[Array]) -> float:
     """Standard deviation about 0, clipped at 3 sigma."""
-    np = load_numpy()
     sizes = np.abs(np.concatenate(parts))
     return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
 
@@ -211,7 +210,6 @@ class Density:
 
     def weigh(self, values: Array, levels: Array) -> Array:
         """The log density of each value (column) on each level (row)."""
-        np = load_numpy()
         bins = (values - levels[:, None]) * (1 / BIN) + (REACH / BIN + 0.5)
         return self.logs.take(np.clip(bins, 0, len(self.logs) - 1, out=bins).astype(np.intp))
 
@@ -224,16 +222,14 @@ def learn_density(x: Array, cuts: Sequence[int]) -> Density:
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
     first = build_density(_measure_distances(pieces, levels))
-    around, better = load_numpy().linspace(-MARGIN, MARGIN, LEVELS), []
+    around, better = np.linspace(-MARGIN, MARGIN, LEVELS), []
     for piece, level in zip(pieces, levels, strict=True):  # the most likely level of each
         better.append(float((level + around)[first.weigh(piece, level + around).sum(axis=1).argmax()]))
     return build_density(_measure_distances(pieces, better))
 
 
 def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Array:
-    np = load_numpy()
-    distances: Array = np.concatenate([piece - level for piece, level in zip(pieces, levels, strict=True)])
-    return distances
+    return np.concatenate([piece - level for piece, level in zip(pieces, levels, strict=True)])
 
 
 def build_density(distances: Array) -> Density:
@@ -241,7 +237,6 @@ def build_density(distances: Array) -> Density:
 
     The histogram is of arsinh(distance), and transformed back.
     """
-    np = load_numpy()
     centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
     end = math.asinh(REACH / BEND)
     bent, step = np.linspace(-end, end, len(centres), retstep=True)
@@ -266,12 +261,10 @@ def measure_gains(density: Density, values: Array, before: float, after: float) 
     Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
     only: between levels that are far apart there are no points.
     """
-    np = load_numpy()
     levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
     sums = np.zeros((len(levels), len(values) + 1))
     np.cumsum(density.weigh(values, levels), axis=1, out=sums[:, 1:])
-    gains: Array = sums.max(axis=0) + (sums[:, -1:] - sums).max(axis=0) - sums[:, -1].max()
-    return gains
+    return sums.max(axis=0) + (sums[:, -1:] - sums).max(axis=0) - sums[:, -1].max()
 
 
 # ---------------------------------------------------------------- few points, and outliers among them
@@ -291,7 +284,6 @@ def measure_student_gains(values: Array) -> Array:
     Robust against a tenth of outliers, wherever they are. A density estimated from the values (`learn_density`) needs
     more points.
     """
-    np = load_numpy()
     count = len(values)
     scales = find_scales(values)
     sums = np.zeros((len(scales), min(count, MOST_LEVELS), count + 1))
@@ -299,13 +291,11 @@ def measure_student_gains(values: Array) -> Array:
     base = count * np.log(scales)
     without = (sums[:, :, -1].min(axis=1) + base).min()
     sides = sums.min(axis=1) + (sums[:, :, -1:] - sums).min(axis=1)
-    gains: Array = without - (sides + base[:, None]).min(axis=0)
-    return gains
+    return without - (sides + base[:, None]).min(axis=0)
 
 
 def measure_student_loss(values: Array) -> float:
     """The negative log-likelihood of the values with their most likely level and scale."""
-    np = load_numpy()
     scales = find_scales(values)
     sums = _weigh_student(values, scales).sum(axis=2).min(axis=1)
     return float((sums + len(values) * np.log(scales)).min())
@@ -313,7 +303,6 @@ def measure_student_loss(values: Array) -> float:
 
 def _weigh_student(values: Array, scales: Array) -> Array:
     """The negative log density of each value (last axis) on each level (second) with each scale (first)."""
-    np = load_numpy()
     levels = values
     if len(values) > MOST_LEVELS:
         levels = np.quantile(values, (np.arange(MOST_LEVELS) + 0.5) / MOST_LEVELS)
@@ -325,18 +314,15 @@ def _weigh_student(values: Array, scales: Array) -> Array:
 
 def find_scales(values: Array) -> Array:
     """From well below the differences of neighbours to well above the spread of all values."""
-    np = load_numpy()
     spreads = [np.median(np.abs(part)) for part in (values - np.median(values), np.diff(values) / math.sqrt(2))]
     floor = max(1e-9 * float(np.ptp(values)), find_grid_noise(values), 1e-300)
     low = max(0.5 * float(min(spreads)), floor)
     high = max(2.4 * float(max(spreads)), 1.01 * low)
-    scales: Array = np.geomspace(low, high, SCALES)
-    return scales
+    return np.geomspace(low, high, SCALES)
 
 
 def find_grid_noise(values: Array) -> float:
     """0 where values do not repeat. Counts are rounded: equal counts are not exact."""
-    np = load_numpy()
     distinct = np.unique(values)
     if len(distinct) < 2 or len(distinct) > (1 - MOST_TIES) * len(values):
         return 0.0
@@ -345,7 +331,6 @@ def find_grid_noise(values: Array) -> float:
 
 def measure_piece_costs(values: Array, scale: float) -> Array:
     """The negative log-likelihood of every piece [row, column) on its most likely level, with a known scale."""
-    np = load_numpy()
     weighed = _weigh_student(values, np.array([scale]))[0]
     sums = np.zeros((len(weighed), len(values) + 1))
     np.cumsum(weighed, axis=1, out=sums[:, 1:])

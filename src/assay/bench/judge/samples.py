@@ -19,7 +19,7 @@ from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
 from assay.bench.values.comparison import NextStep, SampleComparison, Samples
-from assay.judge.statistics import Array, load_numpy, needed_for, normal_quantile
+from assay.judge.statistics import Array, needed_for, normal_quantile, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
 from assay.values.verdict import Finding, VerdictKind
@@ -296,7 +296,7 @@ def _rank_twice(values: Sequence[float]) -> list[int]:
 
 def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
     sums = _deal(ranks, dealt)
-    places = load_numpy().arange(len(sums))
+    places = np.arange(len(sums))
     mean = dealt * sum(ranks) / len(ranks)
     beyond = abs(places - mean) >= abs(total - mean) - 1e-9
     return min(1.0, float(sums[beyond].sum() / sums.sum()))
@@ -305,7 +305,6 @@ def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
 @lru_cache(maxsize=256)
 def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
     """The number of ways to draw `dealt` of the ranks, for each sum."""
-    np = load_numpy()
     ways = np.zeros((dealt + 1, sum(ranks[-dealt:]) + 1))
     ways[0, 0] = 1
     for rank in ranks:
@@ -333,7 +332,6 @@ class Shift:
 
 
 def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) -> Shift:
-    np = load_numpy()
     differences = np.sort(np.subtract.outer(np.asarray(head, float), np.asarray(base, float)).ravel())
     aside = _count_aside(len(base), len(head), alpha)
     low, high = differences[aside], differences[len(differences) - 1 - aside]
@@ -375,7 +373,7 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
         width = normal_quantile(alpha / 2) * math.sqrt(base * head * (base + head + 1) / 12)
         return max(0, math.floor(base * head / 2 - width))
     ways = _deal(tuple(range(1, base + head + 1)), base)[base * (base + 1) // 2 :]
-    below = load_numpy().cumsum(ways) / ways.sum()
+    below = np.cumsum(ways) / ways.sum()
     return max(0, int((below <= alpha / 2).sum()) - 1)
 
 

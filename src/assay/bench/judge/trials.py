@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from assay.bench.values.comparison import Samples
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 
 FEWEST = 8  # trials; fewer do not show modes or trends
 TREND_Z = 3.0
@@ -40,7 +40,6 @@ def _describe(side: Samples, name: str) -> list[str]:
 def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, threshold: float) -> list[int]:
     """Trials of head that are much worse than the others, and together worsen its mean by more than the threshold,
     compared with those of base; one alone is chance. A median does not show them. `sign`: 1 where lower is better."""
-    np = load_numpy()
     given = sign * _share((*base, *head))[0]
     ours, theirs = given[: len(base)], given[len(base) :]
     before, after = float(np.median(ours)), float(np.median(theirs))
@@ -54,7 +53,6 @@ def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, thr
 
 def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str) -> str:
     """`head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
-    np = load_numpy()
     given, _ = _share(values)
     rest = abs(float(np.median(np.delete(given, late))))
     far = f" are {abs(float(np.median(given[late]))) / rest:.2g} times the others" if rest else " are far off"
@@ -91,7 +89,6 @@ def has_trend(values: Sequence[float]) -> bool:
     n = len(values)
     if n < FEWEST:
         return False
-    np = load_numpy()
     given = np.asarray(values, float)
     later, earlier = given[None, :], given[:, None]
     score = float(np.triu((later > earlier).astype(int) - (later < earlier), 1).sum())
@@ -102,7 +99,6 @@ def has_trend(values: Sequence[float]) -> bool:
 
 def measure_drift(values: Sequence[float]) -> float:
     """Theil-Sen slope over the whole run, relative to the median."""
-    np = load_numpy()
     given, _ = _share(values)
     first, second = np.triu_indices(len(given), 1)
     slope = float(np.median((given[second] - given[first]) / (second - first)))
@@ -115,7 +111,6 @@ def measure_drift(values: Sequence[float]) -> float:
 
 def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
     """The two levels between which the trials jump, if there are two."""
-    np = load_numpy()
     if len(values) < FEWEST:
         return None
     shares, unit = _share(values)
@@ -132,7 +127,6 @@ def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _share(values: Sequence[float]) -> tuple[Array, float]:
     """Values as fractions of the largest, so that no sum overflows."""
-    np = load_numpy()
     given = np.asarray(values, float)
     unit = float(np.abs(given).max()) or 1.0
     return given / unit, unit

@@ -24,7 +24,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.records import Triage, load_triage
 from assay.bench.report.executions import render_values
 from assay.bench.values.comparison import MetricHistory, MetricSeries
-from assay.bench.values.execution import BenchExecution
+from assay.bench.values.execution import BenchExecution, order_metrics
 from assay.errors import AssayError, UsageError
 from assay.follow.api import StudyLocation
 from assay.record.formats import Format, read_versioned, render_versioned
@@ -373,9 +373,8 @@ def draw_line(values: Sequence[float]) -> str:
 
 def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
     """What was asked for (by `--metric`), or reported as a metric, before what is measured of every benchmark."""
-    known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
+    ordered = order_metrics((name for execution in executions for name in execution.numbers), FIRST)
     asked = {metric.name for execution in executions for metric in execution.result.metrics}
-    ordered = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     return sorted(ordered, key=lambda name: name not in asked)
 
 

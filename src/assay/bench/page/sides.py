@@ -11,13 +11,12 @@ from assay.bench.flow.sides import Executions, choose_side
 from assay.bench.page.commits import HASH
 from assay.bench.page.contents import BenchArchive
 from assay.bench.records import load_triage
-from assay.bench.report.executions import render_effect, render_figure, render_values
-from assay.bench.report.history import describe_visible
+from assay.bench.report.executions import render_values
+from assay.bench.report.history import build_comparison_table, describe_visible
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.errors import NotFoundError
 from assay.show.chart import build_ticks
 from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
-from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _MOST_SHARES = 8  # distributions of a comparison
@@ -51,34 +50,12 @@ def build_comparison(
     )
     shown = [each for each in ordered if _list_values(each.base) and _list_values(each.head)][:_MOST_SHARES]
     notes = Notes([*report.notes, *describe_visible(report)])
-    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), notes]
+    names = [_shorten_side(name) for name in (base, head)]
+    blocks: list[Block] = [TableBlock(build_comparison_table(names, ordered, is_whole=True)), notes]
     intervals = list(_build_intervals(ordered))
     blocks += [Section(intervals, "Changes")] if intervals else []
     blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
     return report, blocks
-
-
-def _build_sides_table(report: ComparisonReport, ordered: Sequence[MetricComparison]) -> Table:
-    """What did not pass first."""
-    has_setup = any(each.setup for each in ordered)
-    sides = [_shorten_side(name) for name in (report.base, report.head)]
-    columns = [Column("verdict", "state"), Column("benchmark"), Column("metric")]
-    columns += [Column("environment")] if has_setup else []
-    columns += [Column(sides[0], align="right"), Column(sides[1], align="right"), Column("change"), Column("reason")]
-    rows = [
-        [
-            str(each.finding.kind),
-            each.method,
-            each.metric,
-            *([each.setup] if has_setup else []),
-            render_figure(each.metric, each.base.values, each.base.aside),
-            render_figure(each.metric, each.head.values, each.head.aside),
-            render_effect(each.finding),
-            each.finding.message,
-        ]
-        for each in ordered
-    ]
-    return Table(tuple(columns), rows)
 
 
 def _shorten_side(name: str) -> str:

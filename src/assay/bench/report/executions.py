@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size
+from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size, order_metrics
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
@@ -104,7 +104,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     if execution.result.skipped:
         return clean(f"{name}: skipped: {execution.result.skipped}")
     figures = execution.result.numbers
-    first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
+    first = next(iter(order_metrics(figures)), None)
     figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
     if first and CPU_TIME in figures and execution.find_disturbance(first) and not execution.find_disturbance(CPU_TIME):
         figure += f", {CPU_TIME} {render_values(CPU_TIME, [figures[CPU_TIME]])}"
@@ -160,11 +160,7 @@ def build_figure_columns(names: Sequence[str]) -> list[Column]:
 
 
 def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
-    names: dict[str, None] = {}
-    for execution in executions:
-        names.update(dict.fromkeys(execution.result.numbers))
-    first = [name for name in ("wall_time", "throughput") if name in names]
-    return [*first, *(name for name in names if name not in first)][:_MOST_METRICS]
+    return order_metrics(name for execution in executions for name in execution.result.numbers)[:_MOST_METRICS]
 
 
 def render_values(name: str, values: Sequence[float]) -> str | None:

@@ -222,8 +222,9 @@ def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
     for setup in dict.fromkeys(metric.setup for metric in report.metrics):
         mine = [metric for metric in report.metrics if metric.setup == setup]
         yield Notes([f"environment: {setup}"] if setup else [])
+        names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
         has_methods = len(methods) > 1
-        table = _build_comparison_table(report, mine, has_methods)
+        table = build_comparison_table(names, mine, has_methods=has_methods)
         yield TableBlock(table, split_by="benchmark" if has_methods else "")
     bad = [finding for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
     yield Findings(bad, most=len(bad))
@@ -244,27 +245,35 @@ def describe_visible(report: ComparisonReport) -> Iterator[str]:
         yield f"smallest worsening that 9 of 10 such comparisons call FAIL: {', '.join(seen)}"
 
 
-def _build_comparison_table(report: ComparisonReport, metrics: Sequence[MetricComparison], has_methods: bool) -> Table:
-    names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
+def build_comparison_table(
+    names: Sequence[str], metrics: Sequence[MetricComparison], *, has_methods: bool = True, is_whole: bool = False
+) -> Table:
+    """`names`: of the two sides. `is_whole`: also the environment, where there are several, and the reason."""
+    has_setup = is_whole and any(metric.setup for metric in metrics)
     columns = (
         Column("verdict", "state"),
         *([Column("benchmark", rank=1, cut="left")] if has_methods else []),
         Column("metric"),
+        *([Column("environment")] if has_setup else []),
         *(Column(n, "text", "right", cut="never") for n in (names if names[0] != names[1] else ("base", "head"))),
         Column("change", "text", "left", cut="never"),
+        *([Column("reason")] if is_whole else []),
     )
-    return Table(columns, [_build_row(metric, has_methods) for metric in metrics])
-
-
-def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | Span | None]:
-    effect = render_effect(metric.finding)
-    return [
-        str(metric.finding.kind),
-        *([metric.method] if has_methods else []),
-        metric.metric,
-        *(render_figure(metric.metric, side.values, side.aside) for side in (metric.base, metric.head)),
-        f"{effect} not significant" if effect and not metric.finding.interval else effect,  # too few values
-    ]
+    rows = []
+    for metric in metrics:
+        effect = render_effect(metric.finding)
+        rows.append(
+            [
+                str(metric.finding.kind),
+                *([metric.method] if has_methods else []),
+                metric.metric,
+                *([metric.setup] if has_setup else []),
+                *(render_figure(metric.metric, side.values, side.aside) for side in (metric.base, metric.head)),
+                f"{effect} not significant" if effect and not metric.finding.interval else effect,  # too few values
+                *([metric.finding.message] if is_whole else []),
+            ]
+        )
+    return Table(columns, rows)
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
@@ -305,21 +314,10 @@ def build_selftest_document(found: SelftestReport) -> Document:
         again = "run it again, with --trials 10 or more" if verdict.comparisons else "nothing was measured"
         kept = f"nothing is kept of it: {again}"
     blocks: list[Block] = [
-        Text(
-            (
-                build_mark(verdict.kind),
-                f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}",
-            )
-        ),
+        Text((build_mark(verdict.kind), f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}")),
         *([Text("smallest effect that 9 of 10 comparisons show, by their trials on each side:")] if rows else []),
         TableBlock(Table(columns, rows)),
-        Notes(
-            [
-                *lines,
-                *found.report.notes,
-                kept,
-            ]
-        ),
+        Notes([*lines, *found.report.notes, kept]),
     ]
     facts = {"method": found.method, "verdict": str(verdict.kind), "kept": found.kept, **asdict(found.found)}
     return build_bench_document("assay bench selftest", build_comparison_cases(found.report), blocks, facts)

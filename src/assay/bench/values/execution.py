@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -136,9 +136,7 @@ class BenchVariant:
     folder: str | None = None  # where it runs; None: the request's
     commit: str | None = None
     env: tuple[tuple[str, str], ...] = ()
-    environment: str | None = (
-        None  # words before what is run, which choose its interpreter; "": the other side has some
-    )
+    environment: str | None = None  # words before what is run, to choose its interpreter; "": the other side has some
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +160,7 @@ class BenchRequest:
     class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
     scratch_url: str | None = None  # with output_root: constructors get <scratch_url>/<execution_id> instead
-    execution_id: str | None = (
-        None  # of the first execution; further ones get a numeric suffix. None: made from the time
-    )
+    execution_id: str | None = None  # of the first; further ones get a numeric suffix. None: made from the time
     profile: tuple[ProfileWindow, ...] = ()
     profiler: Literal["auto", "framework", "py-spy"] = "auto"
     profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
@@ -274,9 +270,8 @@ class Peaks:
     gpu_power_w: float | None = None
     max_rss_bound: int = 0  # sum of the peaks of processes that were seen together: an upper estimate
     rss_basis: Literal["", "process", "tree"] = ""  # what max_rss is of: one process, or several at one moment
-    gpu_memory_basis: Literal["", "framework", "processes", "device"] = (
-        ""  # device: its memory less what was used before
-    )
+    # device: its memory less what was used before
+    gpu_memory_basis: Literal["", "framework", "processes", "device"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +303,7 @@ class Machine:
     memory_bytes: int = 0
     governor: str = ""
     load_1m: float | None = None  # when it began
-    foreign_cpu: float | None = (
-        None  # fraction of all cores that others used during the run; None: too short to measure
-    )
+    foreign_cpu: float | None = None  # fraction of all cores that others used; None: too short to measure
     accelerator_model: str = ""
     accelerator_count: int = 0
     accelerator_driver: str = ""
@@ -433,6 +426,12 @@ class BenchExecution:
         parts = self.method.split(".")[:-1]
         names = {name.rstrip("/").rpartition("/")[2] for name in self.git.untracked}
         return (self.git.dirty and not self.git.diff) or bool(names & {*parts, *(f"{part}.py" for part in parts)})
+
+
+def order_metrics(names: Iterable[str], first: Sequence[str] = (WALL_TIME, THROUGHPUT)) -> list[str]:
+    """Each once, these first."""
+    known = dict.fromkeys(names)
+    return [*(name for name in first if name in known), *(name for name in known if name not in first)]
 
 
 def is_size(name: str) -> bool:
