@@ -81,7 +81,8 @@ def _examine_needed() -> Iterator[Diagnostic]:
         yield Diagnostic("python", "ok", f"{python}, {sys.executable}")
     else:
         yield Diagnostic("python", "broken", python, "Assay needs Python 3.11.4 or newer")
-    yield _examine_bash()
+    bash = "install bash 4.4 or newer, earlier on PATH"
+    yield _examine_program("bash", "runs are bash scripts", bash, needed=True, oldest=_OLDEST_BASH)
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
     yield _examine_proc()
@@ -91,19 +92,6 @@ def _examine_needed() -> Iterator[Diagnostic]:
         yield Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
     else:
         yield Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
-def _examine_bash() -> Diagnostic:
-    path = shutil.which("bash")
-    if path is None:
-        return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
-    number = parse_version(_ask([path, "--version"]))
-    if number is None:
-        return Diagnostic("bash", "broken", f"{path} does not print its version", "install bash 4.4 or newer")
-    text = f"{'.'.join(map(str, number))}, {path}"
-    if number < _OLDEST_BASH:
-        return Diagnostic("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
-    return Diagnostic("bash", "ok", text)
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -120,12 +108,15 @@ def _ask(arguments: list[str]) -> str:
     return result.stdout or result.stderr
 
 
-def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Diagnostic:
+def _examine_program(
+    name: str, use: str, hint: str, *, needed: bool, question: str = "--version", oldest: tuple[int, ...] = ()
+) -> Diagnostic:
     path = shutil.which(name)
     if path is None:
         return Diagnostic(name, "broken" if needed else "missing", f"not found ({use})", hint)
-    number = parse_version(_ask([path, question]))
-    return Diagnostic(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
+    number = parse_version(_ask([path, question])) or ()
+    text = f"{'.'.join(map(str, number))}, {path}" if number else path
+    return Diagnostic(name, "broken", text, hint) if number < oldest else Diagnostic(name, "ok", text)
 
 
 def _examine_proc() -> Diagnostic:

@@ -79,18 +79,9 @@ class TableRequest(Request):
     root: str | None = root_option()
 
     def build_options(self, patterns: tuple[tuple[str, str], ...]) -> SummaryOptions:
-        return SummaryOptions(
-            sort=self.sort,
-            group_by=self.group_by,
-            metrics=self.metrics or None,
-            ignore=self.ignore,
-            best=self.best,
-            states=self.states,
-            limit=self.limit,
-            where=self.where,
-            patterns=patterns,
-            pareto=tuple(name.strip() for name in self.pareto),
-        )
+        named = ("sort", "group_by", "ignore", "best", "states", "limit", "where")
+        options = SummaryOptions(**{name: getattr(self, name) for name in named}, patterns=patterns)
+        return options._replace(metrics=self.metrics or None, pareto=tuple(name.strip() for name in self.pareto))
 
 
 class SumRequest(TableRequest):
