@@ -473,7 +473,8 @@ class Supervisor:
 
     def _reconcile(self, entry: Entry, *, is_new: bool = False) -> None:
         """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
-        entry.is_here = entry.is_here or (not is_new and _is_there(entry.dir))
+        if not entry.is_here and not is_new:  # an upload gives its name to a run of this study
+            entry.is_here = os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)) and not is_foreign(entry.dir)
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
@@ -808,11 +809,6 @@ class Supervisor:
             markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
             return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
         return {}
-
-
-def _is_there(run_dir: str) -> bool:
-    """An upload gives its name to a run of this study."""
-    return os.path.exists(os.path.join(run_dir, layout.RUN_FILE)) and not is_foreign(run_dir)
 
 
 def _choose_time(entry: Entry) -> str:

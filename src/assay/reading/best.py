@@ -159,13 +159,10 @@ def _rank_groups(
         spread = measure_group(column, group, values)
         if spread.mean is not None:
             (first, *_) = sort_rows(data, group.runs, (key,), ())
-            found.append(Contender(_name_group(group, several), spread.mean, first, group, spread))
+            params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
+            name = f"{group.study}: {params}" if several else params
+            found.append(Contender(name, spread.mean, first, group, spread))
     return found
-
-
-def _name_group(group: RunGroup, with_study: bool) -> str:
-    params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
-    return f"{group.study}: {params}" if with_study else params
 
 
 # ---------------------------------------------------------------- the report

@@ -141,13 +141,12 @@ _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "f
 
 
 def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
-    return [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
-
-
-def _is_known(kind: Kind, name: str, table: IndexTable) -> bool:
-    if kind == "params":
-        return has_param(table, name)
-    return name in (table.metrics if kind == "metrics" else FIELDS)
+    is_known = {
+        "params": has_param(table, name.name),
+        "metrics": name.name in table.metrics,
+        "run": name.name in FIELDS,
+    }
+    return [kind for kind in _KINDS if name.kind in (None, kind) and is_known[kind]]
 
 
 def _load_metric(name: Name, table: IndexTable) -> Sequence[Any]:

@@ -353,7 +353,11 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     """`node`: where the run was executed; environment.json describes the machine that started or submitted it."""
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
-    plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
+    plain = [
+        (key, formatting.render_size(value) if key.endswith("_bytes") else render_value(value))
+        for key, value in fields.items()
+        if not isinstance(value, dict | list) and value is not None and key != "format"
+    ]
     gpus = [(f"GPU {gpu.get('index')}", str(gpu.get("name"))) for gpu in fields.get("gpus") or ()]
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
@@ -361,7 +365,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     return [
         _build_section(
             "Environment of the machine that submitted it" if is_other else "Environment",
-            [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
+            [*plain, *gpus, *line],
         ),
         _build_section(
             "Git",
@@ -372,10 +376,6 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
             "Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]
         ),
     ]
-
-
-def _show_fact(key: str, value: Any) -> str:
-    return formatting.render_size(value) if key.endswith("_bytes") else render_value(value)
 
 
 def render_moment(seconds: float | None, now: float) -> str:
