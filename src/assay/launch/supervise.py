@@ -335,7 +335,7 @@ class Supervisor:
         except InfrastructureError as error:
             self.problem = error
         except FormatError as error:
-            self._set_damaged(entry, error.message)
+            self._drop(entry, State.DAMAGED, error.message)
         except OSError as error:  # a full disk, a root that became read-only
             self.problem = InfrastructureError(
                 f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
@@ -487,7 +487,7 @@ class Supervisor:
             self._give_up(entry)
             return
         except OSError as error:
-            self._set_damaged(entry, f"{entry.dir} cannot be read: {error.strerror}")
+            self._drop(entry, State.DAMAGED, f"{entry.dir} cannot be read: {error.strerror}")
             return
         self._accept_conclusion(entry, history)
         for fenced in (each.handle for each in history.attempts if each.is_fenced):
@@ -525,15 +525,13 @@ class Supervisor:
         if entry.handle is not None:
             with suppress(AssayError):
                 self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
-        entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
-        entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
-        self.settings.listen(Event("ended", entry))
+        entry.is_here = False
+        self._drop(entry, State.LOST, "its directory was removed")
 
-    def _set_damaged(self, entry: Entry, reason: str) -> None:
+    def _drop(self, entry: Entry, state: State, reason: str) -> None:
         """One run whose files cannot be used does not stop the others."""
         self.running.pop(entry.dir, None)
-        entry.state, entry.has_slot = State.DAMAGED, False
-        entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
+        entry.state, entry.has_slot, entry.outcome = state, False, Outcome(state, entry.attempt, {}, reason)
         self.settings.listen(Event("ended", entry))
 
     def _apply(self, entry: Entry, decision: Decision) -> None:

@@ -222,22 +222,14 @@ def _mark_facts(marks: Marks, now: float) -> Iterator[tuple[str, str]]:
 
 def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
     bad = any(summary.bad for summary in metrics.values())
-    columns = [
-        Column("metric"),
-        Column("last", "number"),
-        Column("step", "number", digits=12),
-        Column("best", "number"),
-        Column("at step", "number", digits=12),
-        Column("min", "number"),
-        Column("max", "number"),
-        Column("mean", "number"),
-        Column("points", "number"),
-    ]
+    names = ("last", "step", "best", "at step", "min", "max", "mean", "points", *(("not finite",) if bad else ()))
+    numbers = [Column(name, "number") for name in names]
+    columns = [each._replace(digits=12) if "step" in each.name else each for each in numbers]
     rows = []
     for name, each in sorted(metrics.items()):
         cells = [name, each.last, each.last_step, *best_of(each), each.min, each.max, each.mean, each.count]
         rows.append([*cells, each.bad] if bad else cells)
-    return Table((*columns, Column("not finite", "number")) if bad else tuple(columns), rows)
+    return Table((Column("metric"), *columns), rows)
 
 
 def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
