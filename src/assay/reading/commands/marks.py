@@ -43,23 +43,17 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
         return [_Target(run.location.key(run.dir), run.dir) for run in find_runs(name, root, foreign=True)]
 
 
-def _add_runs(targets: Sequence[_Target]) -> list[_Target]:
-    """A study and its runs, for a list."""
-    found = [*targets]
-    for each in targets:
-        if each.is_study:
-            folders = (*find_run_dirs(each.dir), *find_foreign_dirs(each.dir))
-            found += [_Target(f"{each.name}/{os.path.basename(folder)}", folder) for folder in folders]
-    return found
-
-
 def _change_or_load(
     targets: Sequence[_Target], change: MarksChange | None, console: Console
 ) -> list[tuple[_Target, Marks]]:
     """The marks of these after the change; without one as they are, of a study also those of its runs."""
     if change is not None:
         return [(each, change_marks(each.file, change)) for each in targets]
-    found = [(each, load_marks(each.file)) for each in _add_runs(targets)]
+    listed = [*targets]
+    for study in (each for each in targets if each.is_study):
+        folders = (*find_run_dirs(study.dir), *find_foreign_dirs(study.dir))
+        listed += [_Target(f"{study.name}/{os.path.basename(folder)}", folder) for folder in folders]
+    found = [(each, load_marks(each.file)) for each in listed]
     for each, marks in found:
         if marks.problem:
             console.warning(f"{each.name}: {marks.problem}; move the file away and give its tags again: {each.file}")

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
-def parse_states(words: tuple[str, ...], _flag: str) -> frozenset[State] | None:
-    return frozenset(map(State, words)) or None
-
-
-def states_option(text: str) -> frozenset[State] | None:
-    found: frozenset[State] | None = option(
-        "--state", multiple=True, choices=tuple(map(str, State)), parse=parse_states, help=text
-    )
-    return found
+def states_option(text: str) -> Any:
+    choices = tuple(map(str, State))
+    parse = lambda words, _flag: frozenset(map(State, words)) or None  # noqa: E731
+    return option("--state", multiple=True, choices=choices, parse=parse, help=text)
 
 
 def group_option(what: str) -> Any:
