@@ -63,7 +63,7 @@ def test_folders_count_with_all_that_is_in_them(tmp_path: Path) -> None:
     (tmp_path / "code" / "inner" / "a").write_text("12345")
     (tmp_path / "b").write_text("123")
     (tmp_path / "dangling").symlink_to("nowhere")
-    found = {fact.name: fact.size_bytes for fact in run_description.load_files(str(tmp_path))}
+    found = dict(run_description.load_files(str(tmp_path)))
     assert found == {"b": 3, "code/": 5, "dangling": len("nowhere")}
 
 

@@ -81,29 +81,19 @@ def _examine_needed() -> Iterator[Diagnostic]:
         yield Diagnostic("python", "ok", f"{python}, {sys.executable}")
     else:
         yield Diagnostic("python", "broken", python, "Assay needs Python 3.11.4 or newer")
-    yield _examine_bash()
+    bash = "install bash 4.4 or newer, earlier on PATH"
+    yield _examine_program("bash", "runs are bash scripts", bash, needed=True, oldest=_OLDEST_BASH)
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
-    yield _examine_proc()
-    yield _examine_pidfd()
+    proc = "mount /proc (containers: without hidepid)"  # it shows whether a run is alive, and what it consumes
+    yield _try(processes.PROC, processes.check_proc, "readable", "cannot be read", proc)
+    refusal, linux = "the kernel refuses pidfd_open", "Linux 5.3 or newer is needed"
+    yield _try("pidfd", _poll_pidfd, f"Linux {os.uname().release}", refusal, linux)
     year = time.gmtime().tm_year  # a clock at the epoch, as on boards without a battery, would spoil ages and names
     if year < 2024:
         yield Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
     else:
         yield Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
-def _examine_bash() -> Diagnostic:
-    path = shutil.which("bash")
-    if path is None:
-        return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
-    number = parse_version(_ask([path, "--version"]))
-    if number is None:
-        return Diagnostic("bash", "broken", f"{path} does not print its version", "install bash 4.4 or newer")
-    text = f"{'.'.join(map(str, number))}, {path}"
-    if number < _OLDEST_BASH:
-        return Diagnostic("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
-    return Diagnostic("bash", "ok", text)
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -120,39 +110,35 @@ def _ask(arguments: list[str]) -> str:
     return result.stdout or result.stderr
 
 
-def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Diagnostic:
+def _examine_program(
+    name: str, use: str, hint: str, *, needed: bool, question: str = "--version", oldest: tuple[int, ...] = ()
+) -> Diagnostic:
     path = shutil.which(name)
     if path is None:
         return Diagnostic(name, "broken" if needed else "missing", f"not found ({use})", hint)
-    number = parse_version(_ask([path, question]))
-    return Diagnostic(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
+    number = parse_version(_ask([path, question])) or ()
+    text = f"{'.'.join(map(str, number))}, {path}" if number else path
+    return Diagnostic(name, "broken", text, hint) if number < oldest else Diagnostic(name, "ok", text)
 
 
-def _examine_proc() -> Diagnostic:
-    """Whether a run is alive is read from /proc; so is what it consumes."""
+def _try(
+    name: str, attempt: Callable[[], object], text: str, wrong: str, hint: str, bad: Grade = "broken"
+) -> Diagnostic:
+    """`wrong`: what the system's message about a failure is put behind."""
     try:
-        processes.check_proc()
+        attempt()
     except OSError as error:
-        return Diagnostic(
-            processes.PROC, "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
-        )
-    return Diagnostic(processes.PROC, "ok", "readable")
+        return Diagnostic(name, bad, f"{wrong}: {error.strerror}", hint)
+    return Diagnostic(name, "ok", text)
 
 
-def _examine_pidfd() -> Diagnostic:
+def _poll_pidfd() -> None:
+    descriptor = os.pidfd_open(os.getpid())
     try:
-        descriptor = os.pidfd_open(os.getpid())
-    except OSError as error:
-        return Diagnostic(
-            "pidfd", "broken", f"the kernel refuses pidfd_open: {error.strerror}", "Linux 5.3 or newer is needed"
-        )
-    try:
-        poll = select.epoll()
-        poll.register(descriptor, select.EPOLLIN)
-        poll.close()
+        with select.epoll() as poll:
+            poll.register(descriptor, select.EPOLLIN)
     finally:
         os.close(descriptor)
-    return Diagnostic("pidfd", "ok", f"Linux {os.uname().release}")
 
 
 # ---------------------------------------------------------------- places
@@ -181,12 +167,10 @@ def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> 
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
         return Diagnostic(name, bad, f"{parent} is not a folder", hint)
-    try:
-        with tempfile.TemporaryFile(dir=parent):
-            pass
-    except OSError as error:
-        return Diagnostic(name, bad, f"{parent} cannot be written: {error.strerror}", hint)
-    return Diagnostic(name, "ok", path if parent == path else f"{path} (will be made)")
+    text = path if parent == path else f"{path} (will be made)"
+    return _try(
+        name, lambda: tempfile.TemporaryFile(dir=parent).close(), text, f"{parent} cannot be written", hint, bad
+    )
 
 
 def _examine_disk(folder: str) -> Iterator[Diagnostic]:

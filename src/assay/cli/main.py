@@ -55,7 +55,7 @@ GROUP = Group(
 _EXITS_AT_ONCE = ("run", "sum")  # they have closed everything, and the end of the interpreter would take 5 ms
 SERVICES = {
     "call": lambda arguments: run(arguments),  # noqa: PLW0108 defined below
-    "complete": lambda line: _complete(line),  # noqa: PLW0108
+    "complete": lambda line: plugins.load("assay.cli.options:complete")(build_cli(), line),
     "group": GROUP,
 }
 
@@ -162,12 +162,6 @@ def _call(arguments: list[str]) -> Any:
 
 def _only_reads(command: str) -> bool:
     return command in _READING or any(command in each.reading for each in plugins.find_plugins().values())
-
-
-def _complete(line: str) -> Any:
-    from assay.cli.options import complete  # loads click
-
-    return complete(build_cli(), line)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

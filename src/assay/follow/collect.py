@@ -174,19 +174,15 @@ def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: C
     return [log for log in logs[:-1] if log in continued] + logs[-1:]
 
 
-def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
+def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
+    """The files that the pattern names; of a folder those of its kind."""
     parse = _parse_file(pattern.kind, pattern.step)
-    found = sorted(glob.glob(pattern.path, root_dir=run_dir, recursive=True))
-    expanded = [name for item in found for name in _inside(run_dir, item, pattern.kind)]
-    return [Source(name, parse) for name in expanded]
-
-
-def _inside(run_dir: str, name: str, kind: str) -> list[str]:
-    """The files of this kind in a folder; of a file its own name."""
-    if not os.path.isdir(os.path.join(run_dir, name)):
-        return [name]
-    wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
-    return sorted(glob.glob(os.path.join(glob.escape(name), wanted), root_dir=run_dir, recursive=True))
+    wanted = "**/*tfevents*" if pattern.kind == "tensorboard" else f"**/*.{pattern.kind}"
+    find = partial(glob.glob, root_dir=run_dir, recursive=True)
+    for name in sorted(find(pattern.path)):
+        is_folder = os.path.isdir(os.path.join(run_dir, name))
+        inside = sorted(find(os.path.join(glob.escape(name), wanted))) if is_folder else [name]
+        yield from (Source(each, parse) for each in inside)
 
 
 def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:

@@ -52,25 +52,19 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
 
     `another`: how another output root is chosen.
     """
-    path = nearest_parent(location.dir)
+    path, hint = nearest_parent(location.dir), f"choose another output root: {another}"
     if not os.path.isdir(path):
-        raise UsageError(
-            f"the output root {location.root} cannot be made: {path} is not a directory", f"choose another: {another}"
-        )
+        raise UsageError(f"the output root {location.root} cannot be made: {path} is not a directory", hint)
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-        raise UsageError(
-            f"the output root {location.root} cannot be written: no permission in {path}", f"choose another: {another}"
-        )
+        raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
     if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
-        raise UsageError(f"the file system under {path} cannot hold files", f"choose another output root: {another}")
+        raise UsageError(f"the file system under {path} cannot hold files", hint)
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
-        raise InfrastructureError(
-            f"the disk under {path} is full", f"free some space, or choose another output root: {another}"
-        )
+        raise InfrastructureError(f"the disk under {path} is full", f"free some space, or {hint}")
     if space.f_flag & os.ST_RDONLY:
-        raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
+        raise UsageError(f"the file system under {path} is read-only", hint)
 
 
 def nearest_parent(path: str) -> str:

@@ -350,19 +350,6 @@ def _build_rows(facts: Mapping[str, Any], at: float, source: str, location: Stud
     verdict, run = parse_plain(Verdict, facts).review(), facts.get("run")
     key = f"{location.name}/{run}" if run is not None else None
     for found in verdict.findings:
-        low, high = found.interval or (None, None)
-        yield VerdictRow(
-            key,
-            at,
-            source,
-            verdict.kind.value,
-            found.kind.value,
-            found.subject,
-            found.message,
-            found.value,
-            found.expected,
-            found.step,
-            found.effect,
-            low,
-            high,
-        )
+        kinds, texts = (verdict.kind.value, found.kind.value), (found.subject, found.message)
+        numbers = found.value, found.expected, found.step, found.effect, *(found.interval or (None, None))
+        yield VerdictRow(key, at, source, *kinds, *texts, *numbers)

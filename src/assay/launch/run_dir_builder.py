@@ -513,13 +513,11 @@ class DirBuilder:
             if pair is None or pair[0] == pair[1]:
                 continue
             if pair not in changes:
-                changes[pair] = self._list_code(*pair)
+                listed = list_changes(self._store, *pair)
+                changes[pair] = [each for each in listed if _is_code(each) and not self._is_layout(each, pair[0])]
                 found.add(changes[pair])
             found.names += [name] if changes[pair] else []
         return found if found.names else None
-
-    def _list_code(self, old: str, new: str) -> list[ChangedFile]:
-        return [c for c in list_changes(self._store, old, new) if _is_code(c) and not self._is_layout(c, old)]
 
     def _is_layout(self, change: ChangedFile, old: str) -> bool:
         """Comments and blank lines of a Python file: its runs would compute the same."""
@@ -561,22 +559,20 @@ _EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMI
 def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> None:
     """Move what must not be executed into received/. Of an upload stay only its logs, metrics and how its attempts
     ended: a checkpoint may execute commands when it is loaded, and its leases name processes."""
-    find = _find_executed if received.how == "pull" else _find_files
     measured = [each.path for each in spec.patterns if isinstance(each, MetricFile)] if spec else []
     folder = os.path.join(run_dir, layout.RECEIVED_DIR)
     for name in os.listdir(run_dir):
         if name == layout.SECRETS_FILE:
             os.unlink(os.path.join(run_dir, name))
             continue
-        for path in find(run_dir, name, measured) if name not in (layout.RECEIVED_FILE, layout.RECEIVED_DIR) else ():
+        if name in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
+            continue
+        executed = [name] if _EXECUTED.fullmatch(name) else []
+        for path in executed if received.how == "pull" else _find_files(run_dir, name, measured):
             kept = os.path.join(folder, path)
             kept = kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}"
             os.makedirs(os.path.dirname(kept), exist_ok=True)
             rename(os.path.join(run_dir, path), kept)
-
-
-def _find_executed(_run_dir: str, name: str, _measured: Sequence[str]) -> list[str]:
-    return [name] if _EXECUTED.fullmatch(name) else []
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from assay.errors import AssayError
 from assay.execute import process
@@ -51,9 +52,6 @@ class _Target:
     problem: str = ""
     owner: Supervisor | None = None
 
-    def is_gone(self) -> bool:
-        return not processes.is_alive(self.handle.pid, self.handle.start, self.handle.boot)
-
 
 @dataclass(slots=True)
 class StopReport:
@@ -87,7 +85,10 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: fl
     supervisors = _interrupt_supervisors(whole)
     _cancel(targets, grace_s)
     report.runs += [_conclude(target) for target in targets]
-    report.notes += [_await_leaving(*pair, grace_s) for pair in supervisors]
+    for location, each in supervisors:
+        has_left = _wait_while(partial(getattr, each, "is_alive"), grace_s + _LEAVE_S)
+        end = "has left; what was queued is not started" if has_left else "was asked to leave, but still runs"
+        report.notes.append(f"{location.name}: its supervisor (pid {each.pid}) {end}")
     return report
 
 
@@ -142,19 +143,14 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
     return interrupted
 
 
-def _await_leaving(location: StudyLocation, supervisor: Supervisor, grace_s: float) -> str:
-    if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
-        return f"{location.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
-    return f"{location.name}: its supervisor (pid {supervisor.pid}) was asked to leave, but still runs"
-
-
-def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+def _wait_while(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it ends within the limit."""
     deadline = time.monotonic() + limit_s
-    while not condition():
+    while is_so := condition():
         if time.monotonic() > deadline:
-            return False
+            break
         time.sleep(_POLL_S)
-    return True
+    return not is_so
 
 
 # ---------------------------------------------------------------- ending
@@ -173,9 +169,10 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
             farm = {} if name == "local" else {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
             with contextlib.closing(build_executor(name, **farm)) as executor:
                 executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
-            for target in chosen:
+            for target in chosen if name == "local" else ():
                 # a job.sh that was started by hand in another session ends when its watcher has seen the stop file
-                if name == "local" and not _wait_until(target.is_gone, grace_s + _LEAVE_S):
+                lives = partial(processes.is_alive, target.handle.pid, target.handle.start, target.handle.boot)
+                if not _wait_while(lives, grace_s + _LEAVE_S):
                     target.problem = f"pid {target.handle.pid} is still there"
         except AssayError as error:
             left = error.dirs if isinstance(error, UnconfirmedError) else [target.run.dir for target in chosen]
@@ -208,7 +205,7 @@ def _write_outcome(target: _Target) -> Outcome:
     path = os.path.join(target.run.dir, layout.numbered_name("outcome", target.status.attempt))
     owner = target.owner
     if owner is not None:
-        _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)
+        _wait_while(lambda: owner.is_alive and not os.path.exists(path), _OWNER_S)
     history = run_directory.load_history(target.run.dir)
     until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.status.attempt))
     outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))

@@ -335,7 +335,7 @@ class Supervisor:
         except InfrastructureError as error:
             self.problem = error
         except FormatError as error:
-            self._set_damaged(entry, error.message)
+            self._drop(entry, State.DAMAGED, error.message)
         except OSError as error:  # a full disk, a root that became read-only
             self.problem = InfrastructureError(
                 f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
@@ -473,7 +473,8 @@ class Supervisor:
 
     def _reconcile(self, entry: Entry, *, is_new: bool = False) -> None:
         """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
-        entry.is_here = entry.is_here or (not is_new and _is_there(entry.dir))
+        if not entry.is_here and not is_new:  # an upload gives its name to a run of this study
+            entry.is_here = os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)) and not is_foreign(entry.dir)
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
@@ -486,7 +487,7 @@ class Supervisor:
             self._give_up(entry)
             return
         except OSError as error:
-            self._set_damaged(entry, f"{entry.dir} cannot be read: {error.strerror}")
+            self._drop(entry, State.DAMAGED, f"{entry.dir} cannot be read: {error.strerror}")
             return
         self._accept_conclusion(entry, history)
         for fenced in (each.handle for each in history.attempts if each.is_fenced):
@@ -524,15 +525,13 @@ class Supervisor:
         if entry.handle is not None:
             with suppress(AssayError):
                 self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
-        entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
-        entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
-        self.settings.listen(Event("ended", entry))
+        entry.is_here = False
+        self._drop(entry, State.LOST, "its directory was removed")
 
-    def _set_damaged(self, entry: Entry, reason: str) -> None:
+    def _drop(self, entry: Entry, state: State, reason: str) -> None:
         """One run whose files cannot be used does not stop the others."""
         self.running.pop(entry.dir, None)
-        entry.state, entry.has_slot = State.DAMAGED, False
-        entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
+        entry.state, entry.has_slot, entry.outcome = state, False, Outcome(state, entry.attempt, {}, reason)
         self.settings.listen(Event("ended", entry))
 
     def _apply(self, entry: Entry, decision: Decision) -> None:
@@ -808,11 +807,6 @@ class Supervisor:
             markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
             return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
         return {}
-
-
-def _is_there(run_dir: str) -> bool:
-    """An upload gives its name to a run of this study."""
-    return os.path.exists(os.path.join(run_dir, layout.RUN_FILE)) and not is_foreign(run_dir)
 
 
 def _choose_time(entry: Entry) -> str:

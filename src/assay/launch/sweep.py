@@ -567,14 +567,9 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
     """One note for all runs that finished here and left processes running."""
-    found = [
-        entry
-        for entry in entries
-        if entry.finished_here and entry.state is State.DONE and entry.outcome is not None and entry.outcome.reason
-    ]
+    done = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
+    found = [f"{each.spec.name} {each.outcome.reason}" for each in done if each.outcome and each.outcome.reason]
     if not found or prepared.study.leave_running:
         return []
-    outcome = found[0].outcome
-    example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
     runs = render_count(len(found), "run")
-    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]
+    return [f"{runs} left processes running when finished: {found[0]} (to keep such processes: leave_running: true)"]

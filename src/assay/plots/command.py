@@ -185,18 +185,9 @@ def _choose_form(request: PlotRequest) -> str:
 
 
 def _build_plots(form: str, index: Index, selection: PlottedRuns, request: PlotRequest) -> list[Plot]:
-    options = plotting.PlotOptions(
-        metrics=request.metrics,
-        group_by=request.group_by,
-        log=request.log,
-        best=request.best,
-        x=cast("plotting.XName | None", request.x),
-        smooth=request.smooth or 0.0,
-        log_x=request.log_x,
-        param=request.scatter or "",
-        params=request.params,
-        color=request.color,
-    )
+    named = ("metrics", "group_by", "log", "best", "x", "log_x", "params", "color")
+    given: dict[str, Any] = {name: getattr(request, name) for name in named}
+    options = plotting.PlotOptions(**given, smooth=request.smooth or 0.0, param=request.scatter or "")
     return BUILDERS[form](selection, options) if form else plotting.build_plots(index, selection, options)
 
 

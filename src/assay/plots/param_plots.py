@@ -92,17 +92,10 @@ def _build_trials(
 # ---------------------------------------------------------------- one parameter against the metric
 
 
-def build_scatters(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    param = options.param
-    _check_params(selection, [param, *([options.color] if options.color else [])])
-    return [
-        Plot(
-            trials.metric,
-            _build_scatter(selection, trials, param, options),
-            (*trials.notes, *_describe_untried(selection, [param])),
-        )
-        for trials in load_trials(selection, options)
-    ]
+def _plot_scatter(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
+    _check_params(selection, [options.param, *([options.color] if options.color else [])])
+    notes = (*trials.notes, *_describe_untried(selection, [options.param]))
+    return Plot(trials.metric, _build_scatter(selection, trials, options.param, options), notes)
 
 
 def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> LineChart:
@@ -174,16 +167,13 @@ def _mark_unfinished(runs: Sequence[DrawnRun], x: Place, y: Place = _get_value) 
         yield _draw_points(str(state), [run for run in runs if run.row.state is state], x, y, "crosses")
 
 
-def build_slices(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
+def _plot_slices(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """A small scatter for each parameter that differs."""
-    plots = []
-    for trials in load_trials(selection, options):
-        params, notes = _choose_params(selection, options)
-        charts = tuple(_build_scatter(selection, trials, param, options) for param in params)
-        notes += _describe_untried(selection, params)
-        title = f"{selection.studies}: {trials.metric} by each parameter"
-        plots.append(Plot(trials.metric, charts, (*trials.notes, *notes), title))
-    return plots
+    params, notes = _choose_params(selection, options)
+    charts = tuple(_build_scatter(selection, trials, param, options) for param in params)
+    notes += _describe_untried(selection, params)
+    title = f"{selection.studies}: {trials.metric} by each parameter"
+    return Plot(trials.metric, charts, (*trials.notes, *notes), title)
 
 
 def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
@@ -249,12 +239,8 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
 # ---------------------------------------------------------------- in the order of finishing
 
 
-def build_histories(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
+def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """The value of each run in the order in which they finished, and the best so far."""
-    return [_build_history(selection, trials, options) for trials in load_trials(selection, options)]
-
-
-def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     ends = [trial.row.ended_at for trial in trials.items]
     order = sort_values(trials.items, ends, "min")  # those that have not ended last
     number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
@@ -292,11 +278,7 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
 # ---------------------------------------------------------------- all parameters at once
 
 
-def build_parallels(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    return [_build_parallel(selection, trials, options) for trials in load_trials(selection, options)]
-
-
-def _build_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
+def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """A line for each finished run through its parameters to its value; the better, the darker, and on top."""
     params, notes = _choose_params(selection, options)
     done = sort_values(
@@ -401,8 +383,16 @@ def build_importances(selection: PlottedRuns, options: PlotOptions) -> list[Plot
 
 
 Builder = Callable[[PlottedRuns, PlotOptions], list[Plot]]
+
+
+def _for_each_metric(build: Callable[[PlottedRuns, DrawnRuns, PlotOptions], Plot]) -> Builder:
+    return lambda selection, options: [build(selection, trials, options) for trials in load_trials(selection, options)]
+
+
+build_slices, build_parallels = _for_each_metric(_plot_slices), _for_each_metric(_plot_parallel)
+build_histories = _for_each_metric(_plot_history)
 BUILDERS: Mapping[str, Builder] = {
-    "scatter": build_scatters,
+    "scatter": _for_each_metric(_plot_scatter),
     "slices": build_slices,
     "parallel": build_parallels,
     "history": build_histories,

@@ -159,13 +159,10 @@ def _rank_groups(
         spread = measure_group(column, group, values)
         if spread.mean is not None:
             (first, *_) = sort_rows(data, group.runs, (key,), ())
-            found.append(Contender(_name_group(group, several), spread.mean, first, group, spread))
+            params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
+            name = f"{group.study}: {params}" if several else params
+            found.append(Contender(name, spread.mean, first, group, spread))
     return found
-
-
-def _name_group(group: RunGroup, with_study: bool) -> str:
-    params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
-    return f"{group.study}: {params}" if with_study else params
 
 
 # ---------------------------------------------------------------- the report
@@ -350,7 +347,8 @@ def _build_facts(choice: BestChoice, run: BestRun, data: IndexTable) -> dict[str
     column = data.metrics[choice.key.name]
     values = best_values(column, choice.key.direction)
     following = choice.ranked[1] if len(choice.ranked) > 1 else None
-    groups = {"best": choice.best, "next": following} if choice.group_by else {}
+    named = zip(("best", "next"), choice.ranked, strict=False)
+    groups = {name: (each.group, each.spread) for name, each in named if each.group and each.spread}
     error = choice.standard_error
     return {
         "study": run.row.study,
@@ -368,7 +366,10 @@ def _build_facts(choice: BestChoice, run: BestRun, data: IndexTable) -> dict[str
         "relative_margin": choice.relative_margin,
         "tied": [each.name for each in choice.tied[1:]],
         "group_by": list(choice.group_by),
-        "groups": {name: _group_facts(each, data) for name, each in groups.items() if each is not None},
+        "groups": {
+            name: {"params": group.params, **spread._asdict(), "runs": [data.rows[i].key for i in group.runs]}
+            for name, (group, spread) in groups.items()
+        },
         "standard_error": error,
         "within_spread": None if error is None or choice.margin is None else choice.margin <= _CLEAR * error,
         "uncounted": [
@@ -389,19 +390,6 @@ def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
         "params": dict(row.params),
         "tags": list(row.tags),
         "received": row.received,
-    }
-
-
-def _group_facts(contender: Contender, data: IndexTable) -> dict[str, Any]:
-    group, spread = contender.group, contender.spread
-    assert group is not None
-    assert spread is not None
-    return {
-        "params": group.params,
-        "mean": spread.mean,
-        "sd": spread.sd,
-        "n": spread.n,
-        "runs": [data.rows[i].key for i in group.runs],
     }
 
 

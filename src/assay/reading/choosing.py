@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, did_you_mean, suggest
@@ -42,29 +43,18 @@ _MOST_NAMES = 20
 _MOST_DESCRIBED = 10  # names of an expression: each is a look at all runs
 
 # What is known of every run beside its parameters and metrics; None: it has no such value.
-FIELDS: dict[str, Callable[[RunRow], Any]] = {
-    "name": lambda row: row.name,
-    "study": lambda row: row.study,
-    "state": lambda row: row.state,
-    "attempt": lambda row: row.attempt,
-    "seconds": lambda row: row.elapsed_s(time.time()),
-    "time": lambda row: row.elapsed_s(time.time()),
-    "exit_code": lambda row: row.exit_code,
-    "reason": lambda row: row.reason or None,
-    "title": lambda row: row.title,
-    "tag": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
-    "tags": lambda row: row.tags if row.tag is None else (*row.tags, row.tag),
-    "note": lambda row: row.note,
-    "parent": lambda row: row.parent,
-    "trial": lambda row: row.trial,
-    "host": lambda row: row.host,
-    "slot": lambda row: row.slot,
-    "id": lambda row: row.id,
-    "commit": lambda row: row.commit,
-    "received": lambda row: row.received["how"] if row.received else None,
-}
 _DURATIONS = ("seconds", "time")
 _SETS = ("tag", "tags")
+FIELDS: dict[str, Callable[[RunRow], Any]] = {
+    **{name: attrgetter(name) for name in ("name", "study", "state", "attempt")},
+    **dict.fromkeys(_DURATIONS, lambda row: row.elapsed_s(time.time())),
+    "exit_code": attrgetter("exit_code"),
+    "reason": lambda row: row.reason or None,
+    "title": attrgetter("title"),
+    **dict.fromkeys(_SETS, lambda row: row.tags if row.tag is None else (*row.tags, row.tag)),
+    **{name: attrgetter(name) for name in ("note", "parent", "trial", "host", "slot", "id", "commit")},
+    "received": lambda row: row.received["how"] if row.received else None,
+}
 
 
 # ---------------------------------------------------------------- an expression
@@ -141,13 +131,12 @@ _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "f
 
 
 def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
-    return [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
-
-
-def _is_known(kind: Kind, name: str, table: IndexTable) -> bool:
-    if kind == "params":
-        return has_param(table, name)
-    return name in (table.metrics if kind == "metrics" else FIELDS)
+    is_known = {
+        "params": has_param(table, name.name),
+        "metrics": name.name in table.metrics,
+        "run": name.name in FIELDS,
+    }
+    return [kind for kind in _KINDS if name.kind in (None, kind) and is_known[kind]]
 
 
 def _load_metric(name: Name, table: IndexTable) -> Sequence[Any]:

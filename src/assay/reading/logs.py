@@ -31,9 +31,8 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
     record = load_record(run_dir)
     if record.origin:
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
-    spec = record.spec
-    names = os.listdir(run_dir)
-    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
+    spec, names = record.spec, os.listdir(run_dir)
+    _check_command(run_dir, spec, command)
     history = run_directory.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
         numbers = ", ".join(str(each.number) for each in history.attempts)
@@ -44,19 +43,18 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         found = _log_of_attempt(files, spec, history, each, attempt)
         if found is not None:
             return os.path.join(run_dir, found)
-    if not spec.commands:
-        raise UsageError(_describe_no_log(spec, run_dir, command, attempt))
     folder, name = os.path.split(os.path.abspath(run_dir))
     again = show_command(["logs"], StudyLocation(*os.path.split(folder)), name, options=["--follow"])
-    raise UsageError(_describe_no_log(spec, run_dir, command, attempt), f"wait for it: {again}")
-
-
-def _describe_no_log(spec: RunSpec, run_dir: str, command: str | None, attempt: int | None) -> str:
-    if not spec.commands:
-        return f"{os.path.basename(run_dir)} was opened by a script itself: it has no output here"
     which = f"of {command} " if command else ""
     tried = f"in attempt {attempt} " if attempt else ""
-    return f"{os.path.basename(run_dir)} has no output {which}{tried}yet"
+    raise UsageError(f"{name} has no output {which}{tried}yet", f"wait for it: {again}")
+
+
+def _check_command(run_dir: str, spec: RunSpec, command: str | None) -> None:
+    """Refuse a run without commands, and a command that it does not have."""
+    if not spec.commands:
+        raise UsageError(f"{os.path.basename(run_dir)} was opened by a script itself: it has no output here")
+    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
 
 
 def _order(spec: RunSpec, history: run_directory.History, command: str | None, attempt: int | None) -> list[str]:
@@ -113,16 +111,9 @@ def find_last_lines(path: str, lines: int) -> int:
                 wanted += 1
             breaks = block.count(b"\n")
             if breaks >= wanted - 1:
-                return offset + _after_break(block, breaks - (wanted - 1))
+                return offset + size - len(block.split(b"\n", breaks - wanted + 2)[-1])
             wanted -= breaks
     return 0
-
-
-def _after_break(block: bytes, skip: int) -> int:
-    end = -1
-    for _ in range(skip + 1):
-        end = block.index(b"\n", end + 1)
-    return end + 1
 
 
 # ---------------------------------------------------------------- as it comes
@@ -139,6 +130,7 @@ class RunFollower:
     _tail: Tail | None = None
     _finished: set[str] = field(default_factory=set)  # logs read to their end
     _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
+    _partial: bytes = b""  # a line without its end
 
     def read(self) -> Iterator[bytes]:
         """Yield what is new. A log has come to its end when a newer one has appeared."""
@@ -159,10 +151,27 @@ class RunFollower:
             self._finished.add(current)
             self._tail = Tail(os.path.join(self.run_dir, later[0]))
 
+    def write_named(self, write: Write, final: bool) -> None:
+        """Write what is new as whole lines, each with the run's name before it; with `final` also one without end."""
+        name = os.fsencode(os.path.basename(self.run_dir))
+        for data in self.read():
+            *whole, self._partial = (self._partial + data).split(b"\n")
+            if whole:
+                write(b"".join(b"%s | %s\n" % (name, line) for line in whole))
+        if final and self._partial:
+            write(b"%s | %s\n" % (name, self._partial))
+            self._partial = b""
+
     def skip(self) -> None:
         """Pass over every log that is there."""
+        self._last = _load_attempt(self.run_dir), True
         with suppress(OSError, AssayError):
             self._finished.update(self._list_logs())
+
+    @property
+    def attempt(self) -> int:
+        """Its attempt at the last look."""
+        return self._last[0]
 
     def look(self) -> bool:
         """Whether the run is over at two looks in a row: a failed attempt may be followed by another at once."""
@@ -192,10 +201,7 @@ def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
 
 def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
     """Follows the run until it is over, and waits for what does not exist yet."""
-    spec = load_record(run_dir).spec
-    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
-    if not spec.commands:
-        raise UsageError(_describe_no_log(spec, run_dir, None, None))
+    _check_command(run_dir, load_record(run_dir).spec, command)
     follower = RunFollower(run_dir, command, lines)
     while True:
         over = follower.look()  # before reading: what it wrote last is read then
@@ -206,67 +212,39 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
         time.sleep(POLL_S)
 
 
-@dataclass(slots=True)
-class _NamedOutput:
-    """One run of several: whole lines, each with the run's name before it."""
-
-    run_dir: str
-    follower: RunFollower
-    partial: bytes = b""
-
-    def write_news(self, write: Write, final: bool) -> None:
-        name = os.fsencode(os.path.basename(self.run_dir))
-        for data in self.follower.read():
-            *whole, self.partial = (self.partial + data).split(b"\n")
-            if whole:
-                write(b"".join(b"%s | %s\n" % (name, line) for line in whole))
-        if final and self.partial:
-            write(b"%s | %s\n" % (name, self.partial))
-
-
 def follow_study(
     study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
 ) -> int:
     """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
-    followed: dict[str, _NamedOutput] = {}
-    ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
+    followed: dict[str, RunFollower] = {}
+    ended: dict[str, RunFollower] = {}  # followed on if another attempt begins
     supervisors: set[Supervisor] = set()
     seen = 0
     while True:
         had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
         for path in run_directory.find_run_dirs(study_dir) if only is None else only:
-            if path in followed or not _begins(path, ended.get(path), had_seen):
-                continue
-            known = ended.pop(path, None)
-            followed[path] = known[1] if known else _NamedOutput(path, RunFollower(path, command, lines))
-            seen += 1
+            if path not in followed and _begins(path, ended.get(path), had_seen):
+                followed[path] = ended.pop(path, RunFollower(path, command, lines))
+                seen += 1
         if only is None:
             supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
-        for path, output in list(followed.items()):
-            over = output.follower.look()
-            output.write_news(write, over)
+        for path, follower in list(followed.items()):
+            over = follower.look()
+            follower.write_named(write, over)
             if over:
-                ended[path] = (_load_attempt(path), followed.pop(path))
+                ended[path] = followed.pop(path)
         if not followed and not any(supervisor.is_alive for supervisor in supervisors):
             return seen
         for path in run_directory.find_run_dirs(study_dir) if only is None else only:
             if path not in followed and path not in ended:  # had ended before: followed when another attempt begins
-                ended[path] = (_load_attempt(path), _skip_to_end(path, command, lines))
+                ended[path] = RunFollower(path, command, lines)
+                ended[path].skip()
         time.sleep(POLL_S)
 
 
-def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: bool) -> bool:
+def _begins(run_dir: str, before: RunFollower | None, has_seen: bool) -> bool:
     """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
-    if before is not None:
-        return _load_attempt(run_dir) > before[0]
-    return has_seen or not _is_over(run_dir)
-
-
-def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _NamedOutput:
-    """A follower that passes over what the run has written until now."""
-    follower = RunFollower(run_dir, command, lines)
-    follower.skip()
-    return _NamedOutput(run_dir, follower)
+    return has_seen or not _is_over(run_dir) if before is None else _load_attempt(run_dir) > before.attempt
 
 
 def _load_attempt(run_dir: str) -> int:

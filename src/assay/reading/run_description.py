@@ -50,12 +50,6 @@ class ReadingsSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFact:
-    name: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunDescription:
     key: str
     dir: str
@@ -65,7 +59,7 @@ class RunDescription:
     readings: ReadingsSummary | None
     no_readings: str | None  # why there are none
     environment: Mapping[str, Any] | None
-    files: tuple[FileFact, ...]
+    files: Mapping[str, int]  # name -> bytes
     marks: Marks
     children: tuple[str, ...] = ()  # keys of runs that repeat this one with changes
 
@@ -91,7 +85,7 @@ def describe_run(
         readings=readings,
         no_readings=no_readings,
         environment=run_directory.load_environment(run_dir),
-        files=tuple(load_files(run_dir)),
+        files=dict(load_files(run_dir)),
         children=tuple(find_children(location, key) if children is None else children),
         marks=load_marks(find_tags_file(run_dir)),
     )
@@ -106,15 +100,15 @@ def find_children(location: StudyLocation, key: str) -> Iterator[str]:
                 yield location.key(run_dir)
 
 
-def load_files(run_dir: str, within: str = "") -> Iterator[FileFact]:
-    """The files of a run by name; a folder counts with all that is in it; those of media are named."""
+def load_files(run_dir: str, within: str = "") -> Iterator[tuple[str, int]]:
+    """The files of a run with their bytes; a folder counts with all that is in it; those of media are named."""
     for entry in sorted(os.scandir(os.path.join(run_dir, within)), key=lambda entry: entry.name):
         name = within + entry.name + "/" * entry.is_dir(follow_symlinks=False)
         if name in ("files/", "files/media/", "files/artifacts/"):
             yield from load_files(run_dir, name)
         else:
             inside = [os.path.join(at, file) for at, _, files in os.walk(entry.path) for file in files]
-            yield FileFact(name, sum(os.lstat(path).st_size for path in (inside if name[-1] == "/" else [entry.path])))
+            yield name, sum(os.lstat(path).st_size for path in (inside if name[-1] == "/" else [entry.path]))
 
 
 def load_readings(path: str) -> tuple[ReadingsSummary | None, str | None]:
@@ -150,6 +144,10 @@ def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | Non
 def build_document(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> Document:
     now = time.time() if now is None else now
     params = run.status.record.spec.params
+    files, more = (
+        [(name, formatting.render_size(size)) for name, size in run.files.items()],
+        len(run.files) - _FILES_SHOWN,
+    )
     sections = [
         Section((Facts(build_state_facts(run, now)),)),
         _build_section("Parameters", [(name, render_value(value)) for name, value in params.items()]),
@@ -158,10 +156,11 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
         Section(build_attempt_blocks(run, now), "Attempts"),
         _build_section("Resources", [*build_resource_facts(run)]),
         Section((Facts(build_origin_facts(run, now), folds=False),), "Origin"),
-        _build_section("Files", [*_file_facts(run)]),
+        _build_section("Files", [*files[:_FILES_SHOWN], *([("…", f"{more} more")] if more > 0 else [])]),
     ]
-    more = build_environment_sections(run.environment, find_node(run)) if with_environment else []
-    return Document(run.key, [*sections, *more], facts=build_facts(run))
+    if with_environment:
+        sections += build_environment_sections(run.environment, find_node(run))
+    return Document(run.key, sections, facts=build_facts(run))
 
 
 def _build_section(title: str, pairs: Sequence[tuple[str, str]]) -> Section:
@@ -223,30 +222,21 @@ def _mark_facts(marks: Marks, now: float) -> Iterator[tuple[str, str]]:
 
 def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
     bad = any(summary.bad for summary in metrics.values())
-    columns = [
-        Column("metric"),
-        Column("last", "number"),
-        Column("step", "number", digits=12),
-        Column("best", "number"),
-        Column("at step", "number", digits=12),
-        Column("min", "number"),
-        Column("max", "number"),
-        Column("mean", "number"),
-        Column("points", "number"),
-    ]
+    names = ("last", "step", "best", "at step", "min", "max", "mean", "points", *(("not finite",) if bad else ()))
+    numbers = [Column(name, "number") for name in names]
+    columns = [each._replace(digits=12) if "step" in each.name else each for each in numbers]
     rows = []
     for name, each in sorted(metrics.items()):
         cells = [name, each.last, each.last_step, *best_of(each), each.min, each.max, each.mean, each.count]
         rows.append([*cells, each.bad] if bad else cells)
-    return Table((*columns, Column("not finite", "number")) if bad else tuple(columns), rows)
+    return Table((Column("metric"), *columns), rows)
 
 
 def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
     """The attempts as a table, where there are several."""
-    return [TableBlock(_attempt_table(run, now))] if len(run.status.history.attempts) > 1 else []
-
-
-def _attempt_table(run: RunDescription, now: float) -> Table:
+    attempts = run.status.history.attempts
+    if len(attempts) < 2:
+        return []
     columns = [
         Column("#", "number"),
         Column("state", "state"),
@@ -256,14 +246,13 @@ def _attempt_table(run: RunDescription, now: float) -> Table:
         Column("slot"),
         Column("reason"),
     ]
-    attempts = run.status.history.attempts
     rows = [_attempt_cells(attempt, run, now) for attempt in attempts]
     begins = [each.handle.begins.checkpoint if each.handle and each.handle.begins else "" for each in attempts]
     if any(begins):  # some continue from a checkpoint
         columns.insert(2, Column("from"))
         for row, checkpoint in zip(rows, begins, strict=True):
             row.insert(2, describe_checkpoint(checkpoint) if checkpoint else "")
-    return Table(tuple(columns), rows)
+    return [TableBlock(Table(tuple(columns), rows))]
 
 
 def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[Any]:
@@ -346,13 +335,6 @@ def show_job(run_dir: str) -> str:
     return build_command(("bash",), [os.path.relpath(os.path.join(run_dir, layout.JOB_FILE))])
 
 
-def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
-    for fact in run.files[:_FILES_SHOWN]:
-        yield fact.name, formatting.render_size(fact.size_bytes)
-    if len(run.files) > _FILES_SHOWN:
-        yield "…", f"{len(run.files) - _FILES_SHOWN} more"
-
-
 def find_node(run: RunDescription) -> str | None:
     """The machine that the last attempt ran on."""
     last = run.status.history.last
@@ -363,7 +345,11 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     """`node`: where the run was executed; environment.json describes the machine that started or submitted it."""
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
-    plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
+    plain = [
+        (key, formatting.render_size(value) if key.endswith("_bytes") else render_value(value))
+        for key, value in fields.items()
+        if not isinstance(value, dict | list) and value is not None and key != "format"
+    ]
     gpus = [(f"GPU {gpu.get('index')}", str(gpu.get("name"))) for gpu in fields.get("gpus") or ()]
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
@@ -371,7 +357,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     return [
         _build_section(
             "Environment of the machine that submitted it" if is_other else "Environment",
-            [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
+            [*plain, *gpus, *line],
         ),
         _build_section(
             "Git",
@@ -382,10 +368,6 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
             "Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]
         ),
     ]
-
-
-def _show_fact(key: str, value: Any) -> str:
-    return formatting.render_size(value) if key.endswith("_bytes") else render_value(value)
 
 
 def render_moment(seconds: float | None, now: float) -> str:
@@ -434,7 +416,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         "environment": run.environment,
         "tags": list(run.marks.tags),
         "notes": [note._asdict() for note in run.marks.notes],
-        "files": {fact.name: fact.size_bytes for fact in run.files},
+        "files": dict(run.files),
     }
 
 

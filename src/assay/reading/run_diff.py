@@ -6,7 +6,7 @@ import difflib
 import filecmp
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,40 +26,19 @@ _CODE_FILES_SHOWN = 40
 _ENVIRONMENT = ("host", "user", "os", "cpu", "cpu_count", "memory_bytes", "python", "driver", "job_python")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One named thing that is not the same; None: it is not there."""
-
-    name: str
-    left: Any
-    right: Any
-
-
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    path: str
-    kind: str  # "only in the first", "only in the second", "differs"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricPair:
-    metric: str
-    left: Summary | None
-    right: Summary | None
+Pairs = Mapping[str, tuple[Any, Any]]  # by name, of the first and the second; None: it is not there
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    left: str
-    right: str
-    left_dir: str
-    right_dir: str
-    state: Difference | None
-    params: tuple[Difference, ...]
-    commands: tuple[Difference, ...]
-    environment: tuple[Difference, ...]
-    code: tuple[FileDifference, ...]
-    metrics: tuple[MetricPair, ...]
+    left: FoundRun
+    right: FoundRun
+    state: Pairs
+    params: Pairs
+    commands: Pairs
+    environment: Pairs
+    code: Mapping[str, str]  # by path: "only in the first", "only in the second", "differs"
+    metrics: Mapping[str, tuple[Summary | None, Summary | None]]
     code_note: str = ""  # why the code could not be compared file by file
 
 
@@ -72,11 +51,9 @@ def compare(
     code, note = compare_code(first, second, left.dir, right.dir)
     ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
     return RunComparison(
-        left=left.key,
-        right=right.key,
-        left_dir=left.dir,
-        right_dir=right.dir,
-        state=None if first.state is second.state else Difference("state", str(first.state), str(second.state)),
+        left=left,
+        right=right,
+        state=differ({"state": str(first.state)}, {"state": str(second.state)}),
         params=differ(first.record.spec.params, second.record.spec.params),
         commands=differ(*({each.name: each.text for each in run.record.spec.commands} for run in (first, second))),
         environment=differ(
@@ -84,19 +61,16 @@ def compare(
             flatten_environment(right.dir, second.record.commit, within_root=within_root),
         ),
         code=code,
-        metrics=tuple(MetricPair(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})),
+        metrics={name: (ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})},
         code_note=note,
     )
 
 
-def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Difference, ...]:
+def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
     """What differs, in the order of the first, then of the second. 1 and True, 1 and 1.0 are different values."""
     names = dict.fromkeys([*left, *right])
-    return tuple(
-        Difference(name, left.get(name), right.get(name))
-        for name in names
-        if not _same(left.get(name, _MISSING), right.get(name, _MISSING))
-    )
+    other = [name for name in names if not _same(left.get(name, _MISSING), right.get(name, _MISSING))]
+    return {name: (left.get(name), right.get(name)) for name in other}
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -125,27 +99,23 @@ def flatten_environment(run_dir: str, commit: str | None, *, within_root: bool =
 # ---------------------------------------------------------------- code
 
 
-def compare_code(first: RunStatus, second: RunStatus, left: str, right: str) -> tuple[tuple[FileDifference, ...], str]:
+def compare_code(first: RunStatus, second: RunStatus, left: str, right: str) -> tuple[dict[str, str], str]:
     hashes = first.record.code_hash, second.record.code_hash
     if hashes[0] is not None and hashes[0] == hashes[1]:
-        return (), ""
+        return {}, ""
     folders = os.path.join(left, layout.CODE_DIR), os.path.join(right, layout.CODE_DIR)
     without = [run for run, folder in zip((left, right), folders, strict=True) if not os.path.isdir(folder)]
     if without:
         names = " and ".join(os.path.basename(run) for run in without)
-        return (), f"{names} ran where the code is, without a copy: nothing to compare"
-    return tuple(_compare_folders(*folders)), ""
+        return {}, f"{names} ran where the code is, without a copy: nothing to compare"
+    return _compare_folders(*folders), ""
 
 
-def _compare_folders(left: str, right: str) -> Iterator[FileDifference]:
+def _compare_folders(left: str, right: str) -> dict[str, str]:
     ours, theirs = set(_list_files(left)), set(_list_files(right))
-    for path in sorted(ours | theirs):
-        if path not in theirs:
-            yield FileDifference(path, "only in the first")
-        elif path not in ours:
-            yield FileDifference(path, "only in the second")
-        elif not _is_same_file(os.path.join(left, path), os.path.join(right, path)):
-            yield FileDifference(path, "differs")
+    both = (path for path in ours & theirs if not _is_same_file(os.path.join(left, path), os.path.join(right, path)))
+    found = {**dict.fromkeys(ours - theirs, "only in the first"), **dict.fromkeys(theirs - ours, "only in the second")}
+    return dict(sorted((found | dict.fromkeys(both, "differs")).items()))
 
 
 def _list_files(folder: str) -> Iterator[str]:
@@ -163,14 +133,13 @@ def _is_same_file(left: str, right: str) -> bool:
 
 def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
     """Unified, as `diff -u` would print it. `largest`: a file of more bytes is only named."""
-    for each in comparison.code:
-        left = os.path.join(comparison.left_dir, layout.CODE_DIR, each.path)
-        right = os.path.join(comparison.right_dir, layout.CODE_DIR, each.path)
-        ours, theirs = _load_lines(left, largest), _load_lines(right, largest)
+    left, right = comparison.left, comparison.right
+    for path, kind in comparison.code.items():
+        ours, theirs = (_load_lines(os.path.join(run.dir, layout.CODE_DIR, path), largest) for run in (left, right))
         if ours is None or theirs is None:
-            yield f"{each.path}: {each.kind} (not text, or too large to show)"
+            yield f"{path}: {kind} (not text, or too large to show)"
             continue
-        names = f"{comparison.left}/{each.path}", f"{comparison.right}/{each.path}"
+        names = f"{left.key}/{path}", f"{right.key}/{path}"
         yield from (line.rstrip("\n") for line in difflib.unified_diff(ours, theirs, *names))
 
 
@@ -191,31 +160,31 @@ def _load_lines(path: str, largest: int) -> list[str] | None:
 
 
 def build_document(comparison: RunComparison) -> Document:
-    state = (comparison.state,) if comparison.state else ()
+    names = comparison.left.key, comparison.right.key
     commands = [
-        (f"{each.name}, {side}", "-" if text is None else text)
-        for each in comparison.commands
-        for side, text in (("first", each.left), ("second", each.right))
+        (f"{name}, {side}", "-" if text is None else text)
+        for name, pair in comparison.commands.items()
+        for side, text in zip(("first", "second"), pair, strict=True)
     ]
     blocks = (
-        Section((Facts([("first", comparison.left), ("second", comparison.right)]),)),
-        Section((TableBlock(_difference_table(state, "")),), "State"),
+        Section((Facts([*zip(("first", "second"), names, strict=True)]),)),
+        Section((TableBlock(_difference_table(comparison.state, "")),), "State"),
         Section(_or_same(comparison.params, "parameter"), "Parameters"),
         Section((Facts(commands),), "Commands"),
         Section(_or_same(comparison.environment, "fact"), "Environment"),
         Section((Notes(_code_lines(comparison)),), "Code"),
         Section((TableBlock(_metric_table(comparison.metrics)),), "Metrics"),
     )
-    return Document(f"{comparison.left} and {comparison.right}", blocks, facts=build_facts(comparison))
+    return Document(" and ".join(names), blocks, facts=build_facts(comparison))
 
 
-def _or_same(differences: Sequence[Difference], what: str) -> tuple[Block]:
+def _or_same(differences: Pairs, what: str) -> tuple[Block]:
     return (TableBlock(_difference_table(differences, what)) if differences else Text("(no difference)"),)
 
 
-def _difference_table(differences: Sequence[Difference], what: str) -> Table:
+def _difference_table(differences: Pairs, what: str) -> Table:
     columns = (Column(what), Column("first"), Column("second"))
-    return Table(columns, [[each.name, each.left, each.right] for each in differences])
+    return Table(columns, [[name, *pair] for name, pair in differences.items()])
 
 
 def _code_lines(comparison: RunComparison) -> list[str]:
@@ -223,20 +192,19 @@ def _code_lines(comparison: RunComparison) -> list[str]:
         return [f"({comparison.code_note})"]
     if not comparison.code:
         return ["(no difference)"]
-    lines = [f"{each.path}: {each.kind}" for each in comparison.code[:_CODE_FILES_SHOWN]]
-    more = len(comparison.code) - _CODE_FILES_SHOWN
-    return [*lines, f"and {more} more"] if more > 0 else lines
+    lines = [f"{path}: {kind}" for path, kind in comparison.code.items()]
+    more = len(lines) - _CODE_FILES_SHOWN
+    return [*lines[:_CODE_FILES_SHOWN], f"and {more} more"] if more > 0 else lines
 
 
-def _metric_table(pairs: Sequence[MetricPair]) -> Table:
+def _metric_table(pairs: Pairs) -> Table:
     columns = [Column("metric")]
     for name in ("last", "best"):
         columns += [Column(f"{name} first", "number"), Column("second", "number"), Column("difference", "number")]
-    return Table(tuple(columns), [[pair.metric, *_triple(pair, False), *_triple(pair, True)] for pair in pairs])
+    return Table(tuple(columns), [[name, *_triple(each, False), *_triple(each, True)] for name, each in pairs.items()])
 
 
-def _triple(pair: MetricPair, best: bool) -> list[float | None]:
-    summaries = (pair.left, pair.right)
+def _triple(summaries: tuple[Summary | None, Summary | None], best: bool) -> list[float | None]:
     left, right = (best_of(each)[0] if each and best else each.last if each else None for each in summaries)
     if left is None or right is None or not math.isfinite(left) or not math.isfinite(right):
         return [left, right, None]
@@ -245,23 +213,23 @@ def _triple(pair: MetricPair, best: bool) -> list[float | None]:
 
 def build_facts(comparison: RunComparison) -> dict[str, Any]:
     return {
-        "first": comparison.left,
-        "second": comparison.right,
-        "state": _facts_of((comparison.state,) if comparison.state else ()).get("state"),
+        "first": comparison.left.key,
+        "second": comparison.right.key,
+        "state": _facts_of(comparison.state).get("state"),
         "params": _facts_of(comparison.params),
         "commands": _facts_of(comparison.commands),
         "environment": _facts_of(comparison.environment),
-        "code": {each.path: each.kind for each in comparison.code},
+        "code": dict(comparison.code),
         "code_note": comparison.code_note or None,
         "metrics": {
-            pair.metric: {
+            metric: {
                 name: dict(zip(("first", "second", "difference"), _triple(pair, name == "best"), strict=True))
                 for name in ("last", "best")
             }
-            for pair in comparison.metrics
+            for metric, pair in comparison.metrics.items()
         },
     }
 
 
-def _facts_of(differences: Sequence[Difference]) -> dict[str, Any]:
-    return {each.name: {"first": each.left, "second": each.right} for each in differences}
+def _facts_of(differences: Pairs) -> dict[str, Any]:
+    return {name: {"first": left, "second": right} for name, (left, right) in differences.items()}

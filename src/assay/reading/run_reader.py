@@ -136,30 +136,24 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
     run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
     units = {unit for run_dir, row in run_dirs.items() for unit in _find_units(run_dir, row)}
     if metric is not None and units == {"step", "epoch"}:
-        units = {unit for run_dir in run_dirs for unit in _find_metric_units(run_dir, metric)}
+        units = {unit for run_dir in run_dirs for unit in _find_script_units(run_dir, metric)}
     return "epoch" if units == {"epoch"} else "step"
 
 
-def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
-    """How the script counts this metric: its first line in each file of `assay.log` shows it."""
-    import json
-
-    key = f",{json.dumps(metric)}:".encode()
-    for path in _list_script_files(run_dir):
-        with open(path, "rb") as file:
-            line = next((line for line in file if key in line), b"")
-        yield from _find_units_of_line(line)
-
-
-def _list_script_files(run_dir: str) -> list[str]:
+def _find_script_units(run_dir: str, metric: str | None = None) -> Iterator[str]:
+    """What `assay.log` was given: the first line of each of its files shows it, or the first with this metric."""
     import glob
 
-    found = sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl")))
-    return list(filter(os.path.isfile, found))
+    key = b""
+    if metric is not None:
+        import json
 
-
-def _find_units_of_line(line: bytes) -> list[str]:
-    return [name for name in ("step", "epoch") if f'"{name}":'.encode() in line]
+        key = f",{json.dumps(metric)}:".encode()
+    found = glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))
+    for path in filter(os.path.isfile, found):
+        with open(path, "rb") as file:
+            line = next((line for line in file if key in line), b"")
+        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
 
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
@@ -172,10 +166,7 @@ def _find_units(run_dir: str, row: RunRow) -> set[str]:
     named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
     units = {"step" if "step" in named else "epoch"} & named
     units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
-    for path in _list_script_files(run_dir):  # the first line of each process shows what `assay.log` was given
-        with open(path, "rb") as file:
-            units.update(_find_units_of_line(file.readline(4096)))
-    return units
+    return units.union(_find_script_units(run_dir))
 
 
 _GROUP_NAME = r"\(\?P<(\w+)>"

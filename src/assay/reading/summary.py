@@ -132,7 +132,11 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         keep = ranked = front.items
     params = find_differing(data, keep, options.ignore)
     params += [name for name in options.show if name not in params and any(name in each for each in known)]
-    order = _sort_foreign_last(data, keep, ranked, sort, options.offset, options.end)
+    if len(ranked) == len(keep):
+        order = sort_some(data, keep, sort, options.offset, options.end)
+    else:  # uploads come last
+        parts = ranked, sorted(set(keep) - set(ranked))
+        order = [i for part in parts for i in sort_some(data, part, sort, 0, None)][options.offset : options.end]
 
     def build(rows: Sequence[int], has: _Has) -> _Columns:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
@@ -149,15 +153,6 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
 
 def _build_table(columns: _Columns) -> Table:
     return Table(tuple(column for column, _ in columns), list(zip(*(cells for _, cells in columns), strict=True)))
-
-
-def _sort_foreign_last(
-    data: IndexTable, keep: list[int], ranked: list[int], sort: Sequence[SortKey], begin: int, end: int | None
-) -> list[int]:
-    if len(ranked) == len(keep):
-        return sort_some(data, keep, sort, begin, end)
-    others = sorted(set(keep) - set(ranked))
-    return [*sort_some(data, ranked, sort, 0, None), *sort_some(data, others, sort, 0, None)][begin:end]
 
 
 def _ask_all(

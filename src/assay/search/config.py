@@ -16,6 +16,7 @@ from assay.values.study import AT, At, Objective, Position, Random, Sampler, Sea
 
 _SAMPLERS = ("tpe", "random", "cmaes", "qmc", "grid")
 _DIRECTIONS = ("min", "max")
+_UNKNOWN, _DIRECT = "whether {!r} should be small or large is not known", "add `direction: min` or `direction: max`"
 _OBJECTIVE = "as in {metric: loss, direction: min}"
 _RULES: Mapping[str, tuple[str, ...]] = {
     "asha": ("at",),
@@ -138,8 +139,7 @@ class _SearchReader(Fields):
         if direction is None:
             if node is None:
                 close = suggest(name, self._patterns) if name not in self._patterns else None
-                hint = close or "add `direction: min` or `direction: max`"
-                self.problems.add(f"whether {name!r} should be small or large is not known", key, position, hint)
+                self.problems.add(_UNKNOWN.format(name), key, position, close or _DIRECT)
             return None
         return Objective(name, cast("Literal['min', 'max']", direction))
 
@@ -179,9 +179,7 @@ class _StopReader(Fields):
         """Without a key the metric's name decides, where it is a well-known one: a guess would end the best."""
         found: str | None = find_direction(metric)
         if "direction" not in entries and found is None and is_needed:
-            message = f"whether {metric!r} should be small or large is not known"
-            hint = "add `direction: min` or `direction: max`"
-            self.problems.add(message, join_key(key, "metric"), entries["metric"].position, hint)
+            self.problems.add(_UNKNOWN.format(metric), join_key(key, "metric"), entries["metric"].position, _DIRECT)
         return self.child(entries, "direction", key, partial(self.one_of, choices=_DIRECTIONS), found or "min")
 
     # ------------------------------------------------------------ compared with other runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from assay.errors import UsageError
 from assay.reading.best import choose_metric
@@ -69,7 +69,8 @@ def build_importance_document(found: Importance) -> Document:
     word = "low" if found.key.direction == "min" else "high"
     what = f"what the best {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
     blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(describe_limits(found))]
-    return Document("importance", blocks, facts=_build_facts(found))
+    facts = {"metric": found.key.name, "direction": found.key.direction}
+    return Document("importance", blocks, facts={**facts, "runs": found.runs, "importance": found.fractions})
 
 
 def describe_limits(found: Importance) -> list[str]:
@@ -80,12 +81,3 @@ def describe_limits(found: Importance) -> list[str]:
     if found.runs < _FEW_RUNS:
         notes.append(f"only {found.runs} runs: a few more may change this")
     return notes
-
-
-def _build_facts(found: Importance) -> dict[str, Any]:
-    return {
-        "metric": found.key.name,
-        "direction": found.key.direction,
-        "runs": found.runs,
-        "importance": found.fractions,
-    }

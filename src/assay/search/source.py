@@ -22,6 +22,7 @@ from assay.follow.refresh import describe_damage, refresh_study
 from assay.launch.prepared import Prepared, StepResult, build_line
 from assay.launch.steps import RunContext, RunStep
 from assay.launch.supervise import LoopSettings, Supervisor
+from assay.reading.ranking import find_front
 from assay.record import run_directory
 from assay.record.index.sqlite import SqliteIndex
 from assay.record.index.stored import Index
@@ -515,15 +516,8 @@ def find_best(trials: Sequence[SearchTrial], objectives: Sequence[Objective]) ->
     signs = [1.0 if each.direction == "min" else -1.0 for each in objectives]
     done = [trial for trial in trials if trial.state == "done"]
     costs = [tuple(sign * value for sign, value in zip(signs, trial.values, strict=True)) for trial in done]
-    if len(objectives) == 1:
-        return [min(zip(costs, done, strict=True), key=lambda pair: pair[0])[1]] if done else []
-    return [
-        trial for cost, trial in zip(costs, done, strict=True) if not any(_dominates(other, cost) for other in costs)
-    ]
-
-
-def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
-    return left != right and all(a <= b for a, b in zip(left, right, strict=True))
+    front = sorted(find_front(costs))
+    return [done[i] for i in (front[:1] if len(objectives) == 1 else front)]
 
 
 def _describe_missing(known: _Known) -> str:

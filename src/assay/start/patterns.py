@@ -53,14 +53,12 @@ def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]
             found[name] = known._replace(lines=known.lines + 1)
             decimal |= {name} if "." in match["number"] or "e" in match["number"].lower() else set()
     step = next((each for word in _STEPS for each in found if each.lower() == word), None)
-    position = [_name_position(found[step])] if step else []
+    position = []
+    if step is not None:
+        name, pattern = "epoch" if step.lower() == "epoch" else "step", found[step].pattern
+        position = [found[step]._replace(metric=name, pattern=pattern.replace("({number})", r"(\d+)"))]
     metrics = [each for each in found.values() if _is_metric(each.metric, decimal, params)]
     return [*position, *(_separate(each, found) for each in metrics[:_MOST])]
-
-
-def _name_position(guess: Guess) -> Guess:
-    name = "epoch" if guess.metric.lower() == "epoch" else "step"
-    return guess._replace(metric=name, pattern=guess.pattern.replace("({number})", r"(\d+)"))
 
 
 def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
 from assay.follow.locations import HOW_TO_START, FoundRun, is_run_name
-from assay.launch.commands.run import check_codes, choose_steps, run_and_report
+from assay.launch.commands.run import choose_steps, run_and_report, take_options
 from assay.launch.prepared import Prepared, RunOptions, check_prepared
 from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun
 from assay.launch.variations import prepare_variations
@@ -26,7 +25,6 @@ from assay.values.options import (
     slots_option,
     where_option,
 )
-from assay.values.units import parse_slot_flags
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -72,18 +70,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
     if not runs:
         raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
     runs = leave_out_received(runs, console)
-    options = RunOptions(
-        file="",
-        overrides=overrides,
-        settings=request.settings,
-        commands=request.commands or None,
-        slots=parse_slot_flags(request.slots, request.jobs),
-        on=request.on,
-        new_code=request.new_code,
-        old_code=check_codes(request.new_code, request.old_code),
-        from_checkpoint=request.start is not None,
-        command_line=tuple(sys.argv),
-    )
+    options = take_options(request, overrides=overrides, from_checkpoint=request.start is not None)
     prepared = _prepare_repeats(runs, options)
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")

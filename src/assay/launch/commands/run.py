@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode, UsageError, did_you_mean
 from assay.launch.live_view import BestSoFar, Watcher, choose_goal
@@ -148,36 +148,34 @@ _REPEATED = (
 def build_options(request: RunRequest) -> RunOptions:
     words = request.render_words(name for name in _REPEATED if name != "seed" or request.sample is not None)
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
-    return RunOptions(
-        file=request.file,
-        overrides=request.overrides,
-        settings=request.settings,
-        root=request.root,
-        study=request.study,
-        slots=parse_slot_flags(request.slots, request.jobs),
-        on=request.on,
-        titles=request.titles or None,
-        commands=request.commands or None,
-        where=request.where,
-        sample=request.sample,
-        seed=request.seed,
-        retry=request.retry,
-        force=request.force,
-        new_code=request.new_code,
-        old_code=check_codes(request.new_code, request.old_code),
-        code=request.code,
-        command_line=tuple(sys.argv),
+    return take_options(
+        request,
+        *(
+            "file",
+            "overrides",
+            "root",
+            "study",
+            "titles",
+            "where",
+            "sample",
+            "seed",
+            "retry",
+            "force",
+            "code",
+            "extras",
+        ),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
-        extras=request.extras,
         budget=load("assay.launch.budget:Budget")(request.budget) if request.budget is not None else None,
     )
 
 
-def check_codes(new_code: bool, old_code: bool) -> bool:
-    """Whether --old-code is given; refuses it together with --new-code."""
-    if new_code and old_code:
+def take_options(request: Any, *names: str, **more: Any) -> RunOptions:
+    """The options that `run` and `rerun` share, and those of these names, with the values that the request has."""
+    if request.new_code and request.old_code:
         raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
-    return old_code
+    given = {name: getattr(request, name) for name in ("settings", "commands", "on", "new_code", "old_code", *names)}
+    slots = parse_slot_flags(request.slots, request.jobs)
+    return RunOptions(**given, **more, slots=slots, command_line=tuple(sys.argv))
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
-from assay.follow.locations import StudyLocation, find_patterns, show_command
+from assay.follow.locations import find_patterns, show_command
 from assay.follow.opening import open_index_of
 from assay.reading.best import build_document, build_front_document, choose_best, describe_best
 from assay.reading.commands.tables import fields_option, group_option
 from assay.reading.ranking import Asked, choose_sort
 from assay.reading.run_reader import load_fresh_table, load_objectives
 from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
-from assay.record.index.base import IndexTable
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
-from assay.values.document import Document
 from assay.values.options import argument, json_option, option, root_option, split_commas, where_option
 from assay.values.state import has_result
 
@@ -67,8 +65,13 @@ def best(request: BestRequest, console: Console) -> int:
         return int(ExitCode.FAILED)
     if unranked:
         console.error(describe_unranked(unranked, locations))
-    metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
-    document = _build(metrics, request.group_by, data, keep, locations)
+    metrics: Sequence[Asked] = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
+    if len(metrics) > 1:
+        document = build_front_document(data, keep, choose_sort(metrics, data, ()), locations)
+    else:
+        choice = choose_best(data, keep, next(iter(metrics), None), request.group_by)
+        winner = describe_best(data, keep, choice.best.run, locations) if choice else None
+        document = build_document(choice, winner, data) if choice and winner else None
     if document is None:
         wanted = " and ".join(map(str, metrics)) or "value of a metric"
         console.error(f"{names}: no run that is done has a finite {wanted}")
@@ -77,18 +80,3 @@ def best(request: BestRequest, console: Console) -> int:
     if not on_stdout:
         console.write_document(document, as_json=request.as_json, fields=request.fields)
     return int(ExitCode.OK)
-
-
-def _build(
-    metrics: Sequence[Asked],
-    group_by: Sequence[str],
-    data: IndexTable,
-    keep: Sequence[int],
-    locations: Sequence[StudyLocation],
-) -> Document | None:
-    if len(metrics) > 1:
-        return build_front_document(data, keep, choose_sort(metrics, data, ()), locations)
-    choice = choose_best(data, keep, next(iter(metrics), None), group_by)
-    if choice is None:
-        return None
-    return build_document(choice, describe_best(data, keep, choice.best.run, locations), data)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from assay.config.load import load_study
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -63,76 +63,63 @@ class StatusRequest(Request):
     as_json: bool = json_option()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStatus:
-    root: str
-    path: str
-    exists: bool
-    size_bytes: int
-    studies: int
-    runs: int
-    metrics: int
-    points: int
-    unread: int  # runs on disk that the index does not know yet
-    summarised: int = 0  # runs whose points are not stored yet
-    is_temporary: bool = False
-    reset_reason: str = ""
-
-
 def status(request: StatusRequest, console: Console) -> int:
     """Show where the index is, how large, and what is in it."""
     found = [load_status(each) for each in find_roots(request.root).all]
-    sections = [Section((Facts(_build_status_facts(each)),)) for each in found]
-    document = Document("assay index status", sections, facts=[asdict(each) for each in found])
-    console.write_document(document, as_json=request.as_json)
+    sections = [Section((Facts([*_build_status_facts(each)]),)) for each in found]
+    console.write_document(Document("assay index status", sections, facts=found), as_json=request.as_json)
     return 0
 
 
-def load_status(root: str) -> IndexStatus:
-    """How the index is, without bringing it up to date."""
+def load_status(root: str) -> dict[str, Any]:
+    """How the index is, without bringing it up to date, as `--json` prints it.
+
+    `unread`: runs on disk that it does not know yet; `summarised`: runs whose points are not stored yet.
+    """
     on_disk = {
         f"{name}/{os.path.basename(run_dir)}"
         for name in find_studies(root)
         for run_dir in (*find_run_dirs(os.path.join(root, name)), *find_foreign_dirs(os.path.join(root, name)))
     }
     path = index_path(root, os.environ)
+    numbers = dict.fromkeys(("size_bytes", "studies", "runs", "metrics", "points", "unread", "summarised"), 0)
+    status = {"root": root, "path": path, "exists": False, **numbers, "is_temporary": False, "reset_reason": ""}
     if not find_address() and not os.path.exists(path):
-        return IndexStatus(root, path, False, 0, 0, 0, 0, 0, len(on_disk))
+        return {**status, "unread": len(on_disk)}
     with open_index(root) as index:
         table = index.load_table()
-        return IndexStatus(
-            root=root,
-            path=path if index.is_temporary else index.place,
-            exists=True,
-            size_bytes=index.load_size(),
-            studies=len(index.load_studies()),
-            runs=len(table.rows),
-            metrics=len(table.metrics),
-            points=int(sum(sum(column.count) for column in table.metrics.values())),
-            unread=len(on_disk - {row.key for row in table.rows}),
-            summarised=len(index.find_summarised()),
-            is_temporary=index.is_temporary,
-            reset_reason=index.reset_reason,
-        )
+        return {
+            **status,
+            "path": path if index.is_temporary else index.place,
+            "exists": True,
+            "size_bytes": index.load_size(),
+            "studies": len(index.load_studies()),
+            "runs": len(table.rows),
+            "metrics": len(table.metrics),
+            "points": int(sum(sum(column.count) for column in table.metrics.values())),
+            "unread": len(on_disk - {row.key for row in table.rows}),
+            "summarised": len(index.find_summarised()),
+            "is_temporary": index.is_temporary,
+            "reset_reason": index.reset_reason,
+        }
 
 
-def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
-    facts = [("root", status.root), ("index", status.path)]
-    if not status.exists:
-        return [*facts, ("state", f"not made yet; {render_count(status.unread, 'run')} on disk")]
-    facts.append(("size", render_size(status.size_bytes)))
-    facts += [(name, str(getattr(status, name))) for name in ("studies", "runs", "metrics")]
-    waiting = f"; those of {render_count(status.summarised, 'run')} are stored when a plot, export or query needs them"
-    facts.append(("points", f"{status.points}{waiting if status.summarised else ''}"))
-    if status.unread:
-        facts.append(("not read yet", f"{render_count(status.unread, 'run')}; the next command that looks reads them"))
-    if status.is_temporary:
-        facts.append(
-            ("note", "it cannot be kept here, so each command builds it again: set ASSAY_CACHE_DIR to a local folder")
-        )
-    if status.reset_reason:
-        facts.append(("note", f"the old one was set aside: {status.reset_reason}"))
-    return facts
+def _build_status_facts(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    unread, summarised = (render_count(status[name], "run") for name in ("unread", "summarised"))
+    yield from (("root", status["root"]), ("index", status["path"]))
+    if not status["exists"]:
+        yield "state", f"not made yet; {unread} on disk"
+        return
+    yield "size", render_size(status["size_bytes"])
+    yield from ((name, str(status[name])) for name in ("studies", "runs", "metrics"))
+    waiting = f"; those of {summarised} are stored when a plot, export or query needs them"
+    yield "points", f"{status['points']}{waiting if status['summarised'] else ''}"
+    if status["unread"]:
+        yield "not read yet", f"{unread}; the next command that looks reads them"
+    if status["is_temporary"]:
+        yield "note", "it cannot be kept here, so each command builds it again: set ASSAY_CACHE_DIR to a local folder"
+    if status["reset_reason"]:
+        yield "note", f"the old one was set aside: {status['reset_reason']}"
 
 
 class RootRequest(Request):

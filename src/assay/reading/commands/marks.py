@@ -43,22 +43,17 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
         return [_Target(run.location.key(run.dir), run.dir) for run in find_runs(name, root, foreign=True)]
 
 
-def _add_runs(targets: Sequence[_Target]) -> list[_Target]:
-    """A study and its runs, for a list."""
-    found = [*targets]
-    for each in targets:
-        if each.is_study:
-            folders = (*find_run_dirs(each.dir), *find_foreign_dirs(each.dir))
-            found += [_Target(f"{each.name}/{os.path.basename(folder)}", folder) for folder in folders]
-    return found
-
-
-def _change(targets: Sequence[_Target], change: MarksChange) -> list[tuple[_Target, Marks]]:
-    return [(each, change_marks(each.file, change)) for each in targets]
-
-
-def _load(targets: Sequence[_Target], console: Console) -> list[tuple[_Target, Marks]]:
-    found = [(each, load_marks(each.file)) for each in targets]
+def _change_or_load(
+    targets: Sequence[_Target], change: MarksChange | None, console: Console
+) -> list[tuple[_Target, Marks]]:
+    """The marks of these after the change; without one as they are, of a study also those of its runs."""
+    if change is not None:
+        return [(each, change_marks(each.file, change)) for each in targets]
+    listed = [*targets]
+    for study in (each for each in targets if each.is_study):
+        folders = (*find_run_dirs(study.dir), *find_foreign_dirs(study.dir))
+        listed += [_Target(f"{study.name}/{os.path.basename(folder)}", folder) for folder in folders]
+    found = [(each, load_marks(each.file)) for each in listed]
     for each, marks in found:
         if marks.problem:
             console.warning(f"{each.name}: {marks.problem}; move the file away and give its tags again: {each.file}")
@@ -101,16 +96,13 @@ def tag(request: TagRequest, console: Console) -> int:
     if both := [each for each in request.tags if each in request.remove]:
         raise UsageError(f"{both[0]!r} is to be added and removed")
     targets = _find_targets(request.name, request.where, request.root)
-    if not request.tags and not request.remove:
-        found = _load(_add_runs(targets), console)
-    else:
-        known = (tag for each in targets for tag in load_marks(each.file).tags)
-        check_known("tag", request.remove, known if request.remove else ())
-        found = _change(targets, change)
+    is_list = not request.tags and not request.remove
+    known = (tag for each in targets for tag in load_marks(each.file).tags)
+    check_known("tag", request.remove, known if request.remove else ())
+    found = _change_or_load(targets, None if is_list else change, console)
     if request.as_json:
         console.write_json(_build_facts(found))
         return 0
-    is_list = not request.tags and not request.remove
     shown = [(each, marks) for each, marks in found if marks.tags or not is_list]
     for each, marks in shown or found[:1]:
         console.print(f"{each.name}: {', '.join(marks.tags) or 'no tags'}")
@@ -138,14 +130,12 @@ def note(request: NoteRequest, console: Console) -> int:
     if request.text and not text:
         raise UsageError("the note is empty", "write some text, or leave it out to print the notes")
     targets = _find_targets(request.name, request.where, request.root)
-    if text or request.clear:
-        found = _change(targets, MarksChange(note=Note(time.time(), text) if text else None, clear_notes=request.clear))
-    else:
-        found = _load(_add_runs(targets), console)
+    is_list = not text and not request.clear
+    change = MarksChange(note=Note(time.time(), text) if text else None, clear_notes=request.clear)
+    found = _change_or_load(targets, None if is_list else change, console)
     if request.as_json:
         console.write_json(_build_facts(found))
         return 0
-    is_list = not text and not request.clear
     shown = [(each, marks) for each, marks in found if marks.notes or not is_list]
     for each, marks in shown or found[:1]:
         console.print(f"{each.name}:{'' if marks.notes else ' no notes'}")

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
-def parse_states(words: tuple[str, ...], _flag: str) -> frozenset[State] | None:
-    return frozenset(map(State, words)) or None
-
-
-def states_option(text: str) -> frozenset[State] | None:
-    found: frozenset[State] | None = option(
-        "--state", multiple=True, choices=tuple(map(str, State)), parse=parse_states, help=text
-    )
-    return found
+def states_option(text: str) -> Any:
+    choices = tuple(map(str, State))
+    parse = lambda words, _flag: frozenset(map(State, words)) or None  # noqa: E731
+    return option("--state", multiple=True, choices=choices, parse=parse, help=text)
 
 
 def group_option(what: str) -> Any:
@@ -79,18 +74,9 @@ class TableRequest(Request):
     root: str | None = root_option()
 
     def build_options(self, patterns: tuple[tuple[str, str], ...]) -> SummaryOptions:
-        return SummaryOptions(
-            sort=self.sort,
-            group_by=self.group_by,
-            metrics=self.metrics or None,
-            ignore=self.ignore,
-            best=self.best,
-            states=self.states,
-            limit=self.limit,
-            where=self.where,
-            patterns=patterns,
-            pareto=tuple(name.strip() for name in self.pareto),
-        )
+        named = ("sort", "group_by", "ignore", "best", "states", "limit", "where")
+        options = SummaryOptions(**{name: getattr(self, name) for name in named}, patterns=patterns)
+        return options._replace(metrics=self.metrics or None, pareto=tuple(name.strip() for name in self.pareto))
 
 
 class SumRequest(TableRequest):
