@@ -107,15 +107,8 @@ class Board:
 
     def close(self) -> None:
         if self._master is not None:
-            for stream in (self._master.stdin, self._master.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
             self._master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(_GRACE_S)
-            self._master.kill()
-            self._master.wait()
+            _end(self._master)
             self._master = None
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -233,18 +226,8 @@ class Stay:
     def leave(self) -> None:
         """End the stay: the guard sees the end of its stdin, and cleans up."""
         self._left.set()
-        if self._guard is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._guard.stdin is not None:
-                self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guard.wait(_GRACE_S)
-        self._guard.kill()
-        self._guard.wait()
-        for stream in (self._guard.stdout, self._guard.stderr):
-            if stream is not None:
-                stream.close()
+        if self._guard is not None:
+            _end(self._guard)
 
     @property
     def is_ours(self) -> bool:
@@ -278,6 +261,20 @@ class Stay:
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
         return CapturedOutput(int(out), output.stdout, output.stderr)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let a process see the end of its stdin; what is not gone soon is killed."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: str) -> None:
