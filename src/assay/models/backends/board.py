@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from typing import IO
 
 from assay.errors import InfrastructureError
-from assay.models.backends.captured_output import CapturedOutput, listen
+from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
@@ -125,10 +125,14 @@ class Board:
         self, script: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         """Start a shell script on the host."""
+        argv = self.build_command(script, *arguments)
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def build_command(self, script: str, *arguments: str) -> list[str]:
+        """The command line that executes a shell script on the host, to which there is a connection then."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
-        argv = [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
-        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
 
     def ask(self, script: str, *arguments: str) -> tuple[int, bytes]:
         """The exit code and the stdout of a short script."""
@@ -252,8 +256,7 @@ class Stay:
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
         """Run a program in the job's folder; its output goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
-        with self._board.start(_RUN, self.folder, *words) as process:
-            output = listen(process)
+        output = run_program(self._board.build_command(_RUN, self.folder, *words))
         if output.code not in (255, -signal.SIGKILL):
             return output
         # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
