@@ -94,7 +94,7 @@ def begin_output(fd: int) -> Callable[[], str]:
     start = flush().st_size
 
     def read() -> str:
-        if not stat.S_ISREG(flush().st_mode):  # a terminal, where somebody runs a back end outside of a worker
+        if not stat.S_ISREG(flush().st_mode):  # a terminal: the back end is not in a worker
             return ""
         with open(name_descriptor(fd), "rb") as stream:
             stream.seek(start)
