@@ -50,7 +50,7 @@ def test_answers_do_not_go_to_stdout_and_a_death_is_reported_by_the_guard(tmp_pa
     identity = {"identity": True}
     answers, out, code = talk(tmp_path, identity, TARGET, identity, job_of(tmp_path, "talk"), {"close": True})
     refused, ready, described, begun, done, ended = answers
-    assert "no target was named" in refused["error"]["message"]
+    assert "no target was named" in refused["error"]["facts"]["message"]
     assert (ready, described["identity"]["strange"], begun) == ({"ready": True}, "1.0", {"begun": True})
     assert (done["outcome"]["ending"], done["outcome"]["path"]) == ("ok", str(tmp_path / "artifact"))
     assert b"from print" in out
@@ -86,11 +86,9 @@ def test_what_was_made_has_to_be_there_and_inside(tmp_path):
 def test_errors_as_messages():
     assert build_error(InfrastructureError("a", "b")) == {
         "kind": "InfrastructureError",
-        "message": "a",
-        "hint": "b",
-        "extra": None,
+        "facts": {"message": "a", "hint": "b"},
     }
-    assert build_error(MissingExtraError("x", "iree"))["extra"] == "iree"
+    assert build_error(MissingExtraError("x", "iree"))["facts"]["extra"] == "iree"
 
 
 @pytest.mark.parametrize(

@@ -40,22 +40,13 @@ POINTS_FILE = "model.jsonl"  # in metrics/
 def main(arguments: Sequence[str] | None = None) -> int:
     run_dir, text = sys.argv[1:] if arguments is None else arguments
     try:
-        report = examine(load_request(text), run_dir)
-    except AssayError as error:
-        write_error(run_dir, error)  # the command that waits reports it
-        return int(error.exit_code)
-    except OSError as error:  # a full disk, a folder that may not be written
-        refused = InfrastructureError(f"the check cannot continue: {error}")
-        write_error(run_dir, refused)
+        content = json.loads(text if text.startswith("{") else read_text(text))
+        return int(examine(parse_plain(ModelRequest, content), run_dir).exit_code)
+    except (AssayError, OSError) as error:
+        # of the system: a full disk, a folder that may not be written
+        refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
+        write_error(run_dir, refused)  # the command that waits reports it
         return int(refused.exit_code)
-    return int(report.exit_code)
-
-
-def load_request(text: str) -> ModelRequest:
-    """Read a request from JSON, or from the path of a file with it."""
-    if not text.startswith("{"):
-        text = read_text(text)
-    return parse_plain(ModelRequest, json.loads(text))
 
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:
@@ -93,7 +84,7 @@ def write_metrics(run_dir: str, report: ModelReport) -> None:
 def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
     now = time.time()
     for case in report.cases:
-        numbers = {name: value for name, value in build_numbers(case).items() if math.isfinite(value)}
+        numbers = build_numbers(case)
         if case.layer is None:
             yield {"time": now, **{f"full.{name}": value for name, value in numbers.items()}}
         elif numbers:
@@ -107,7 +98,7 @@ def build_numbers(case: CaseReport) -> dict[str, float]:
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
     }
     found |= {f"{step}_s": min(measured) for step in Step if (measured := find_fresh(case, step))}
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:

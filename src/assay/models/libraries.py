@@ -1,25 +1,31 @@
-"""numpy and onnx, each loaded when the first of its names is used: most commands need neither."""
+"""numpy, onnx and torch, each loaded when the first of its names is used: most commands need none of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from assay.errors import MissingExtraError
+from assay.errors import MissingExtraError, MissingPackageError
 
 
 class Library:
-    def __init__(self, name: str, purpose: str) -> None:
-        self._name, self._purpose = name, purpose
+    """A library; `build_error` makes the error for one that is not installed, which names what to install."""
+
+    def __init__(self, name: str, build_error: Callable[[], MissingExtraError]) -> None:
+        self._name, self._build_error = name, build_error
 
     def __getattr__(self, name: str) -> Any:
         try:
             found = getattr(import_module(self._name), name)
-        except ImportError:
-            raise MissingExtraError(self._purpose, "models") from None
+        except ModuleNotFoundError as error:
+            if error.name != self._name:  # it is installed, and something that it needs is not
+                raise
+            raise self._build_error() from None
         setattr(self, name, found)  # later uses find it there
         return found
 
 
-np: Any = Library("numpy", "computing with tensors")
-onnx: Any = Library("onnx", "reading ONNX models")
+np: Any = Library("numpy", lambda: MissingExtraError("computing with tensors", "models"))
+onnx: Any = Library("onnx", lambda: MissingExtraError("reading ONNX models", "models"))
+torch: Any = Library("torch", lambda: MissingPackageError("a torch module as a model", "torch"))

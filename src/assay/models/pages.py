@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nlargest
-from itertools import takewhile
 from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
@@ -18,6 +17,7 @@ from assay.models.records import judge_run, load_report
 from assay.models.report import tensor_diff
 from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import (
+    CaseMetrics,
     build_case_metrics,
     build_diff_commands,
     label_of,
@@ -73,7 +73,6 @@ class CheckSummary:
     at: float
     stem: str
     target: str
-    reference: str
     goal: str
     kind: VerdictKind | None = None
     first_wrong: str = ""
@@ -93,7 +92,7 @@ def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[CheckSu
     sides = ([row for row in rows if row.is_foreign is is_foreign] for is_foreign in (False, True))
     newest = [row for side in sides for row in nlargest(_MOST_CHECKS, side, key=_find_time)]
     ordered = sorted(newest, key=_find_time, reverse=True)
-    return [replace(_summarise_row(location, row), received=describe_facts(row.received)) for row in ordered]
+    return [_summarise_row(location, row) for row in ordered]
 
 
 def _find_time(row: RunRow) -> float:
@@ -103,27 +102,25 @@ def _find_time(row: RunRow) -> float:
 def _summarise_row(location: StudyLocation, row: RunRow) -> CheckSummary:
     run = row.key.partition("/")[2]
     at = row.ended_at or row.started_at or row.created_at or 0.0
-    given: dict[str, Any] = {name: str(row.params.get(name, "")) for name in ("reference", "target", "goal")}
     stem = row.title or os.path.splitext(os.path.basename(str(row.params.get("model", run))))[0]
+    target, goal = (str(row.params.get(name, "")) for name in ("target", "goal"))
+    check = CheckSummary(run, at, stem, target, goal, received=describe_facts(row.received))
     path = os.path.join(location.dir, run)
     try:
         stat = os.stat(os.path.join(path, MODEL_FILE))
-        found = _summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size)
     except OSError:
-        return CheckSummary(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
-    if isinstance(found, str):
-        return CheckSummary(run, at, stem, **given, problem=found)
-    return CheckSummary(run=run, at=at, **{**given, **found})
+        return replace(check, problem=row.reason or f"{row.state}: there is no report")
+    return replace(check, **_summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size))
 
 
 @lru_cache(maxsize=4096)
-def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) -> Mapping[str, Any] | str:
+def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) -> Mapping[str, Any]:
     try:
         found = load_report(path)
     except (AssayError, OSError) as error:
-        return error.message if isinstance(error, AssayError) else str(error)
+        return {"problem": error.message if isinstance(error, AssayError) else str(error)}
     if found is None:
-        return "there is no report"
+        return {"problem": "there is no report"}
     report = judge_run(found, state, reason)
     whole = next((case for case in report.cases if case.layer is None), None)
     numbers = build_case_metrics(whole) if whole else None
@@ -131,7 +128,6 @@ def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) ->
     return {
         "stem": report.stem,
         "target": os.path.basename(report.other) or report.target,
-        "reference": report.reference,
         "kind": report.verdict.kind,
         "problem": "" if report is found else report.findings[-1].message,
         "first_wrong": label_of(first, report) if first else "",
@@ -141,20 +137,12 @@ def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) ->
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One model on one target: its checks, the newest first."""
-
-    stem: str
-    target: str
-    checks: tuple[CheckSummary, ...]
-
-
-def group_checks(checks: Sequence[CheckSummary]) -> list[ModelCard]:
+def group_checks(checks: Sequence[CheckSummary]) -> list[list[CheckSummary]]:
+    """The checks of each model on each target, the newest first."""
     groups: dict[tuple[str, str], list[CheckSummary]] = {}
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
-    return [ModelCard(stem, target, tuple(found)) for (stem, target), found in groups.items()]
+    return [*groups.values()]
 
 
 # ---------------------------------------------------------------- one check
@@ -171,23 +159,14 @@ class ModelPage:
     layers: tuple[LayerRow, ...] = ()
 
     @property
-    def top(self) -> list[Block]:
-        """Title, facts and answer."""
-        return list(takewhile(lambda block: isinstance(block, Heading | Text), self._split()[0]))
-
-    @property
-    def head(self) -> list[Block]:
-        """The report from there up to its table of cases, in whose place the page has `layers`."""
-        return self._split()[0][len(self.top) :]
-
-    @property
-    def rest(self) -> list[Block]:
-        return self._split()[1]
-
-    def _split(self) -> tuple[list[Block], list[Block]]:
+    def parts(self) -> tuple[list[Block], list[Block], list[Block]]:
+        """The report in three: title, facts and answer; what follows up to the table of cases, in whose place the page
+        has `layers`; and the rest."""
         blocks = choose_blocks(self.blocks, "html")
-        place = next((n for n, each in enumerate(blocks) if isinstance(each, Section) and each.title == CASES), -1)
-        return (blocks[:place], blocks[place + 1 :]) if place >= 0 else (blocks, [])
+        end = len(blocks)
+        top = next((n for n, each in enumerate(blocks) if not isinstance(each, Heading | Text)), end)
+        cases = next((n for n, each in enumerate(blocks) if isinstance(each, Section) and each.title == CASES), end)
+        return blocks[:top], blocks[top:cases], blocks[cases + 1 :]
 
 
 def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[CheckSummary]) -> ModelPage:
@@ -203,13 +182,12 @@ def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Chec
     report = judge_run(report, row.state, row.reason)
     subject = (report.stem, report.target)
     mine = [check for check in reversed(checks) if check.subject == subject and check.goal == "check"]
-    diffs = list_diffs(report)
     return ModelPage(
         report,
         "",
         build_document(report).blocks,
         build_graph(report),
-        diffs,
+        list_diffs(report),
         list(build_history(mine[-_MOST_BEFORE:])),
         tuple(_build_row(case, report) for case in report.cases),
     )
@@ -299,29 +277,24 @@ LEVELS = (
 class LayerRow:
     """A case in the table; a layer is also a node of the graph. Levels are places in LEVELS; None: not known."""
 
-    name: str
+    case: CaseReport
     label: str
-    op: str
-    outcome: str
-    kind: VerdictKind
-    local: str
+    numbers: CaseMetrics
     local_level: int | None
-    accumulated: str
     accumulated_level: int | None
-    compile_ms: str
-    run_ms: str
     is_first: bool
-    diffs: int  # pairs of tensors that differ
-    value: str  # the larger of its errors
+
+    @property
+    def op(self) -> str:
+        return ", ".join(self.case.layer.ops) if self.case.layer else ""
 
     @property
     def is_wrong(self) -> bool:
-        return self.kind in WRONG
+        return self.case.verdict.kind in WRONG
 
     @property
-    def text(self) -> str:
-        errors = (("local error", self.local), ("accumulated error", self.accumulated))
-        return "\n".join([f"{self.label}: {self.outcome}", *(f"{name} {text}" for name, text in errors if text)])
+    def worst(self) -> float | None:
+        return max((each for each in (self.numbers.local, self.numbers.accumulated) if each is not None), default=None)
 
 
 def choose_layers(layers: Sequence[LayerRow], text: str = "", *, only_wrong: bool = False) -> list[LayerRow]:
@@ -330,31 +303,21 @@ def choose_layers(layers: Sequence[LayerRow], text: str = "", *, only_wrong: boo
     return [
         layer
         for layer in layers
-        if all(word in f"{layer.name} {layer.label} {layer.op}".lower() for word in words)
-        and not (only_wrong and layer.kind is VerdictKind.PASS)
+        if all(word in f"{layer.case.name} {layer.label} {layer.op}".lower() for word in words)
+        and not (only_wrong and layer.case.verdict.kind is VerdictKind.PASS)
     ]
 
 
 def _build_row(case: CaseReport, report: ModelReport) -> LayerRow:
-    numbers = build_case_metrics(case)
-    failed = 5 if case.failed_step is not None else None
     local, inside = ([_rate(each) for each in found] for found in (case.local, case.accumulated))
-    errors = [each for each in (numbers.local, numbers.accumulated) if each is not None]
+    failed = 5 if case.failed_step is not None else None
     return LayerRow(
-        case.name,
+        case,
         label_of(case, report),
-        ", ".join(case.layer.ops) if case.layer else "",
-        str(case.outcome),
-        case.verdict.kind,
-        render_error(numbers.local) or "",
+        build_case_metrics(case),
         max(local, default=failed) if case.layer else None,
-        render_error(numbers.accumulated) or "",
         max(inside, default=None),
-        render_ms(numbers.compile_s) or "",
-        render_ms(numbers.run_s) or "",
         case.name == report.first_wrong,
-        len(case.diffs),
-        render_error(max(errors, default=None)) or "",
     )
 
 
@@ -492,11 +455,7 @@ def _measure(path: str) -> int:
 
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
     """A table of run times with layers as rows and checks as columns."""
-    reports = []
-    for run in runs:
-        report = load_report(os.path.join(location.dir, run))
-        if report is not None:
-            reports.append(report)
+    reports = [*filter(None, (load_report(os.path.join(location.dir, run)) for run in runs))]
     names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
     heads = [f"{number}: {name_subject(report)}" for number, report in enumerate(reports, 1)]
     rows = []
@@ -536,7 +495,7 @@ def _build_overview(
 ) -> Iterator[Block]:
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
-    newest = [card.checks[0] for card in group_checks(checks)]
+    newest = [each[0] for each in group_checks(checks)]
     yield Heading("Models", level=1, note=location.dir)
     yield TableBlock(_build_overview_table(newest))
     for check in newest[:_MOST_MODELS]:

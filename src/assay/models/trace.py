@@ -129,24 +129,26 @@ def render_perfetto(slices: Sequence[Slice]) -> bytes:
     """The bytes of a `.pb` file that ui.perfetto.dev opens."""
     lanes = build_lanes(slices)
     shift = min(0, *(piece.start_ns for piece in slices)) if slices else 0  # timestamps have no sign
-    packets = [_packet_of_track(*track) for track in _build_tracks(lanes)]
-    events = [event for lane in lanes for event in _build_events(lane)]
-    packets += [_packet_of_event(*event, shift) for event in sorted(events, key=lambda event: event[0])]
+    packets = list(_build_tracks(lanes))
+    events = [event for lane in lanes for event in _build_events(lane, shift)]
+    packets += [packet for _, packet in sorted(events, key=lambda event: event[0])]
     if packets:
         packets[0] += protobuf.number(13, _STATE_CLEARED)  # the sequence begins here
     return b"".join(protobuf.message(1, packet) for packet in packets)
 
 
-def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None, int]]:
-    """The uuid, name, parent's uuid and rank of every track, parents before their children."""
-    ranks: dict[tuple[tuple[str, ...], int], int] = {}
+def _build_tracks(lanes: Sequence[Lane]) -> Iterator[bytes]:
+    """The packet of every track, parents before their children, ranked in this order."""
+    known: set[tuple[tuple[str, ...], int]] = set()
     for lane in lanes:
         for depth in range(1, len(lane.track) + 1):
             ids = lane.track[:depth], lane.number if depth == len(lane.track) else 0
-            if ids not in ranks:
-                ranks[ids] = len(ranks)
-                parent = _uuid(lane.track[: depth - 1], 0) if depth > 1 else None
-                yield _uuid(*ids), lane.track[depth - 1], parent, ranks[ids]
+            if ids not in known:
+                inner = protobuf.number(1, _uuid(*ids)) + protobuf.text(2, lane.track[depth - 1])
+                inner += protobuf.number(5, _uuid(lane.track[: depth - 1], 0)) if depth > 1 else b""
+                inner += protobuf.number(11, _EXPLICIT) + protobuf.number(12, len(known))
+                known.add(ids)
+                yield protobuf.number(10, _SEQUENCE) + protobuf.message(60, inner)
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
@@ -155,33 +157,23 @@ def _uuid(track: tuple[str, ...], lane: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
-def _build_events(lane: Lane) -> Iterator[tuple[int, int, int, Slice | None]]:
-    """Time, type, track and slice of each event in the order that a viewer needs, also where times are equal."""
+def _build_events(lane: Lane, shift: int) -> Iterator[tuple[int, bytes]]:
+    """The time and packet of each event in the order that a viewer needs, also where times are equal."""
     track = _uuid(lane.track, lane.number)
+
+    def build(time_ns: int, kind: int, content: bytes = b"") -> tuple[int, bytes]:
+        inner = protobuf.message(11, protobuf.number(9, kind) + protobuf.number(11, track) + content)
+        return time_ns, protobuf.number(8, time_ns - shift) + protobuf.number(10, _SEQUENCE) + inner
+
     ends: list[int] = []
     for piece in lane.slices:
         while ends and ends[-1] <= piece.start_ns:
-            yield ends.pop(), _END, track, None
-        yield piece.start_ns, _BEGIN, track, piece
+            yield build(ends.pop(), _END)
+        args = b"".join(protobuf.message(4, _annotation(name, value)) for name, value in piece.args.items())
+        yield build(piece.start_ns, _BEGIN, protobuf.text(22, piece.track[-1]) + protobuf.text(23, piece.name) + args)
         ends.append(piece.end_ns)
     while ends:
-        yield ends.pop(), _END, track, None
-
-
-def _packet_of_track(uuid: int, name: str, parent: int | None, rank: int) -> bytes:
-    inner = protobuf.number(1, uuid) + protobuf.text(2, name)
-    if parent is not None:
-        inner += protobuf.number(5, parent)
-    inner += protobuf.number(11, _EXPLICIT) + protobuf.number(12, rank)
-    return protobuf.number(10, _SEQUENCE) + protobuf.message(60, inner)
-
-
-def _packet_of_event(time_ns: int, kind: int, track: int, piece: Slice | None, shift: int) -> bytes:
-    inner = protobuf.number(9, kind) + protobuf.number(11, track)
-    if piece is not None:
-        inner += protobuf.text(22, piece.track[-1]) + protobuf.text(23, piece.name)
-        inner += b"".join(protobuf.message(4, _annotation(name, value)) for name, value in piece.args.items())
-    return protobuf.number(8, time_ns - shift) + protobuf.number(10, _SEQUENCE) + protobuf.message(11, inner)
+        yield build(ends.pop(), _END)
 
 
 def _annotation(name: str, value: Any) -> bytes:

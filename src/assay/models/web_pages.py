@@ -24,6 +24,7 @@ from assay.models.pages import (
     is_model_study,
     list_checks,
 )
+from assay.models.report.summary import render_error, render_ms
 from assay.models.session_pages import (
     build_measured_changes,
     build_session_page,
@@ -86,6 +87,8 @@ def show_check(request: Request) -> Response:
         same=same,
         me=me,
         levels=LEVELS,
+        render_error=render_error,
+        render_ms=render_ms,
         find=find,
         only_wrong=only_wrong,
         layers=choose_layers(page.layers, find, only_wrong=only_wrong),
@@ -169,7 +172,7 @@ def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Ite
             rows = [row for row in snapshots.load(slug).table.rows if row.state.is_over]
             checks = list_checks(location, rows)  # an upload that passed does not hide a failure that was seen here
             sides = [[each for each in checks if bool(each.received) is received] for received in (False, True)]
-            newest = [card.checks[0] for side in sides for card in group_checks(side)]
+            newest = [each[0] for side in sides for each in group_checks(side)]
             found.update("ERROR" if check.kind is None else str(check.kind) for check in newest)
     found.pop(str(VerdictKind.PASS), None)
     for kind, count in found.items():

@@ -170,7 +170,7 @@ class Worker:
     def _send(self, answer: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        content = json.dumps(answer).encode() + b"\n"
+        content = json.dumps(answer, default=str).encode() + b"\n"
         while content:
             content = content[os.write(self._reply, content) :]
 
@@ -201,12 +201,7 @@ def to_assay_error(error: Exception) -> AssayError:
 
 
 def build_error(error: AssayError) -> dict[str, Any]:
-    return {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "extra": getattr(error, "extra", None),
-    }
+    return {"kind": type(error).__name__, "facts": vars(error)}
 
 
 def describe(error: BaseException) -> str:

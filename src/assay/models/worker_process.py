@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from assay import errors
-from assay.errors import AssayError, InfrastructureError, MissingExtraError
+from assay.errors import AssayError, InfrastructureError
 from assay.models.backends.captured_output import load_excerpt, name_signal
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Job, Step, StepEnding, StepLimits, StepOutcome, Target
@@ -91,12 +91,12 @@ class WorkerProcess:
         try:
             request = {"job": build_plain(job), "memory_bytes": held.memory_bytes}
             answer = self._ask(request, held.seconds(job.step), held.memory_bytes)
-            outcome = self._with_command(parse_plain(StepOutcome, answer["outcome"]))
+            outcome = self._complete(parse_plain(StepOutcome, answer["outcome"]), held)
         except _DeathError as death:
             elapsed_s = time.perf_counter() - start
-            outcome = self._with_command(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s))
+            outcome = self._complete(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s), held)
             self._drop()
-        return self._with_output(self._with_memory(outcome, held))
+        return outcome
 
     def close(self) -> None:
         """End the worker and everything that it started."""
@@ -138,29 +138,21 @@ class WorkerProcess:
 
     # ------------------------------------------------------------ outcomes
 
-    def _with_command(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with the command that was announced last, where the back end could not report its own."""
-        if outcome.is_ok or outcome.command or self._process is None:
-            return outcome
-        return replace(outcome, command=self._process.command)
-
-    def _with_memory(self, outcome: StepOutcome, limits: StepLimits) -> StepOutcome:
-        """The outcome of a program that got no more memory: it dies or reports that; neither is the model's fault."""
-        if outcome.ending not in (StepEnding.CRASH, StepEnding.ERROR) or limits.memory_bytes is None:
-            return outcome
-        output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
-        if not any(words in output for words in _NO_MEMORY):
-            return outcome
-        message = f"{outcome.message}; it could not allocate more memory"
-        return replace(outcome, ending=StepEnding.MEMORY, message=message)
-
-    def _with_output(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with all output of that time; the output that it already has is kept too."""
-        kept = {}
+    def _complete(self, outcome: StepOutcome, limits: StepLimits) -> StepOutcome:
+        """The outcome with all output of that time, and with the command that was announced last, where the back end
+        could not report its own. A program that got no more memory dies or reports that; neither is the model's fault.
+        """
+        changes: dict[str, Any] = {}
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
-            kept[name] = output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
-        return replace(outcome, stdout=kept["stdout"], stderr=kept["stderr"])
+            changes[name] = output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
+        if not outcome.is_ok and not outcome.command and self._process is not None:
+            changes["command"] = self._process.command
+        is_limited = limits.memory_bytes is not None and outcome.ending in (StepEnding.CRASH, StepEnding.ERROR)
+        if is_limited and any(words in changes["stderr"] + outcome.message for words in _NO_MEMORY):
+            changes["message"] = f"{outcome.message}; it could not allocate more memory"
+            changes["ending"] = StepEnding.MEMORY
+        return replace(outcome, **changes)
 
     def _find_last_lines(self) -> str | None:
         lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
@@ -170,17 +162,11 @@ class WorkerProcess:
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
-    """The error as the worker raised it."""
-    kind = getattr(errors, content["kind"], AssayError)
-    message, hint = content["message"], content["hint"]
-    if isinstance(kind, type) and issubclass(kind, MissingExtraError):
-        # its own constructor would build the message again
-        error = kind.__new__(kind)
-        error.extra = content["extra"]
-        errors.UsageError.__init__(error, message, hint)
-        return error
-    plain = isinstance(kind, type) and issubclass(kind, AssayError) and kind.__init__ is AssayError.__init__
-    return kind(message, hint) if plain else errors.UsageError(message, hint)
+    """The error as the worker raised it; its constructor would build the message again."""
+    kind: type[AssayError] = getattr(errors, content["kind"], AssayError)
+    error = kind.__new__(kind)
+    vars(error).update(content["facts"])
+    return error
 
 
 # ---------------------------------------------------------------- the process

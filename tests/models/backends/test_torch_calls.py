@@ -192,7 +192,7 @@ def test_inputs_come_as_a_tensor_a_tuple_a_dict_or_both(tmp_path):
     lines = [f"def {name}(): return torch.nn.ReLU(), {form}" for name, form in forms.items()]
     (tmp_path / "forms.py").write_text("\n".join(["import torch", "x = torch.ones(1)", *lines]))
     built = {name: build_model(f"{tmp_path}/forms.py:{name}", "", 1) for name in forms}
-    assert [list(each.given) for each in built.values()] == [[0], [0, 1], ["a"], [0, "a"]]
+    assert [list(given) for _, given in built.values()] == [[0], [0, 1], ["a"], [0, "a"]]
 
 
 def test_a_module_is_found_from_the_folder(tmp_path):

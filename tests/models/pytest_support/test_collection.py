@@ -11,7 +11,7 @@ from tests.models.pytest_support.nested_project import GENERIC, RELU, RELU_NEG, 
 from tests.models.pytest_support.test_options import configure
 
 from assay.errors import UsageError
-from assay.models.pytest_support.collection import ExpectedFailure, Lists, load_entries, parse_entries, refuse_options
+from assay.models.pytest_support.collection import ExpectedFailure, Lists, load_entries, refuse_options
 from assay.models.pytest_support.options import ModelTestPlan, get_plan
 
 RELU_IDS = ["net_layer_Relu_0", "net_full_model"]
@@ -214,8 +214,10 @@ net_full_model-sim-default [owner/repo#13]   # the whole
         ("x#1-sim-default", "x#1-sim-default", None),
     ],
 )
-def test_a_line(line, name, issue):
-    assert list(parse_entries(f"# a comment\n\n{line}", "f")) == [ExpectedFailure(name, issue, "f", 3)]
+def test_a_line(tmp_path, line, name, issue):
+    path = tmp_path / "xfails.txt"
+    path.write_text(f"# a comment\n\n{line}")
+    assert load_entries(str(path)) == (ExpectedFailure(name, issue, str(path), 3),)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from typing import IO
 
 from assay.errors import InfrastructureError
-from assay.models.backends.captured_output import CapturedOutput, listen
+from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
@@ -107,15 +107,8 @@ class Board:
 
     def close(self) -> None:
         if self._master is not None:
-            for stream in (self._master.stdin, self._master.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
             self._master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(_GRACE_S)
-            self._master.kill()
-            self._master.wait()
+            _end(self._master)
             self._master = None
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -132,10 +125,14 @@ class Board:
         self, script: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
         """Start a shell script on the host."""
+        argv = self.build_command(script, *arguments)
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def build_command(self, script: str, *arguments: str) -> list[str]:
+        """The command line that executes a shell script on the host, to which there is a connection then."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
-        argv = [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
-        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
 
     def ask(self, script: str, *arguments: str) -> tuple[int, bytes]:
         """The exit code and the stdout of a short script."""
@@ -233,18 +230,8 @@ class Stay:
     def leave(self) -> None:
         """End the stay: the guard sees the end of its stdin, and cleans up."""
         self._left.set()
-        if self._guard is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._guard.stdin is not None:
-                self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guard.wait(_GRACE_S)
-        self._guard.kill()
-        self._guard.wait()
-        for stream in (self._guard.stdout, self._guard.stderr):
-            if stream is not None:
-                stream.close()
+        if self._guard is not None:
+            _end(self._guard)
 
     @property
     def is_ours(self) -> bool:
@@ -269,8 +256,7 @@ class Stay:
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
         """Run a program in the job's folder; its output goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
-        with self._board.start(_RUN, self.folder, *words) as process:
-            output = listen(process)
+        output = run_program(self._board.build_command(_RUN, self.folder, *words))
         if output.code not in (255, -signal.SIGKILL):
             return output
         # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
@@ -278,6 +264,20 @@ class Stay:
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
         return CapturedOutput(int(out), output.stdout, output.stderr)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let a process see the end of its stdin; what is not gone soon is killed."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -16,7 +15,6 @@ from assay.system.processes import name_descriptor
 
 KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
 _CHUNK_BYTES = 65536
-_DRAIN_S = 2.0  # how long a stream may stay open after its program has ended: a grandchild may hold it for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +71,32 @@ def _read_excerpt(stream: IO[bytes]) -> str:
     return excerpt.render()
 
 
-# ---------------------------------------------------------------- programs
+# ---------------------------------------------------------------- of programs and libraries
 
 
 def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
-    """Run a program to its end. Its output goes on to our own stdout and stderr as it comes, and is kept."""
-    with subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        return listen(process)
+    """Run a program to its end. Its output goes to our own stdout and stderr; what comes back is an excerpt."""
+    read_stdout, read_stderr = begin_output(1), begin_output(2)
+    code = subprocess.run(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+    return CapturedOutput(code, read_stdout(), read_stderr())
 
 
-def listen(process: subprocess.Popen[bytes]) -> CapturedOutput:
-    """Pass the output of a program on until it ends, and keep an excerpt of it."""
-    kept = Excerpt(), Excerpt()
-    streams = ((process.stdout, 1, kept[0]), (process.stderr, 2, kept[1]))
-    threads = [
-        threading.Thread(target=_pass_on, args=(stream, fd, excerpt), daemon=True)
-        for stream, fd, excerpt in streams
-        if stream is not None
-    ]
-    for thread in threads:
-        thread.start()
-    code = process.wait()
-    for thread in threads:
-        thread.join(_DRAIN_S)
-    return CapturedOutput(code, kept[0].render(), kept[1].render())
+def begin_output(fd: int) -> Callable[[], str]:
+    """Return what reads all that is written to stdout (1) or stderr (2) from now on, also by a library in this process.
 
-
-def _pass_on(stream: IO[bytes], fd: int, excerpt: Excerpt) -> None:
-    with contextlib.suppress(OSError, ValueError):  # closed by the other side, or by us
-        while chunk := os.read(stream.fileno(), _CHUNK_BYTES):
-            excerpt.add(chunk)
-            with contextlib.suppress(OSError):
-                os.write(fd, chunk)
-
-
-# ---------------------------------------------------------------- libraries
-
-
-def begin_stderr() -> Callable[[], str]:
-    """Return what reads all that is written to stderr from now on, by a library in this process as well.
-
-    In a worker stderr is a file: a crash loses nothing.
+    In a worker both are files: a crash loses nothing, and a grandchild that holds one open does not hold us.
     """
-    sys.stderr.flush()
-    start = os.fstat(2).st_size
+
+    def flush() -> os.stat_result:
+        (sys.stdout if fd == 1 else sys.stderr).flush()
+        return os.fstat(fd)
+
+    start = flush().st_size
 
     def read() -> str:
-        sys.stderr.flush()
-        with open(name_descriptor(2), "rb") as stream:
+        if not stat.S_ISREG(flush().st_mode):  # a terminal: the back end is not in a worker
+            return ""
+        with open(name_descriptor(fd), "rb") as stream:
             stream.seek(start)
             return _read_excerpt(stream)
 

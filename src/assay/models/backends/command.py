@@ -317,13 +317,9 @@ class CommandBackend(Backend):
     def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
         template = self._templates[name]
         words = template.expand(values)
-        flags = values.get(f"{name}_flags")
-        extra = (
-            list(flags)
-            if flags and not isinstance(flags, str) and f"{name}_flags" not in find_names(*template.words)
-            else []
-        )
-        return [*self._locate(name, template.words[0]), *words[1:], *extra]  # flags that were given never vanish
+        if f"{name}_flags" not in find_names(*template.words):  # flags that were given never vanish
+            words += values.get(f"{name}_flags") or ()
+        return [*self._locate(name, template.words[0]), *words[1:]]
 
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
@@ -400,10 +396,9 @@ def load_output(path: str, spec: TensorSpec) -> Any:
 
 def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
     """The values of the placeholders in the flag of an input or output."""
-    dims = "x".join("?" if dim is None else str(dim) for dim in shape)
-    kind = name_mlir_type(dtype)
-    typed = f"{dims}x{kind}" if dims else kind
-    return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
+    dims = ["?" if dim is None else str(dim) for dim in shape]
+    typed = "x".join([*dims, name_mlir_type(dtype)])
+    return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
 
 
 def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:

@@ -26,6 +26,7 @@ from assay.models.backends.iree_compiler import (
 )
 from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_refs, load_tensors
+from assay.models.libraries import np
 from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
@@ -94,7 +95,6 @@ def invoke(module: Module, arrays: Sequence[Array], command: str) -> tuple[list[
 
 
 def _to_view(device: Any, array: Array) -> Any:
-    import numpy as np
     from iree import runtime
 
     element = runtime.dtypes.map_dtype_to_hal_element_type(array.dtype)
@@ -113,7 +113,6 @@ def _to_view(device: Any, array: Array) -> Any:
 
 def _to_array(view: Any) -> Array:
     """A tensor as an array, read as bytes: the runtime maps no type that numpy does not know."""
-    import numpy as np
     from iree.runtime import HalElementType
 
     shape = tuple(view.shape)

@@ -16,7 +16,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, first_line, name_program
-from assay.models.backends.captured_output import begin_stderr, run_program
+from assay.models.backends.captured_output import begin_output, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.libraries import onnx
@@ -152,7 +152,7 @@ def compile_module(compilation: Compilation) -> None:
     if compilation.ir_dir:
         os.makedirs(compilation.ir_dir, exist_ok=True)
         return _compile_by_program(compilation)
-    read_stderr = begin_stderr()
+    read_stderr = begin_output(2)
     try:
         is_done = _invoke(api, session, compilation)
     except ValueError as error:

@@ -16,6 +16,7 @@ from assay.models.backends.onnx_backend import OnnxBackend, load_outline
 from assay.models.backends.tensors_io import PACKED, unpack
 from assay.models.graph.onnx_library import find_opset
 from assay.models.graph.tensorfile import parse_dtype
+from assay.models.libraries import np
 from assay.models.values.model import StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 
@@ -141,8 +142,6 @@ def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
 
 def _to_array(value: Any, spec: TensorSpec) -> Any:
     """A value as an array; types that numpy does not know are read from memory."""
-    import numpy as np
-
     if hasattr(value, "dtype"):
         return value
     if isinstance(value, list | dict) or not value.is_tensor():

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from assay.errors import InfrastructureError, UsageError, did_you_mean
-from assay.models.backends.captured_output import Excerpt
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import is_inside
 
@@ -194,11 +193,7 @@ def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    if done.returncode:
-        return ""
-    excerpt = Excerpt(2000)
-    excerpt.add(done.stdout)
-    return " ".join(excerpt.render().split())[:500]
+    return "" if done.returncode else " ".join(done.stdout[:2000].decode("utf-8", "replace").split())[:500]
 
 
 # ---------------------------------------------------------------- what a result depends on

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import cache_from_source, find_spec
+from itertools import product
 
 from assay.errors import NotFoundError
 from assay.models.backends.base import Backend
@@ -151,13 +152,15 @@ def _find_location(module: str) -> _CodeLocation | None:
         return None
     origin = os.path.realpath(spec.origin)
     is_package = os.path.basename(origin) == "__init__.py"
-    root = os.path.dirname(origin)
-    for _ in range(module.count(".") + is_package):
-        root = os.path.dirname(root)
+    root = _climb(origin, 1 + module.count(".") + is_package)
     if not _is_installed(origin):
         return _CodeLocation(origin, root, root)
     top = os.path.join(root, module.partition(".")[0])
     return _CodeLocation(origin, root, top if is_package or "." in module else origin)
+
+
+def _climb(path: str, levels: int) -> str:
+    return os.path.normpath(os.path.join(path, *[os.pardir] * levels))
 
 
 def _is_others(name: str) -> bool:
@@ -180,24 +183,15 @@ def _find_imported(path: str, root: str) -> Iterator[str]:
     except (OSError, SyntaxError, ValueError):
         return  # a library, or one that cannot be loaded: the import reports it
     for node in ast.walk(tree):
-        for folder, name in _list_names(node, path, root):
+        if isinstance(node, ast.Import):
+            names, begin = [alias.name for alias in node.names], [root, os.path.dirname(path)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names]
+            begin = [_climb(path, node.level) if node.level else root]
+        else:
+            continue
+        for folder, name in product(begin, names):  # whatever may be a module
             yield from _resolve(folder, name)
-
-
-def _list_names(node: ast.AST, path: str, root: str) -> Iterator[tuple[str, str]]:
-    """(folder to begin in, dotted name) of everything that may be a module."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield root, alias.name
-            yield os.path.dirname(path), alias.name
-    elif isinstance(node, ast.ImportFrom):
-        folder = root
-        if node.level:
-            folder = os.path.dirname(path)
-            for _ in range(node.level - 1):
-                folder = os.path.dirname(folder)
-        for alias in node.names:
-            yield folder, f"{node.module}.{alias.name}" if node.module else alias.name
 
 
 def _resolve(folder: str, name: str) -> Iterator[str]:

@@ -34,10 +34,10 @@ from assay.models.values.tensors import TensorRef
 from assay.system.files import is_inside
 from assay.system.ssh import Address
 
-BOARD_OPTIONS = (
-    "address", "port", "key", "ssh_options", "connect_timeout_s", "deploy", "lock", "lock_wait_s", "lock_expiry_s",
-    "remote_root",
-)  # fmt: skip
+# Options, and the fields of Address and LockRule that they are.
+_ADDRESS = {"address": "name", "port": "port", "key": "key", "connect_timeout_s": "connect_s", "remote_root": "root"}
+_LOCK = {"lock": "path", "lock_wait_s": "wait_s", "lock_expiry_s": "expiry_s"}
+BOARD_OPTIONS = (*_ADDRESS, *_LOCK, "ssh_options", "deploy")
 # The first word is a program, with the one that its first line names; the others are files and folders, if they are
 # there at all. Each by its number, its path and its content: what a board has, a board may change.
 _DESCRIBE = r"""
@@ -70,24 +70,14 @@ class SshBackend(CommandBackend):
         if not self._option("address"):
             raise UsageError(f"target {target.name}: there is no address", 'as in address = "root@board"')
         self._deployed: dict[str, str] = {}  # word of the template → where it is on the board
-        rule = LockRule(
-            self._option("lock") or LockRule().path,
-            int(target.options.get("lock_wait_s", LockRule().wait_s)),
-            int(target.options.get("lock_expiry_s", LockRule().expiry_s)),
+        given = {name: value for name, value in target.options.items() if value not in (None, "")}
+        if "key" in given:
+            given["key"] = os.path.join(self._project, os.path.expanduser(given["key"]))
+        address, rule = (
+            {field: given[name] for name, field in each.items() if name in given} for each in (_ADDRESS, _LOCK)
         )
-        self._board = Board(self._build_address(), rule)
-
-    def _build_address(self) -> Address:
-        options = self.target.options
-        key = self._option("key")
-        return Address(
-            self._option("address"),
-            int(options["port"]) if options.get("port") else None,
-            os.path.join(self._project, os.path.expanduser(key)) if key else "",
-            float(options.get("connect_timeout_s", Address("").connect_s)),
-            tuple(str(word) for word in options.get("ssh_options") or ()),
-            self._option("remote_root") or Address("").root,
-        )
+        words = tuple(map(str, given.get("ssh_options", ())))
+        self._board = Board(Address(**address, options=words), LockRule(**rule))
 
     def close(self) -> None:
         self._board.close()

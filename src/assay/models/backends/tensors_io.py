@@ -16,7 +16,7 @@ from typing import Any
 from assay.models.backends.base import BackendError, Made
 from assay.models.graph.inputs import find_problems
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
-from assay.models.libraries import onnx
+from assay.models.libraries import np, onnx
 from assay.models.values.model import Job, Step, StepEnding
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import replace
@@ -87,8 +87,6 @@ def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
 
 def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Several elements share a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
-    import numpy as np
-
     bits = PACKED[dtype.name]
     parts = [(raw >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     flat = np.stack(parts, axis=-1).reshape(-1)[: int(np.prod(shape, dtype=np.int64))]
@@ -98,29 +96,17 @@ def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return flat.view(dtype).reshape(shape)
 
 
-_OPSET, _IR_VERSION = 13, 7  # old enough for every library
+# one node; its versions are old enough for every library
+_MODEL = '<ir_version: 7, opset_import: ["": 13]> rehearsal (float[4] x) => (float[4] y) { y = Add(x, x) }'
 Perform = Callable[[Job], Made]
 
 
 def warm_up(*steps: tuple[Step, Perform]) -> None:
     """Take a model of one node through these steps. Whatever is wrong is reported by the first real job."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
-        import numpy as np
-
-        made, inputs = _write_model(folder), os.path.join(folder, "inputs")
+        made, inputs = os.path.join(folder, "rehearsal.onnx"), os.path.join(folder, "inputs")
+        onnx.save(onnx.parser.parse_model(_MODEL), made)
         write_tensors(inputs, {"x": np.ones(4, np.float32)})
         for step, perform in steps:
             job = Job(step, made, tempfile.mkdtemp(dir=folder), inputs=inputs, outputs=("y",), case="rehearsal")
             made = perform(replace(job, inputs=inputs if step is Step.RUN else None)).path
-
-
-def _write_model(folder: str) -> str:
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("x", "y")]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "rehearsal", ends[:1], ends[1:])
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
-    )  # fmt: skip
-    path = os.path.join(folder, "rehearsal.onnx")
-    with open(path, "wb") as file:
-        file.write(model.SerializeToString())
-    return path

@@ -20,7 +20,7 @@ from typing import Any
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu
 from assay.models.backends.torch_calls import (
-    Built,
+    Given,
     Recorder,
     TensorName,
     blaming,
@@ -30,7 +30,6 @@ from assay.models.backends.torch_calls import (
     fits_call,
     from_array,
     hooked,
-    import_torch,
     is_closed,
     join_some,
     load_attribute,
@@ -43,8 +42,9 @@ from assay.models.backends.torch_calls import (
     to_array,
 )
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
+from assay.models.libraries import torch
 from assay.models.values.model import Job, Step, StepEnding, Target
-from assay.system.fast_dataclasses import asdict, dataclass, replace
+from assay.system.fast_dataclasses import asdict, dataclass
 from assay.system.files import write_atomic
 
 PRECISIONS = ("", "float32", "bfloat16", "float16", "float64")
@@ -76,7 +76,8 @@ class PartSpec:
 class Opened:
     """A model that is ready to be run: `functions` by label; an op is a function, a module a module."""
 
-    built: Built
+    module: Any
+    given: Given
     functions: dict[str, Callable[..., Any]]
     notes: list[str]
     state: str
@@ -96,7 +97,6 @@ class TorchBackend(Backend):
         self._opened: dict[tuple[str, int, bool], Opened] = {}
 
     def identity(self) -> Mapping[str, str]:
-        torch = import_torch()
         if self._device == "cuda" and not torch.cuda.is_available():
             reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
             raise InfrastructureError(
@@ -107,7 +107,6 @@ class TorchBackend(Backend):
         return {"torch": str(torch.__version__), "device": where, "threads": str(torch.get_num_threads())}
 
     def warm_up(self) -> None:
-        torch = import_torch()
         torch.backends.cudnn.allow_tf32 = False  # build() may switch it on
         if self._is_compiled:
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -135,29 +134,27 @@ class TorchBackend(Backend):
         return self._opened[key]
 
     def _build(self, spec: PartSpec) -> Opened:
-        built = build_model(spec.model, spec.folder, spec.seed)
-        notes = list(_quieten(built.module))
-        state = hash_state(built.module)
+        module, given = build_model(spec.model, spec.folder, spec.seed)
+        notes = _quieten(module)
+        state = hash_state(module)
         if spec.state and state != spec.state:
             raise BackendError(
                 "build() makes another model in each process: its parameters are not the reference's",
                 hint="seed what it draws from; torch, numpy and random are seeded before it is called",
             )
         if self._rewrite:
-            built = replace(built, module=self._change(built.module, spec.folder))
-        torch = import_torch()
+            module = self._change(module, spec.folder)
         dtype = getattr(torch, self._precision) if self._precision else None
-        built.module.to(device=self._device or None, dtype=dtype)
-        built = self._move(built)
-        graph = export_ops(built) if spec.ops else None
+        module.to(device=self._device or None, dtype=dtype)
+        given = map_leaves(given, torch.Tensor, lambda _path, each: self._cast(module, each))
+        graph = export_ops(module, given) if spec.ops else None
         if graph is None:
-            functions = {name: each for name, each in built.module.named_modules() if name}
+            functions = {name: each for name, each in module.named_modules() if name}
         else:
             functions = {node.name: node.target for node in graph.graph.nodes if _is_judged(node)}
-        return Opened(built, functions, notes, state, spec.model.rpartition(":")[0], graph)
+        return Opened(module, given, functions, notes, state, spec.model.rpartition(":")[0], graph)
 
     def _change(self, module: Any, folder: str) -> Any:
-        torch = import_torch()
         folder = str(self.target.options.get("folder") or folder)
         change = load_attribute(self._rewrite, folder, "class")
         path = os.path.abspath(self._rewrite.rpartition(":")[0])
@@ -168,19 +165,14 @@ class TorchBackend(Backend):
             raise UsageError(text, "it is called with the reference's module and returns the module that is tested")
         return found.train(module.training) if found.training != module.training else found
 
-    def _move(self, built: Built) -> Built:
-        given = map_leaves(built.given, import_torch().Tensor, lambda _path, each: self._cast(built, each))
-        return replace(built, given=given)
-
-    def _cast(self, built: Built, tensor: Any) -> Any:
-        dtype = find_dtype(built.module) if self._precision or self._rewrite else None
-        device = next((each.device for each in built.module.parameters()), tensor.device)
+    def _cast(self, module: Any, tensor: Any) -> Any:
+        dtype = find_dtype(module) if self._precision or self._rewrite else None
+        device = next((each.device for each in module.parameters()), tensor.device)
         is_float = tensor.is_floating_point() and dtype is not None
         return tensor.detach().to(device=device, dtype=dtype if is_float else None)
 
-    def _grain(self, built: Built) -> str:
-        torch = import_torch()
-        dtype = str(find_dtype(built.module)).removeprefix("torch.")
+    def _grain(self, module: Any) -> str:
+        dtype = str(find_dtype(module)).removeprefix("torch.")
         flags = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
         return TF32 if dtype == "float32" and flags and self._device == "cuda" else dtype
 
@@ -189,7 +181,7 @@ class TorchBackend(Backend):
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference, with every call, its tensors and gradients."""
         opened, recorder = self._open(spec), Recorder()
-        with preserved(opened.built.module):
+        with preserved(opened.module):
             found, notes = run_model(opened, recorder, spec)
         recorder.finish()
         notes += _describe_uncalled(opened, recorder)
@@ -198,7 +190,7 @@ class TorchBackend(Backend):
             "outputs": list(found),
             "notes": [*opened.notes, *notes],
             "state": opened.state,
-            "grain": self._grain(opened.built),
+            "grain": self._grain(opened.module),
         }
         write_atomic(os.path.join(folder, PLAN_FILE), json.dumps(plan))
         with open(os.path.join(folder, CALLS_FILE), "wb") as file:
@@ -207,10 +199,10 @@ class TorchBackend(Backend):
 
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference with rounding of the target's type at each border of a call, and in the parameters."""
-        torch, opened = import_torch(), self._open(spec)
+        opened = self._open(spec)
         recorder = Recorder(noise=find_noise(spec.grain))
         grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
-        module = opened.built.module
+        module = opened.module
         with preserved(module, grain), recorder.rounding(is_closed(module) or not any(module.children())):
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
@@ -226,22 +218,22 @@ class TorchBackend(Backend):
             if function is not None and forward is not None and fits_call(forward, blob):
                 labels[label] = list(find_params(function))
         observes = "all" if not self._is_compiled else "outputs" if spec.ops else "forward"
-        params = {f"{name}:grad": list(each.shape) for name, each in find_params(opened.built.module).items()}
-        survey = {"labels": labels, "params": params, "grain": self._grain(opened.built), "observes": observes}
+        params = {f"{name}:grad": list(each.shape) for name, each in find_params(opened.module).items()}
+        survey = {"labels": labels, "params": params, "grain": self._grain(opened.module), "observes": observes}
         write_atomic(os.path.join(folder, SURVEY_FILE), json.dumps(survey))
         return {}, []
 
     def _do_full(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         opened = self._open(spec)
-        function = self._compile(opened.built.module if opened.graph is None else opened.graph)
+        function = self._compile(opened.module if opened.graph is None else opened.graph)
         times_s = []
-        with preserved(opened.built.module):
+        with preserved(opened.module):
             found, notes = run_model(opened, None, spec, function)
             for _ in range(job.repeats):
                 begun = time.perf_counter()
                 run_model(opened, None, spec, function)
                 times_s.append(time.perf_counter() - begun)
-        if self._is_compiled and not import_torch()._dynamo.utils.counters["stats"]["unique_graphs"]:  # noqa: SLF001
+        if self._is_compiled and not torch._dynamo.utils.counters["stats"]["unique_graphs"]:  # noqa: SLF001
             raise BackendError("torch.compile compiled nothing of this model", ending=StepEnding.UNSUPPORTED)
         if any(note.startswith(NO_BACKWARD) for note in notes) and spec.grad_outs:
             raise BackendError(notes[-1])
@@ -250,7 +242,7 @@ class TorchBackend(Backend):
     def _do_marked(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """Every call's tensors as they come out of the model on this target."""
         opened = self._open(spec)
-        with preserved(opened.built.module):
+        with preserved(opened.module):
             if self._is_compiled:
                 return self._mark_compiled(opened, spec), []
             recorder = Recorder()
@@ -258,19 +250,18 @@ class TorchBackend(Backend):
         return {**recorder.tensors, **found}, []
 
     def _mark_compiled(self, opened: Opened, spec: PartSpec) -> dict[str, Any]:
-        torch, built = import_torch(), opened.built
         if opened.graph is not None:
             marked, names = mark_ops(opened.graph)
             with torch.no_grad():
-                values = self._compile(marked)(*_flatten(*split_given(built.given)))
+                values = self._compile(marked)(*_flatten(*split_given(opened.given)))
             return dict(zip(names, values, strict=True))
-        function = self._compile(built.module)
-        found, seen = record_compiled(built.module, lambda: run_model(opened, None, spec, function)[0])
+        function = self._compile(opened.module)
+        found, seen = record_compiled(opened.module, lambda: run_model(opened, None, spec, function)[0])
         return {**seen, **found}
 
     def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """One call alone, with the reference's inputs, forward or backward."""
-        torch, opened = import_torch(), self._open(spec)
+        opened = self._open(spec)
         function = opened.functions[spec.label.partition("#")[0]]
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         grain = getattr(torch, spec.grain) if spec.grain not in ("", TF32) else None
@@ -282,7 +273,7 @@ class TorchBackend(Backend):
             if tensor.is_floating_point():
                 tensor = tensor.to(grain).to(tensor.dtype) if grain is not None else tensor
                 tensor = recorder.perturb(tensor) if spec.noise else tensor
-            return self._cast(opened.built, tensor)
+            return self._cast(opened.module, tensor)
 
         compiled, kept = self._compile(function), load_kept(job)[spec.label]
         ends = spec.grad_outs if spec.backward else None
@@ -302,7 +293,7 @@ class TorchBackend(Backend):
 
     def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
-        torch, refs = import_torch(), {ref.name: ref for ref in load_refs(job.inputs or "")}
+        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
         given = map_leaves(kept, TensorName, lambda _path, ref: from_array(load_ref(refs[ref.name])))
         length = next((each.shape[0] for each in find_leaves(given, torch.Tensor).values() if each.ndim), 0)
@@ -319,7 +310,6 @@ class TorchBackend(Backend):
         """Compile a function again for each job: after some modules of one class dynamo leaves the next as it is."""
         if not self._is_compiled:
             return function
-        torch = import_torch()
         torch._dynamo.reset()  # noqa: SLF001
         torch._dynamo.utils.counters.clear()  # noqa: SLF001
         if isinstance(function, torch.nn.Module):
@@ -333,7 +323,6 @@ class TorchBackend(Backend):
 
 def find_noise(grain: str) -> float:
     """Half a unit in the last place of this type, as a fraction."""
-    torch = import_torch()
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
 
@@ -356,7 +345,6 @@ def hash_state(module: Any) -> str:
 
 def find_dtype(module: Any) -> Any:
     """The shortest floating-point type of a module's parameters and buffers."""
-    torch = import_torch()
     found = [each.dtype for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()]
     return min(found, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
 
@@ -374,7 +362,6 @@ def load_kept(job: Job) -> dict[str, bytes]:
 
 def _quieten(module: Any) -> list[str]:
     """Switch dropout off, which draws other numbers on each target. Returns a note about it."""
-    torch = import_torch()
     dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
     for name in active:
@@ -383,7 +370,6 @@ def _quieten(module: Any) -> list[str]:
 
 
 def _describe_uncalled(opened: Opened, recorder: Recorder) -> list[str]:
-    torch = import_torch()
     called = {call.label.partition("#")[0] for call in recorder.calls}
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
     left = [
@@ -401,7 +387,6 @@ def run_model(
     opened: Opened, recorder: Recorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Forward, and backward from fixed random gradients of the outputs: outputs and gradients by name, and notes."""
-    torch, built = import_torch(), opened.built
     seed_all(spec.seed)
     leaves: dict[str, Any] = {}
 
@@ -411,8 +396,8 @@ def run_model(
         leaves[path] = tensor.detach().clone().requires_grad_()
         return leaves[path].clone()
 
-    args, kwargs = split_given(map_leaves(built.given, torch.Tensor, place))
-    for each in built.module.parameters():
+    args, kwargs = split_given(map_leaves(opened.given, torch.Tensor, place))
+    for each in opened.module.parameters():
         each.grad = None
     with torch.set_grad_enabled(spec.backward):
         output = _execute(opened, recorder, function, args, kwargs)
@@ -424,26 +409,24 @@ def run_model(
         torch.autograd.backward(list(ends.values()), [_draw_gradient(n, each) for n, each in enumerate(ends.values())])
     except RuntimeError as error:
         return outputs, [f"{NO_BACKWARD}: {' '.join(str(error).split())[:200]}"]
-    grads = {f"{name}:grad": each.grad for name, each in built.module.named_parameters()}
+    grads = {f"{name}:grad": each.grad for name, each in opened.module.named_parameters()}
     grads |= {f"input[{path}]:grad": each.grad for path, each in leaves.items()}
     return {**outputs, **{name: each for name, each in grads.items() if each is not None}}, []
 
 
 def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any, kwargs: Any) -> Any:
-    built = opened.built
     with blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
             interpreter = build_interpreter(opened.graph, recorder)
             return interpreter.run(*_flatten(args, kwargs), enable_io_processing=False)
         if recorder is None:
-            return (built.module if function is None else function)(*args, **kwargs)
-        with hooked(built.module, recorder.enter_module, recorder.leave):
-            return built.module(*args, **kwargs)
+            return (opened.module if function is None else function)(*args, **kwargs)
+        with hooked(opened.module, recorder.enter_module, recorder.leave):
+            return opened.module(*args, **kwargs)
 
 
 def _draw_gradient(number: int, output: Any) -> Any:
     """The gradient of an output, equal on every target; that of a loss is 1."""
-    torch = import_torch()
     if not output.ndim:
         return torch.ones_like(output)
     drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(number))
@@ -453,11 +436,10 @@ def _draw_gradient(number: int, output: Any) -> Any:
 # ---------------------------------------------------------------- ops of an exported graph
 
 
-def export_ops(built: Built) -> Any:
+def export_ops(module: Any, given: Given) -> Any:
     """The model as a graph of ops. Raises UsageError where torch cannot export it."""
-    torch = import_torch()
     try:
-        return torch.export.export(built.module, *split_given(built.given), strict=False).module()
+        return torch.export.export(module, *split_given(given), strict=False).module()
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise UsageError(
@@ -477,9 +459,8 @@ def name_op(target: Any) -> str:
 
 
 def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:
-    torch = import_torch()
 
-    class Recording(torch.fx.Interpreter):  # type: ignore[misc,name-defined]
+    class Recording(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:
             if recorder is None or not _is_judged(node):
                 return super().run_node(node)
@@ -492,7 +473,6 @@ def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:
 
 def mark_ops(graph: Any) -> tuple[Any, list[str]]:
     """The graph with every op's tensor as an output, and their names."""
-    torch = import_torch()
     marked = copy.deepcopy(graph)
     marked.graph.set_codegen(torch.fx.graph.CodeGen())
     nodes = [node for node in marked.graph.nodes if _is_judged(node) and hasattr(node.meta.get("val"), "dtype")]
@@ -503,5 +483,5 @@ def mark_ops(graph: Any) -> tuple[Any, list[str]]:
 
 
 def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    found: list[Any] = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
+    found: list[Any] = torch.utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
     return found

@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import random
 import sys
 import time
 import traceback
@@ -24,24 +25,17 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from assay.errors import MissingPackageError, UsageError, did_you_mean
+from assay.errors import UsageError, did_you_mean
+from assay.models.libraries import np, torch
 from assay.system.fast_dataclasses import dataclass, field
 
 Tensor = Any  # torch.Tensor
 Module = Any  # torch.nn.Module
+Given = Mapping[int | str, Any]  # what is called with, by position or keyword
 Change = Callable[[str, Any], Any]
 _SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")  # unknown to numpy
 _RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # ops
 _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, or a dict of keyword arguments"
-
-
-def import_torch() -> Any:
-    try:
-        return import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingPackageError("a torch module as a model", "torch") from None
 
 
 # ---------------------------------------------------------------- structures of tensors
@@ -94,12 +88,11 @@ def join_some(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def join_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
-    given: dict[int | str, Any] = dict(enumerate(args))
-    return given | dict(kwargs.items())
+def join_given(args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Given:
+    return dict(enumerate(args)) | dict(kwargs or {})
 
 
-def split_given(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def split_given(given: Given) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args = tuple(each for key, each in given.items() if isinstance(key, int))
     return args, {key: each for key, each in given.items() if isinstance(key, str)}
 
@@ -115,13 +108,12 @@ def to_array(tensor: Tensor) -> Any:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _SMALL:
         return tensor.cpu().resolve_conj().resolve_neg().numpy()
-    torch, types = import_torch(), import_module("ml_dtypes")
+    types = import_module("ml_dtypes")
     width = {1: torch.uint8, 2: torch.uint16}[tensor.element_size()]
     return tensor.cpu().contiguous().view(width).numpy().view(getattr(types, name))
 
 
 def from_array(array: Any) -> Tensor:
-    torch = import_torch()
     if array.dtype.name not in _SMALL:
         return torch.from_numpy(array.copy())
     return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(getattr(torch, array.dtype.name))
@@ -178,17 +170,9 @@ def blaming(path: str, what: str) -> Iterator[None]:
         raise UsageError(f"{where}{what}: {type(error).__name__}: {text}") from error
 
 
-@dataclass(slots=True)
-class Built:
-    """What `build()` returned: a module, and what it is called with, by position or keyword."""
-
-    module: Module
-    given: dict[int | str, Any]
-
-
-def build_model(text: str, folder: str, seed: int) -> Built:
-    """Call the user's function with every generator seeded. Raises UsageError."""
-    torch, path = import_torch(), text.rpartition(":")[0]
+def build_model(text: str, folder: str, seed: int) -> tuple[Module, Given]:
+    """The module of the user's function, called with every generator seeded, and its inputs. Raises UsageError."""
+    path = text.rpartition(":")[0]
     build = load_attribute(text, folder, "function")
     seed_all(seed)
     with blaming(path, f"{text.rpartition(':')[2]}() failed"):
@@ -201,19 +185,16 @@ def build_model(text: str, folder: str, seed: int) -> Built:
         raise UsageError(f"{what} {kinds}", _RETURNS)
     module, *inputs = returned
     given = inputs[0]
-    if len(inputs) == 2:
-        return Built(module, join_given(given, inputs[1]))
-    if isinstance(given, Mapping):
-        return Built(module, dict(given))
-    return Built(module, join_given(given if isinstance(given, list | tuple) else (given,), {}))
+    if isinstance(given, Mapping) and len(inputs) == 1:
+        return module, dict(given)
+    args = given if isinstance(given, list | tuple) or len(inputs) == 2 else (given,)
+    return module, join_given(args, *inputs[1:])
 
 
 def seed_all(seed: int) -> None:
-    import random
-
     random.seed(seed)
-    import_module("numpy").random.seed(seed % 2**32)
-    import_torch().manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 # ---------------------------------------------------------------- recording
@@ -240,7 +221,6 @@ class Recorder:
     """Every call with its tensors. `noise`: each output, and each gradient, is moved by up to this fraction."""
 
     def __init__(self, *, noise: float = 0.0) -> None:
-        self.torch = import_torch()
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[Call] = []
         self.kept: dict[str, bytes] = {}  # arguments by label
@@ -263,27 +243,21 @@ class Recorder:
         for outer, _ in self._open:
             outer.is_leaf = False
         given = join_given(args, kwargs)
-        tree = map_leaves(given, self.torch.Tensor, lambda path, each: self._note_input(call, path, each))
+        tree = map_leaves(given, torch.Tensor, lambda path, each: self._note_input(call, path, each))
         try:
             self.kept[label] = pickle.dumps(tree)
         except Exception as error:  # noqa: BLE001 - of any object
             call.problem = f"its arguments cannot be kept: {type(error).__name__}: {error}"
-        self._open.append((call, self._generator_state()))
-        changed = map_leaves(given, self.torch.Tensor, lambda path, each: self._alias(call, path, each))
+        self._open.append((call, _load_generator_state()))
+        changed = map_leaves(given, torch.Tensor, lambda path, each: self._alias(call, path, each))
         return split_given(changed)
 
     def leave(self, output: Any) -> Any:
         """End the innermost call. Returns the output that the model goes on with."""
         call, state = self._open.pop()
-        call.draws = not self.torch.equal(state, self._generator_state())
+        call.draws = not torch.equal(state, _load_generator_state())
         self.calls.append(call)
-        return map_leaves(output, self.torch.Tensor, lambda path, each: self._note_output(call, path, each))
-
-    def _generator_state(self) -> Tensor:
-        torch = self.torch
-        states = [torch.random.get_rng_state()]
-        states += [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
-        return torch.cat(states)
+        return map_leaves(output, torch.Tensor, lambda path, each: self._note_output(call, path, each))
 
     def _note_input(self, call: Call, path: str, tensor: Tensor) -> TensorName:
         key = (id(tensor), tensor._version)  # noqa: SLF001 - torch has no other name for it
@@ -316,7 +290,7 @@ class Recorder:
         """A tensor with each element moved by up to the noise; gradients go through."""
         if not tensor.is_floating_point():
             return tensor
-        return tensor + (tensor.detach() * (self.torch.rand_like(tensor) * 2 - 1) * self._noise)
+        return tensor + (tensor.detach() * (torch.rand_like(tensor) * 2 - 1) * self._noise)
 
     @contextmanager
     def rounding(self, is_wanted: bool) -> Iterator[None]:
@@ -324,10 +298,9 @@ class Recorder:
         if not is_wanted:
             yield
             return
-        backends = self.torch.backends
         with warnings.catch_warnings(), ExitStack() as held:
             warnings.simplefilter("ignore")  # about flags that this torch has no use for
-            for library in (backends.mkldnn, backends.cudnn):  # they have one kernel for a whole sequence
+            for library in (torch.backends.mkldnn, torch.backends.cudnn):  # they have one kernel for a whole sequence
                 held.enter_context(library.flags(enabled=False))
             held.enter_context(_build_noise_mode(self.perturb))
             yield
@@ -348,10 +321,14 @@ class Recorder:
                 found += [name for name in self.tensors if name.startswith(f"{call.label}:{word}[")]
 
 
+def _load_generator_state() -> Tensor:
+    on_gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return torch.cat([torch.random.get_rng_state(), *on_gpu])
+
+
 def is_closed(function: Any) -> bool:
     """Whether a call rounds several times without a border: a recurrent module or op, or a module of the user's own
     that calls no other one."""
-    torch = import_torch()
     if not isinstance(function, torch.nn.Module):
         return str(function).startswith(_RECURRENT)
     return any(
@@ -362,7 +339,6 @@ def is_closed(function: Any) -> bool:
 
 def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
     """A mode in which the result of each operation is moved."""
-    torch = import_torch()
     base = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class NoiseMode(base):  # type: ignore[misc,valid-type]
@@ -402,7 +378,6 @@ def hooked(module: Module, enter: Callable[..., Any], leave: Callable[[Any], Any
 @contextmanager
 def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
     """Buffers as they were before; `round_to`: with parameters rounded to this type on the way."""
-    torch = import_torch()
     params = [each for each in module.parameters() if each.is_floating_point()] if round_to is not None else []
     held = [*module.buffers(), *params]
     before = [each.detach().clone() for each in held]
@@ -422,7 +397,6 @@ def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
 
 def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
     """What `run` returns, and the inputs and outputs of every module, by hooks that dynamo traces."""
-    torch = import_torch()
     seen: list[tuple[str, Any]] = []
 
     def clone(value: Any) -> Any:
@@ -458,7 +432,6 @@ def call_alone(
     grad_outs: Sequence[str] | None, times_s: list[float],
 ) -> dict[str, Tensor]:  # fmt: skip
     """Outputs by name; with `grad_outs` the gradients of inputs and parameters instead. The time goes to `times_s`."""
-    torch = import_torch()
     leaves: dict[str, Tensor] = {}
 
     def place(path: str, ref: TensorName) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from assay.config.fields import Fields
@@ -86,71 +87,55 @@ class _Reader(Fields):
 
     def read(self, node: Node) -> ModelSettings:
         table = self.mapping(node, "models", _KEYS)
-        tolerances = self._read_tolerances(table, "models", Tolerances())
-        inputs = self._read_inputs(table, "models", InputChoice())
         found = ModelSettings(
-            folders=self._read_strings(table, "folder") or (DEFAULT_FOLDER,),
-            reference=self._read_string(table, "reference"),
-            targets=self._read_strings(table, "targets"),
-            modules=self._read_strings(table, "modules"),
-            vote=self._read_string(table, "vote"),
-            groups=self._read_groups(table),
-            expected_failures=self._read_string(table, "expected_failures"),
-            tolerances=tolerances,
-            inputs=inputs,
+            folders=self.child(table, "folder", "models", self.strings, ()) or (DEFAULT_FOLDER,),
+            reference=self.child(table, "reference", "models", self.string, None),
+            targets=self.child(table, "targets", "models", self.strings, ()),
+            modules=self.child(table, "modules", "models", self.strings, ()),
+            vote=self.child(table, "vote", "models", self.string, None),
+            groups=self.child(table, "groups", "models", self._read_groups, DEFAULT_GROUPS),
+            expected_failures=self.child(table, "expected_failures", "models", self.string, None),
+            tolerances=self._read_tolerances(table, "models", Tolerances()),
+            inputs=self._read_inputs(table, "models", InputChoice()),
         )
-        own = self._read_each(table, "models", "models")
-        return replace(found, models={stem: self._read_model(stem, node, found) for stem, node in own.items()})
+        own = self._list_entries(table, "models", "models")
+        return replace(found, models={stem: self._read_model(node, key, found) for stem, node, key in own})
 
-    def _read_model(self, stem: str, node: Node, general: ModelSettings) -> ModelTable:
-        key = f"models.models.{stem}"
+    def _read_model(self, node: Node, key: str, general: ModelSettings) -> ModelTable:
         table = self.mapping(node, key, _MODEL_KEYS)
         return ModelTable(
             self._read_tolerances(table, key, general.tolerances),
             self._read_inputs(table, key, general.inputs),
-            tuple(self._read_each(table, "ops", key)),
-            tuple(self._read_each(table, "tensors", key)),
+            tuple(name for name, _, _ in self._list_entries(table, "ops", key)),
+            tuple(name for name, _, _ in self._list_entries(table, "tensors", key)),
         )
 
-    def _read_each(self, table: Mapping[str, Entry], name: str, key: str) -> dict[str, Node]:
-        """The entries of an inner table with names of the user's own."""
+    def _list_entries(self, table: Mapping[str, Entry], name: str, key: str) -> list[tuple[str, Node, str]]:
+        """The name, value and whole key of each entry of an inner table, whose names are the user's own."""
         if name not in table:
-            return {}
+            return []
         node = table[name].node
         if node.kind != "mapping":
             self.refuse(node, join_key(key, name), node.mapping_name)
-        return {entry.key: entry.node for entry in node.items()}
+        return [(entry.key, entry.node, f"{key}.{name}.{entry.key}") for entry in node.items()]
 
-    def _read_string(self, table: Mapping[str, Entry], name: str, key: str = "models") -> str | None:
-        return self.string(table[name].node, join_key(key, name)) if name in table else None
-
-    def _read_strings(self, table: Mapping[str, Entry], name: str, key: str = "models") -> tuple[str, ...]:
-        return self.strings(table[name].node, join_key(key, name)) if name in table else ()
-
-    def _read_groups(self, table: Mapping[str, Entry]) -> tuple[tuple[str, ...], ...]:
-        if "groups" not in table:
-            return DEFAULT_GROUPS
-        value = table["groups"].node.value
+    def _read_groups(self, node: Node, key: str) -> tuple[tuple[str, ...], ...] | None:
+        value = node.value
         is_listed = isinstance(value, list) and all(isinstance(each, list) and len(each) > 1 for each in value)
         if not is_listed or not all(isinstance(op, str) for each in value for op in each):
-            hint = 'as in groups = [["Conv", "Relu"]]'
-            self.refuse(table["groups"].node, "models.groups", "a list of lists of operators", hint)
-            return DEFAULT_GROUPS
+            self.refuse(node, key, "a list of lists of operators", 'as in groups = [["Conv", "Relu"]]')
+            return None
         return tuple(tuple(each) for each in value)
 
     # ------------------------------------------------------------ tolerances
 
     def _read_tolerances(self, table: Mapping[str, Entry], key: str, base: Tolerances) -> Tolerances:
-        model = base.model
-        if "tolerance" in table:
-            model = self._read_tolerance(table["tolerance"].node, join_key(key, "tolerance"), model)
+        model = self.child(table, "tolerance", key, partial(self._read_tolerance, base=base.model), base.model)
         by_op, by_tensor = (
-            {
-                **known,
-                **{
-                    each: self._read_tolerance(node, f"{key}.{name}.{each}", known.get(each, model))
-                    for each, node in self._read_each(table, name, key).items()
-                },
+            dict(known)
+            | {
+                each: self._read_tolerance(node, whole, known.get(each, model))
+                for each, node, whole in self._list_entries(table, name, key)
             }
             for name, known in (("ops", base.by_op), ("tensors", base.by_tensor))
         )
@@ -169,30 +154,22 @@ class _Reader(Fields):
     # ------------------------------------------------------------ inputs
 
     def _read_inputs(self, table: Mapping[str, Entry], key: str, base: InputChoice) -> InputChoice:
-        ranges = {
-            name: self._read_range(node, f"{key}.ranges.{name}")
-            for name, node in self._read_each(table, "ranges", key).items()
-        }
-        dims = {
-            name: self._read_dim(node, f"{key}.dims.{name}")
-            for name, node in self._read_each(table, "dims", key).items()
-        }
-        files = []
-        for each in self._read_strings(table, "files", key):
-            folder = os.path.dirname(table["files"].node.position.file)  # of the settings file that names them
-            files.append(os.path.normpath(os.path.join(folder, os.path.expanduser(each))))
+        ranges, dims = (self._list_entries(table, name, key) for name in ("ranges", "dims"))
         return InputChoice(
-            samples=self._read_count(table, "samples", key, base.samples, least=1),
-            seed=self._read_count(table, "seed", key, base.seed, least=0),
-            ranges={**base.ranges, **ranges},
-            dims={**base.dims, **dims},
-            files=tuple(files) or base.files,
-            function=self._read_string(table, "function", key) or base.function,
+            samples=self.child(table, "samples", key, partial(self.integer, minimum=1), base.samples),
+            seed=self.child(table, "seed", key, self.integer, base.seed),
+            ranges={**base.ranges, **{name: self._read_range(node, whole) for name, node, whole in ranges}},
+            dims={**base.dims, **{name: self._read_dim(node, whole) for name, node, whole in dims}},
+            files=self.child(table, "files", key, self._read_files, ()) or base.files,
+            function=self.child(table, "function", key, self.string, base.function),
         )
 
-    def _read_count(self, table: Mapping[str, Entry], name: str, key: str, default: int, least: int) -> int:
-        found = self.integer(table[name].node, join_key(key, name), least) if name in table else None
-        return default if found is None else found
+    def _read_files(self, node: Node, key: str) -> tuple[str, ...]:
+        """Paths, relative to the settings file that names them."""
+        folder = os.path.dirname(node.position.file)
+        return tuple(
+            os.path.normpath(os.path.join(folder, os.path.expanduser(each))) for each in self.strings(node, key)
+        )
 
     def _read_dim(self, node: Node, key: str) -> int | tuple[int, ...]:
         value = node.value
@@ -214,16 +191,6 @@ class _Reader(Fields):
 # ---------------------------------------------------------------- tolerances
 
 
-def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance) -> Tolerance:
-    """`{rel = 1e-3, top_k = 5}`; what is not given comes from `base`. Raises UsageError."""
-    for key, value in given.items():
-        if key not in _TOLERANCE_KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}", did_you_mean(key, _TOLERANCE_KEYS))
-        if fault := _find_fault(key, value):
-            raise UsageError(f"{where}: {key} {fault}")
-    return replace(base, **given)
-
-
 def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = None) -> Tolerances:
     """Values of `--tolerance`, one after another."""
     found = tolerances or Tolerances()
@@ -235,22 +202,23 @@ def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:
     """A flag: `rel=1e-3,abs=1e-5` for the model, `Conv:rel=1e-2` for an operator, `tensor=logits:top_k=5`."""
     head, colon, tail = text.rpartition(":")
-    table = {}
+    given = {}
     for part in tail.split(","):
-        key, equals, value = part.partition("=")
+        key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise UsageError(
-                f"tolerance {text!r}: {part!r} has no bound", "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
-            )
-        table[key.strip()] = _parse_number(key.strip(), value.strip(), text)
+            hint = "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
+            raise UsageError(f"tolerance {text!r}: {part!r} has no bound", hint)
+        if key not in _TOLERANCE_KEYS:
+            raise UsageError(f"{text}: unknown key {key!r}", did_you_mean(key, _TOLERANCE_KEYS))
+        given[key] = _parse_number(key, value, text)
+        if fault := _find_fault(key, given[key]):
+            raise UsageError(f"{text}: {key} {fault}")
     if not colon:
-        return replace(tolerances, model=parse_tolerance(table, text, tolerances.model))
-    if head.startswith("tensor="):
-        name = head.removeprefix("tensor=")
-        found = parse_tolerance(table, text, tolerances.by_tensor.get(name, tolerances.model))
-        return replace(tolerances, by_tensor={**tolerances.by_tensor, name: found})
-    found = parse_tolerance(table, text, tolerances.by_op.get(head, tolerances.model))
-    return replace(tolerances, by_op={**tolerances.by_op, head: found})
+        return replace(tolerances, model=replace(tolerances.model, **given))
+    is_tensor, name = head.startswith("tensor="), head.removeprefix("tensor=")
+    known = tolerances.by_tensor if is_tensor else tolerances.by_op
+    changed = {**known, name: replace(known.get(name, tolerances.model), **given)}
+    return replace(tolerances, by_tensor=changed) if is_tensor else replace(tolerances, by_op=changed)
 
 
 def _parse_number(key: str, value: str, text: str) -> Any:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.config.fields import describe
 from assay.config.settings import Settings, load_settings
 from assay.config.source import Node, Problems
-from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
+from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, check_known, did_you_mean
 from assay.models.values.model import Target
 from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
@@ -211,7 +211,7 @@ def _plain(value: Any) -> Any:
 
 DEFAULT_CHIP = "default"
 ALL_CHIPS = "all"
-_LATEST = "latest"
+_LATEST, _GROUP = "latest", ".group"
 _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "cpu", "features")  # beginnings of keys
 
 
@@ -220,50 +220,45 @@ def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
 
     `default` is a name that needs no file: the compiler gets no flag for the chip.
     """
+    chips, groups = (_list_stems(folder, suffix) for suffix in (".json", _GROUP))
     if text is None:
-        group = os.path.join(folder, f"{DEFAULT_CHIP}.group")
-        return _load_group(group, folder) if os.path.isfile(group) else (DEFAULT_CHIP,)
-    found = [name for word in text.split(",") if word.strip() for name in _choose_one(word.strip(), folder)]
+        text = DEFAULT_CHIP
+    found: list[str] = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        if word == ALL_CHIPS:
+            found += _list_newest(folder, chips)
+        elif word.removesuffix(_GROUP) in groups:
+            found += _load_group(os.path.join(folder, word.removesuffix(_GROUP) + _GROUP), chips)
+        elif word == DEFAULT_CHIP or word in chips:
+            found.append(word)
+        else:
+            hint = None if chips or groups else f"there are no chips in {folder}"
+            raise NotFoundError("chip", word, [*chips, *groups, DEFAULT_CHIP, ALL_CHIPS], hint)
     if not found:
         raise UsageError("which chips?", "as in --torq-chips a,b, or all, or a group's name")
     return tuple(dict.fromkeys(found))
 
 
-def _choose_one(word: str, folder: str) -> tuple[str, ...]:
-    known = _list_folder(folder)
-    if word == ALL_CHIPS:  # links such as `abc-latest.json` name the newest of each kind; without any, all are meant
-        chips = [name for name in known if name.endswith(".json")]
-        newest = [name for name in chips if os.path.splitext(name)[0].endswith(_LATEST)]
-        paths = [os.path.realpath(os.path.join(folder, name)) for name in newest or chips]
-        if not paths:
-            raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
-        return tuple(sorted({os.path.splitext(os.path.basename(path))[0] for path in paths}))
-    group = f"{word.removesuffix('.group')}.group"
-    if group in known:
-        return _load_group(os.path.join(folder, group), folder)
-    if word == DEFAULT_CHIP or f"{word}.json" in known:
-        return (word,)
-    names = [os.path.splitext(name)[0] for name in known]
-    hint = None if names else f"there are no chips in {folder}"
-    raise NotFoundError("chip", word, [*names, DEFAULT_CHIP, ALL_CHIPS], hint)
+def _list_newest(folder: str, chips: Sequence[str]) -> list[str]:
+    """Links such as `abc-latest.json` name the newest of each kind; without any, all are meant."""
+    if not chips:
+        raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
+    newest = [name for name in chips if name.endswith(_LATEST)] or chips
+    paths = [os.path.realpath(os.path.join(folder, f"{name}.json")) for name in newest]
+    return sorted({os.path.splitext(os.path.basename(path))[0] for path in paths})
 
 
-def _load_group(path: str, folder: str) -> tuple[str, ...]:
-    lines = [line.partition("#")[0].strip() for line in _load_text(path).splitlines()]
-    names = tuple(line for line in lines if line)
-    if not names:
+def _load_group(path: str, chips: Sequence[str]) -> list[str]:
+    names = [line.partition("#")[0].strip() for line in _load_text(path).splitlines()]
+    if not any(names):
         raise UsageError(f"{path} does not name a chip", "write one in each line")
-    there = _list_folder(folder)
-    for name in names:
-        if name != DEFAULT_CHIP and f"{name}.json" not in there:
-            known = [os.path.splitext(each)[0] for each in there if each.endswith(".json")]
-            raise NotFoundError(f"chip (of {os.path.basename(path)})", name, known)
-    return names
+    check_known(f"chip (of {os.path.basename(path)})", filter(None, names), [*chips, DEFAULT_CHIP])
+    return [*filter(None, names)]
 
 
-def _list_folder(folder: str) -> list[str]:
+def _list_stems(folder: str, suffix: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith((".json", ".group")))
+        return sorted(name.removesuffix(suffix) for name in os.listdir(folder) if name.endswith(suffix))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -59,12 +59,13 @@ def build_path(paths: Sequence[str]) -> MadePath:
     return made
 
 
-def list_arrays(value: Any) -> Any:
-    """The samples of ours, with what the user has changed in the first one."""
-    if not isinstance(value, Arrays):
-        return value
-    first = dict(zip(value.samples[0], value, strict=False))
-    return [first, *value.samples[1:]]
+def read_arrays(value: Any, names: Sequence[str]) -> Any:
+    """What a fixture returned, by sample: the samples of ours, with what the user has changed in the first one."""
+    from assay.models.flow.stepwise import read_samples
+
+    if isinstance(value, Arrays):
+        value = [dict(zip(value.samples[0], value, strict=False)), *value.samples[1:]]
+    return read_samples(value, names)
 
 
 # ---------------------------------------------------------------- a case
@@ -101,9 +102,7 @@ class FixtureCase:
     # ------------------------------------------------------------ pieces
 
     def take_inputs(self, value: Any) -> list[Product]:
-        from assay.models.flow.stepwise import read_samples
-
-        return self.steps.write_inputs(read_samples(list_arrays(value), self.steps.input_names))
+        return self.steps.write_inputs(read_arrays(value, self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
         """Take what a fixture returned: paths of ours, or one of the user's own."""
@@ -142,7 +141,6 @@ class FixtureCase:
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> tuple[CaseReport, str]:
         """The comparison, and why a voter of the settings has no vote."""
-        from assay.models.flow.stepwise import read_samples
         from assay.models.flow.targets import Vote, choose_voter
 
         assert self.given.model is not None
@@ -154,8 +152,7 @@ class FixtureCase:
         request = replace(
             self.steps.cases.request, reference=reference, target=target, voter=vote.voter, tolerances=tolerances
         )
-        names = self.steps.case.outputs
-        samples = [read_samples(list_arrays(value), names) for value in (expected, actual)]
+        samples = [read_arrays(value, self.steps.case.outputs) for value in (expected, actual)]
         return self.steps.compare(request, self._keep, *samples), vote.note
 
     def _record(self, report: CaseReport) -> None:

@@ -60,13 +60,6 @@ class ExpectedFailure:
         return issue == self.issue or issue.removeprefix("#") == number
 
 
-def parse_entries(text: str, path: str) -> Iterator[ExpectedFailure]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = _LINE.fullmatch(line.strip())
-        if match is not None and not line.lstrip().startswith("#"):
-            yield ExpectedFailure(match["name"], match["issue"], path, number)
-
-
 def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
     """The entries of a list; none where there is no such file. Raises UsageError for one that cannot be read."""
     try:
@@ -75,7 +68,9 @@ def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the list of expected failures {path} cannot be read: {error}") from error
-    return tuple(parse_entries(text, path))
+    lines = [line.strip() for line in text.splitlines()]
+    matches = [(number, _LINE.fullmatch(line)) for number, line in enumerate(lines, 1) if not line.startswith("#")]
+    return tuple(ExpectedFailure(match["name"], match["issue"], path, number) for number, match in matches if match)
 
 
 class Lists:

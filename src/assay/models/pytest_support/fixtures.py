@@ -83,23 +83,22 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         yield FixtureCase(plan, given, steps, request.node, keep)
 
 
-def _find_given(request: pytest.FixtureRequest) -> Given | None:
-    callspec = getattr(request.node, "callspec", None)
-    return callspec.params.get("assay_case") if callspec is not None else None
+def _choose(request: pytest.FixtureRequest, field: str) -> str:
+    """What this test is given: by its case, or, of a test without one, by its parameter."""
+    given = request.node.callspec.params.get("assay_case")
+    return str(request.param if given is None else getattr(given, field))
 
 
 @pytest.fixture
 def assay_chip(request: pytest.FixtureRequest) -> str:
     """The chip's name."""
-    given = _find_given(request)
-    return given.chip if given is not None else str(request.param)
+    return _choose(request, "chip")
 
 
 @pytest.fixture
 def assay_hardware(request: pytest.FixtureRequest) -> str:
     """The hardware type's name."""
-    given = _find_given(request)
-    return given.middle if given is not None else str(request.param)
+    return _choose(request, "middle")
 
 
 @pytest.fixture
@@ -226,10 +225,9 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
     """What is tested."""
     from assay.models.flow.targets import build_target
 
-    given, plan = _find_given(request), get_plan(request.config)
-    name = given.middle if given is not None else str(request.param)
+    plan = get_plan(request.config)
     with reporting("assay_target"):
-        return build_target(plan.project, name, plan.build_extras(chip_config))
+        return build_target(plan.project, _choose(request, "middle"), plan.build_extras(chip_config))
 
 
 @pytest.fixture

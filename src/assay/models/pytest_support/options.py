@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -251,11 +252,8 @@ class ModelTestPlan:
 
     def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
         for model in self.models:
-            for case in model.cases:
-                for middle in middles:
-                    for chip in self.chips:
-                        label = f"{case.shown}-{middle}-{chip}"
-                        yield Given(label, model, case, middle, chip, model.problem)
+            for case, middle, chip in product(model.cases, middles, self.chips):
+                yield Given(f"{case.shown}-{middle}-{chip}", model, case, middle, chip, model.problem)
 
     def build_empty(self, middle: str) -> Given:
         """A case that fails: no model is not a pass."""

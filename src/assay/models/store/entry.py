@@ -19,6 +19,7 @@ from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
+from assay.show.formatting import shorten
 from assay.system.fast_dataclasses import dataclass
 from assay.values.plain import parse_strict
 
@@ -56,8 +57,11 @@ def build_key(parts: Mapping[str, Any]) -> str:
 
     Only what JSON has can be a part, and names are strings: {1: …} and {"1": …} must not get the same key.
     """
-    text = json.dumps(_canonical(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(_render(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _render(value: Any) -> str:
+    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _canonical(value: Any) -> Any:
@@ -228,17 +232,8 @@ def _find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = 
         before, after = old.get(name, _ABSENT), new.get(name, _ABSENT)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _find_changes(before, after, f"{prefix}{name}.")
-        elif _differ(before, after):
+        elif _ABSENT in (before, after) or _render(before) != _render(after):  # 1 is neither 1.0 nor true
             yield f"{prefix}{name}", before, after
-
-
-def _differ(before: Any, after: Any) -> bool:
-    """Whether two parts differ for a key: a list is a tuple, and 1 is neither 1.0 nor true."""
-    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
-        return len(before) != len(after) or any(map(_differ, before, after))
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return any(_find_changes(before, after))
-    return type(before) is not type(after) or repr(before) != repr(after)
 
 
 def _render_change(name: str, before: Any, after: Any, names: Mapping[str, str]) -> str:
@@ -268,18 +263,14 @@ def _render_lists(before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[
 
 
 def _join(values: Iterable[Any]) -> str:
-    return _shorten(" ".join(_render_value(each) for each in values))
+    return shorten(" ".join(_render_value(each) for each in values), _LONGEST, front=_LONGEST)
 
 
 def _render_value(value: Any) -> str:
     if _is_digest(value):
         return f"{value[:4]}…"
     text = value if isinstance(value, str) and value else repr(value)
-    return _shorten(" ".join(text.split()))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shorten(" ".join(text.split()), _LONGEST, front=_LONGEST)
 
 
 def _is_digest(value: Any) -> bool:
