@@ -150,7 +150,8 @@ def build_options(request: RunRequest) -> RunOptions:
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
     return take_options(
         request,
-        *["file", "overrides", "root", "study", "titles", "where", "sample", "seed", "retry", "force", "code", "extras"],
+        *("file", "overrides", "root", "study", "titles", "where"),
+        *("sample", "seed", "retry", "force", "code", "extras"),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
         budget=load("assay.launch.budget:Budget")(request.budget) if request.budget is not None else None,
     )
