@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from tests.services import SERVICES, hide_programs
 
@@ -97,8 +97,9 @@ def fork_workers() -> None:
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for new cases.
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
-settings.register_profile("exploring", derandomize=False, deadline=None, max_examples=200)
+BY_NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # other programs use the cores too
+settings.register_profile("steady", derandomize=True, max_examples=20, **BY_NO_CLOCK)
+settings.register_profile("exploring", derandomize=False, max_examples=200, **BY_NO_CLOCK)
 settings.load_profile("steady")
 # Constants of the modules that happen to be loaded: they would make the cases others with each choice of tests, and all
 # of `src` and `tests` is parsed for them.
