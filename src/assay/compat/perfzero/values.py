@@ -109,10 +109,6 @@ class DownloadRetry:
     report_s: float = 10.0  # between two lines about how far a long download is
     sleep: Callable[[float], None] = time.sleep
 
-    def delay_s(self, failures: int, asked_s: float | None) -> float:
-        wanted = self.first_delay_s * 2 ** (failures - 1) if asked_s is None else asked_s
-        return min(wanted, self.longest_delay_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Package:
