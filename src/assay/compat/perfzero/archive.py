@@ -19,15 +19,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import Protocol, Self
+from typing import IO, Self
 
 from assay.errors import UsageError
 from assay.system.files import rename
 
-
-class _Readable(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
-
+_Readable = IO[bytes] | gzip.GzipFile
 
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
