@@ -573,7 +573,6 @@ class SlurmExecutor(SubmitExecutor):
         return not self._is_over(run_dir, handle.attempt)
 
     def close(self) -> None:
-        self._queue.close()
         for pidfd in self._arrays:
             os.close(pidfd)
         self._arrays.clear()
