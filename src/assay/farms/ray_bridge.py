@@ -57,7 +57,9 @@ class Bridge:
         self.probed: set[int] = set()  # file systems that the cluster sees, too
         self._key = key
         self._number = 0
-        self._folder = _make_folder()
+        base = tempfile.gettempdir()
+        short = base if len(base) <= _LONGEST_FOLDER else "/tmp"  # noqa: S108
+        self._folder = tempfile.mkdtemp(prefix="assay-ray-", dir=short)
         self._log = os.path.join(self._folder, "log")
         ours, theirs = socket.socketpair()
         with theirs, open(self._log, "wb") as log:
@@ -132,11 +134,6 @@ def _suggest(address: str) -> str | None:
     if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
         return None
     return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
-
-
-def _make_folder() -> str:
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="assay-ray-", dir=base if len(base) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
 
 
 def _build_environment(is_shared: bool) -> dict[str, str]:

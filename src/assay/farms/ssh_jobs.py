@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from assay.farms.submit import load_submit_code, parse_token
+from assay.farms.submit import load_submit_code, load_token
 from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
@@ -150,13 +150,8 @@ def _is_on_its_way(handle: JobHandle, run_dir: str) -> bool:
 
 
 def load_token_host(run_dir: str, attempt: int) -> str | None:
-    try:
-        with open(
-            os.path.join(run_dir, layout.numbered_name("token", attempt)), encoding="utf-8", errors="replace"
-        ) as file:
-            return parse_token(file.read()).host
-    except OSError:
-        return None
+    token = load_token(os.path.join(run_dir, layout.numbered_name("token", attempt)))
+    return token.host if token is not None else None
 
 
 def may_be_sent(handle: JobHandle, run_dir: str) -> bool:

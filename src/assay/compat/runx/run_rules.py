@@ -28,7 +28,7 @@ from assay.record.formats import Format, stamp
 from assay.record.received import is_foreign
 from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import list_names, parse_json, publish
+from assay.system.files import list_names, parse_json, publish, read_text
 from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State, build_command
@@ -228,8 +228,7 @@ def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
 def _load(location: StudyLocation, number: int) -> RunSet:
     path = _set_path(location, number)
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = parse_json(file.read())
+        fields = parse_json(read_text(path))
         names = {str(id_): _check_name(name) for id_, name in fields["runs"].items()}
         return RunSet(number, names, tuple(fields.get("overrides", ())), fields.get("tag"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
