@@ -47,6 +47,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
     project, table = _parse_bigquery(given)
     tpu = given.parse("tpu_parameters", _parse_tpu)
+    python = check_python(given.text("python"))
     python_path = (os.path.join(workspace, SITE_PACKAGES, part) for part in given.parts("python_path"))
     bench = BenchRequest(
         methods=parse_methods(given.texts("benchmark_methods")),
@@ -56,7 +57,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         folder=folder,
         root=given.text("root"),
         slots=given.parse("slots", parse_slots),
-        python=_parse_python(given),
+        python=os.path.abspath(python) if python is not None and os.sep in python else python,
         python_path=tuple(map(os.path.normpath, python_path)),
         data_dir=data_dir,
         tpu=tpu["name"] if tpu else None,
@@ -315,11 +316,6 @@ def _parse_timeout(text: str) -> float:
     if not seconds:
         raise UsageError(f"{text} is not a duration", "such as 90s, 30m, 2h or 1h30m")
     return seconds
-
-
-def _parse_python(given: _Flags) -> str | None:
-    text = check_python(given.text("python"))
-    return os.path.abspath(text) if text is not None and os.sep in text else text
 
 
 def _parse_profiler(text: str) -> Profiler:

@@ -154,9 +154,14 @@ class _RefusedError(Exception):
 def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:
     boundary = uuid.uuid4().hex
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
+        "Content-Type: application/zip\r\n\r\n"
+    )
+    body = head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    status, answer = post(server + _UPLOAD, _build_body(archive, boundary), headers, limit_s)
+    status, answer = post(server + _UPLOAD, body, headers, limit_s)
     if status // 100 == 2:
         try:
             number = parse_json(answer)["id"]
@@ -170,14 +175,6 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
     if status >= 500:
         raise OSError(said)
     raise _RefusedError(said)
-
-
-def _build_body(archive: bytes, boundary: str) -> bytes:
-    head = (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
-        "Content-Type: application/zip\r\n\r\n"
-    )
-    return head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
 
 
 # ---------------------------------------------------------------- a session as an archive
