@@ -194,7 +194,14 @@ class _Server:
         if is_jobs_address(address):
             self.tasks, cluster = _Jobs(address), address
         elif address == LOCAL:
-            self._keeper = _start_keeper(self._folder)
+            # without it the agents of a cluster that was killed leave after half a minute only
+            self._keeper = subprocess.Popen(
+                ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), self._folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, **sizes}
             ray.init(address=LOCAL, _temp_dir=self._folder, **own, **quiet)
             self.tasks, cluster = Tasks(), f"{LOCAL}:{os.getpid()}"
@@ -234,17 +241,6 @@ class _Server:
             self._keeper.communicate()
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _start_keeper(folder: str) -> subprocess.Popen[bytes]:
-    """Without it the agents of a cluster that was killed leave after half a minute only."""
-    return subprocess.Popen(
-        ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 class _Detached:

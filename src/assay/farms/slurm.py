@@ -478,8 +478,11 @@ class SlurmExecutor(SubmitExecutor):
     def _explain_job(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
         """What Slurm says of the job of an attempt whose node answers, or that has not begun."""
         task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
+        place = self._find_place(run_dir, handle.attempt)
+        # where the task of an ended run has other runs to do, Slurm knows nothing about that one
+        goes_on = place is not None and place.is_packed and is_active(self._find_state(run_dir, handle.attempt))
         command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
-        if task is None or command == "" or self._goes_on(run_dir, handle.attempt):
+        if task is None or command == "" or goes_on:
             return None
         state = self._queue.wait_for_end(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
@@ -495,11 +498,6 @@ class SlurmExecutor(SubmitExecutor):
         said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
         said += _EXIT_CODES.get(note.code, "")
         return ("taken back" if note.is_taken_back else "lost"), said
-
-    def _goes_on(self, run_dir: str, attempt: int) -> bool:
-        """Whether the task of an ended run has other runs to do: Slurm knows nothing about that one."""
-        place = self._find_place(run_dir, attempt)
-        return place is not None and place.is_packed and is_active(self._find_state(run_dir, attempt))
 
     def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
         """Slurm's time limit ended it: what job.sh would have written about a limit of its own. It is a limit of one
