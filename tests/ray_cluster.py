@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.contracts.executor import until
+from tests.fork_server import Server
 
 # Prints its addresses, adds a node for every line, leaves at the end of its input. Ray chooses all ports: by default the
 # agents of all clusters of a machine want the same one, and a cluster whose agent does not get it takes no Ray Jobs.
@@ -113,6 +114,7 @@ def start_ray(kind: str = "plain", **variables: str) -> Iterator[RayCluster]:
 @contextlib.contextmanager
 def marked() -> Iterator[str]:
     """Everything that is started inside, and what that starts, can be found by the mark."""
+    Server.get("assay")  # what forks commands outlives the test, and is started without the mark
     mark, before = uuid.uuid4().hex, os.environ.get(_MARK)
     os.environ[_MARK] = mark
     try:

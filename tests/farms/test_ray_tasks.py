@@ -555,7 +555,8 @@ class Sweep:
             yield program
         finally:
             program.kill()
-            program.communicate()
+            if program.stdout is not None and not program.stdout.closed:  # else `finish` has read it
+                program.communicate()
 
     def list_lines(self, word: str) -> list[tuple[str, str]]:
         """The value, and the attempt's tag."""

@@ -20,7 +20,13 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
         raise _build_not_found(study, name, settings)
     if farm.problems:  # they matter only where the farm is used
         raise ConfigError(farm.problems)
-    return _fill_in(farm, study) if farm.is_engine else farm
+    if not farm.is_engine:
+        return farm
+    # what the study says of one run's needs holds where the farm's section says nothing else
+    needs = {"gpus": study.resources.gpus, "cpus": study.resources.cpus if study.resources.cpus > 1 else None}
+    known = find_engines()[farm.kind]
+    given = {key: value for key, value in needs.items() if value is not None and key in known}
+    return replace(farm, options={**given, **farm.options})
 
 
 def list_farm_names() -> list[str]:
@@ -57,14 +63,6 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
     problem = missing.problems[0]  # it names the place in the file
     first = close if problem.hint is None or problem.hint.startswith("known") or name in REQUIRED else problem.hint
     return ConfigError([replace(problem, hint=f"{first}; {listed}" if first else listed)])
-
-
-def _fill_in(farm: Farm, study: Study) -> Farm:
-    """What the study says of one run's needs holds where the farm's section says nothing else."""
-    needs = {"gpus": study.resources.gpus, "cpus": study.resources.cpus if study.resources.cpus > 1 else None}
-    known = find_engines()[farm.kind]
-    given = {key: value for key, value in needs.items() if value is not None and key in known}
-    return replace(farm, options={**given, **farm.options})
 
 
 PLACES = Places(read_farm, has_farm, find_farm)

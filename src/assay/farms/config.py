@@ -65,7 +65,10 @@ def read_option(fields: Fields, node: Node, key: str, kind: str) -> Any:
         "runtime": lambda node, key: fields.one_of(node, key, (APPTAINER, PYXIS)),
         "amounts": lambda node, key: _read_by_host(fields, node, key, 0),
         "number": lambda node, key: _read_number(fields, node, key),
-        "numbers": lambda node, key: _read_numbers(fields, node, key),
+        "numbers": lambda node, key: {
+            each.key: _read_number(fields, each.node, join_key(key, each.key))
+            for each in fields.open_mapping(node, key, "a mapping of names to numbers")
+        },
         "duration": fields.duration,
         "size": fields.size,
         "switch": fields.boolean,
@@ -157,11 +160,6 @@ def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[st
         for host in (host for host in options[name] if host not in hosts):
             problem = f"{host} is not among the hosts: {', '.join(hosts)}"
             fields.problems.add(problem, join_key(key, name), given[name].position)
-
-
-def _read_numbers(fields: Fields, node: Node, key: str) -> dict[str, float | None]:
-    entries = fields.open_mapping(node, key, "a mapping of names to numbers")
-    return {each.key: _read_number(fields, each.node, join_key(key, each.key)) for each in entries}
 
 
 def _read_number(fields: Fields, node: Node, key: str) -> float | None:

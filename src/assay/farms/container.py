@@ -76,7 +76,9 @@ def load_image(farm: Farm, study_dir: str) -> Image | None:
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
         return None
-    _check_path(farm, study_dir)
+    if set(":,") & set(study_dir):
+        hint = "choose another folder for the runs (--root or ASSAY_ROOT)"
+        raise UsageError(f"the container of {farm.name} cannot get {study_dir}: its path has a colon or a comma", hint)
     pinned = image.rpartition("@")[2] if "@sha256:" in image else ""
     if runtime == PYXIS and _is_remote(image, runtime):
         return Image(image, f"{image} {pinned or '(no digest: name it with @sha256:…)'}")
@@ -113,12 +115,6 @@ def _is_remote(image: str, runtime: str) -> bool:
     """Pyxis takes the names of a registry's images as they are."""
     is_name = not image.startswith(("/", ".", "~")) and not image.endswith(".sqsh")
     return "://" in image or (runtime == PYXIS and is_name)
-
-
-def _check_path(farm: Farm, study_dir: str) -> None:
-    if set(":,") & set(study_dir):
-        hint = "choose another folder for the runs (--root or ASSAY_ROOT)"
-        raise UsageError(f"the container of {farm.name} cannot get {study_dir}: its path has a colon or a comma", hint)
 
 
 def _pull(image: str, study_dir: str) -> str:

@@ -57,7 +57,9 @@ class Bridge:
         self.probed: set[int] = set()  # file systems that the cluster sees, too
         self._key = key
         self._number = 0
-        self._folder = _make_folder()
+        base = tempfile.gettempdir()
+        short = base if len(base) <= _LONGEST_FOLDER else "/tmp"  # noqa: S108
+        self._folder = tempfile.mkdtemp(prefix="assay-ray-", dir=short)
         self._log = os.path.join(self._folder, "log")
         ours, theirs = socket.socketpair()
         with theirs, open(self._log, "wb") as log:
@@ -134,11 +136,6 @@ def _suggest(address: str) -> str | None:
     return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 
 
-def _make_folder() -> str:
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="assay-ray-", dir=base if len(base) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
-
-
 def _build_environment(is_shared: bool) -> dict[str, str]:
     """Workers of a cluster of our own, and so the jobs, take over the supervisor's."""
     env = process.base_environment()
@@ -197,7 +194,14 @@ class _Server:
         if is_jobs_address(address):
             self.tasks, cluster = _Jobs(address), address
         elif address == LOCAL:
-            self._keeper = _start_keeper(self._folder)
+            # without it the agents of a cluster that was killed leave after half a minute only
+            self._keeper = subprocess.Popen(
+                ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), self._folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, **sizes}
             ray.init(address=LOCAL, _temp_dir=self._folder, **own, **quiet)
             self.tasks, cluster = Tasks(), f"{LOCAL}:{os.getpid()}"
@@ -237,17 +241,6 @@ class _Server:
             self._keeper.communicate()
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _start_keeper(folder: str) -> subprocess.Popen[bytes]:
-    """Without it the agents of a cluster that was killed leave after half a minute only."""
-    return subprocess.Popen(
-        ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 class _Detached:

@@ -145,7 +145,11 @@ def run_job(job: dict[str, Any]) -> Ended:
     with said:
         words = said.read().decode().split()  # empty: what waits for job.sh was killed
     if not words or (int(words[0]) > _HIGHEST_OWN_CODE and not os.path.exists(job["end"])):
-        _release_guard(job["end"])  # job.sh was killed, and what it has started was not
+        # job.sh was killed, and what it has started was not: the guard ends it; the next job gets one of its own
+        _guards.pop(os.getpid()).stdin.close()
+        deadline = time.monotonic() + 20.0
+        while not os.path.exists(job["end"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
     else:
         _inform_guard(job["guard"], "", 0, "")
     return "", sum(_parse_minutes(word) for word in words[3:5]), 0
@@ -202,14 +206,6 @@ def _inform_guard(text: str, tag: str, pid: int, end: str) -> None:
             del _guards[os.getpid()]
         else:
             return
-
-
-def _release_guard(end: str) -> None:
-    """Let the guard end what is left of the job; the next job gets a guard of its own."""
-    _guards.pop(os.getpid()).stdin.close()
-    deadline = time.monotonic() + 20.0
-    while not os.path.exists(end) and time.monotonic() < deadline:
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------- in bash

@@ -393,9 +393,8 @@ class RayExecutor(SubmitExecutor):
             return "taken back", said
         if self._is_stopped(*key):
             return None
-        if silence is not None and not os.path.exists(
-            os.path.join(run_dir, layout.numbered_name("end", handle.attempt))
-        ):
+        end = os.path.join(run_dir, layout.numbered_name("end", handle.attempt))
+        if silence is not None and not os.path.exists(end):
             self._fenced.add(key)
             return "fence", silence
         name = self.find_job(handle, run_dir)

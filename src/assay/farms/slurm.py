@@ -25,7 +25,7 @@ import re
 import secrets
 import select
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 
@@ -59,7 +59,6 @@ from assay.farms.slurm_queue import (
 )
 from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, shorten_host, write_submission
 from assay.farms.submit_lines import build_exec_command
-from assay.farms.waiting import Key
 from assay.record import run_directory
 from assay.show.formatting import render_duration
 from assay.system import processes
@@ -236,8 +235,11 @@ class SlurmExecutor(SubmitExecutor):
         base = os.path.join(folder, number)
         try:
             os.makedirs(folder, exist_ok=True)
-            tasks = "".join(self._render_task(each) for each in requests)
-            write_new(f"{base}.list", tasks.encode("utf-8", "surrogateescape"))
+            tasks = []
+            for each in requests:
+                warned = layout.numbered_name("warned", each.attempt) if each.begins is not None else ""
+                tasks += [each.dir, build_exec_command(self.farm, each), warned]
+            write_new(f"{base}.list", "".join(f"{word}\0" for word in tasks).encode("utf-8", "surrogateescape"))
             script = build_script(self.farm, f"{base}.list", self._load_image(study_dir))
             write_new(f"{base}.sh", script.encode("utf-8", "surrogateescape"))
             is_packed = self._pack > 1 and len(requests) > 1
@@ -256,15 +258,11 @@ class SlurmExecutor(SubmitExecutor):
             message = f"cannot submit to Slurm: {error.strerror}"
             for each in requests:
                 write_submission(each.dir, each.attempt, 126, message)
-            self._judge_all((each.dir, each.attempt) for each in requests)
+                self._waiting.discard((each.dir, each.attempt))
             raise InfrastructureError(message) from error
         pidfd = os.pidfd_open(pid)
         self._arrays[pidfd] = pid, base
         self._poll.register(pidfd, select.EPOLLIN)
-
-    def _render_task(self, request: JobRequest) -> str:
-        warned = layout.numbered_name("warned", request.attempt) if request.begins is not None else ""
-        return f"{request.dir}\0{build_exec_command(self.farm, request)}\0{warned}\0"
 
     def _build_sbatch(self, requests: Sequence[JobRequest], avoided: Sequence[str]) -> list[str]:
         flags = build_flags(self.farm, requests[0].farm_resources, min(self._pack, len(requests)))
@@ -303,13 +301,9 @@ class SlurmExecutor(SubmitExecutor):
                 with contextlib.suppress(OSError):
                     write_new(f"{base}.exit.{128 + os.WTERMSIG(status)}", b"")
             if self._load_code(base) != 0:
-                self._judge_all(key for key, place in self._places.items() if place.base == base)
+                for key in [key for key, place in self._places.items() if place.base == base]:
+                    self._waiting.discard(key)  # each is looked at from now on
             self._pause_s = _SHORTEST_PAUSE_S
-
-    def _judge_all(self, keys: Iterable[Key]) -> None:
-        """These jobs have left the queue, or never came into it: each is looked at from now on."""
-        for key in list(keys):
-            self._waiting.discard(key)
 
     def _start_pending(self) -> None:
         """Nothing waits here for its turn; but it is time to look at what Slurm says."""
@@ -318,7 +312,8 @@ class SlurmExecutor(SubmitExecutor):
             self._noted = self._queue.reasons
             self._note_reasons()
             self._note_nodes()
-            self._judge_all(key for key in self._waiting if not self._is_pending(*key))
+            for key in [key for key in self._waiting if not self._is_pending(*key)]:
+                self._waiting.discard(key)
 
     def _is_pending(self, run_dir: str, attempt: int) -> bool:
         """Whether Slurm has the job in its queue, or does not say anything about it yet; or others are before it."""
@@ -440,7 +435,8 @@ class SlurmExecutor(SubmitExecutor):
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
         attempt = handle.attempt
         place = self._find_place(run_dir, attempt)
-        if self._is_under_way(run_dir, attempt, place):
+        is_gathered = any((each.dir, each.attempt) == (run_dir, attempt) for each, _ in self._gathered or ())
+        if is_gathered or (place is not None and any(base == place.base for _, base in self._arrays.values())):
             return Liveness.ALIVE
         here = handle.host == processes.host_name()
         is_dead = here and not processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
@@ -448,7 +444,8 @@ class SlurmExecutor(SubmitExecutor):
         if place is None or code is None:  # its supervisor is about to submit it, or died before it did
             return self._give_up(handle, run_dir) if is_dead else Liveness.UNKNOWN
         if code != 0:
-            self._note_refused(run_dir, attempt, place, code)
+            if not os.path.exists(os.path.join(run_dir, layout.submit_exit_name(attempt, code))):
+                write_submission(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
             return Liveness.GONE
         task = self._find_task(run_dir, attempt)
         state = self._queue.state(task) if task else VANISHED
@@ -456,19 +453,10 @@ class SlurmExecutor(SubmitExecutor):
             return self._wait_in_queue(handle, run_dir)
         return Liveness.UNKNOWN if is_active(state) else self._give_up(handle, run_dir)
 
-    def _is_under_way(self, run_dir: str, attempt: int, place: _Place | None) -> bool:
-        if any((request.dir, request.attempt) == (run_dir, attempt) for request, _ in self._gathered or ()):
-            return True
-        return place is not None and any(base == place.base for _, base in self._arrays.values())
-
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
         """The token decides: a copy that comes later finds it taken."""
         self._take_token(run_dir, handle.attempt)
         return super()._judge(handle, run_dir)
-
-    def _note_refused(self, run_dir: str, attempt: int, place: _Place, code: int) -> None:
-        if not os.path.exists(os.path.join(run_dir, layout.submit_exit_name(attempt, code))):
-            write_submission(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
         """Others may be taken: see `explain_end`."""
@@ -490,8 +478,11 @@ class SlurmExecutor(SubmitExecutor):
     def _explain_job(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
         """What Slurm says of the job of an attempt whose node answers, or that has not begun."""
         task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
+        place = self._find_place(run_dir, handle.attempt)
+        # where the task of an ended run has other runs to do, Slurm knows nothing about that one
+        goes_on = place is not None and place.is_packed and is_active(self._find_state(run_dir, handle.attempt))
         command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
-        if task is None or command == "" or self._goes_on(run_dir, handle.attempt):
+        if task is None or command == "" or goes_on:
             return None
         state = self._queue.wait_for_end(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
@@ -507,11 +498,6 @@ class SlurmExecutor(SubmitExecutor):
         said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
         said += _EXIT_CODES.get(note.code, "")
         return ("taken back" if note.is_taken_back else "lost"), said
-
-    def _goes_on(self, run_dir: str, attempt: int) -> bool:
-        """Whether the task of an ended run has other runs to do: Slurm knows nothing about that one."""
-        place = self._find_place(run_dir, attempt)
-        return place is not None and place.is_packed and is_active(self._find_state(run_dir, attempt))
 
     def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
         """Slurm's time limit ended it: what job.sh would have written about a limit of its own. It is a limit of one
@@ -573,7 +559,6 @@ class SlurmExecutor(SubmitExecutor):
         return not self._is_over(run_dir, handle.attempt)
 
     def close(self) -> None:
-        self._queue.close()
         for pidfd in self._arrays:
             os.close(pidfd)
         self._arrays.clear()

@@ -1,6 +1,6 @@
 """What Slurm says of our jobs: its commands, and one poller for all jobs of a supervisor.
 
-A call runs beside the supervisor, which is never held up by a controller that does not answer. A call that fails
+A call runs in a thread, so that no supervisor is held up by a controller that does not answer. A call that fails
 means nothing: no job is taken for gone because of it. Jobs that `squeue` has forgotten are looked for by `sacct`,
 where there is accounting.
 """
@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
-import signal
 import subprocess
-import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import IO
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.system.fast_dataclasses import dataclass
@@ -31,8 +28,7 @@ _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # where the caller waits for the answer
-# those that do not answer come after the jobs; a line of its own says that this was asked with success
-_NODES = "sinfo --noheader --Node --states=down,no_respond,unk --format='%n|%N' && echo nodes"
+_NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # that do not answer
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many answers in a row
 
 
@@ -118,9 +114,7 @@ class SlurmQueue:
         self._absent: dict[str, int] = {}
         self._answers = 0
         self._followed: dict[str, int] = {}  # array id -> the answer from which on it counts
-        self._call: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
-        self._errors: IO[bytes] | None = None
+        self._question: _Question | None = None
         self._began = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._polls = 0
@@ -138,7 +132,7 @@ class SlurmQueue:
 
     def next_answer(self) -> int:
         """The number of the first answer to a question that is asked from now on."""
-        return self._answers + (2 if self._call is not None else 1)
+        return self._answers + (2 if self._question is not None else 1)
 
     def is_over(self, task: str, since: int) -> bool:
         """Whether nothing runs of a task that has begun: it has ended, or waits to be started again.
@@ -162,54 +156,34 @@ class SlurmQueue:
 
     def poll(self, waiting: Iterable[str]) -> None:
         """Take an answer that has come, and ask again when it is time. `waiting`: tasks that matter."""
-        if self._call is not None:
-            self._take_answer(waiting)
+        if self._question is not None:
+            if not self._question.is_alive():
+                asked, self._question = self._question, None
+                self._take_answer(asked, waiting)
         elif self._jobs and time.monotonic() - self._began >= self._pause_s:
             self._ask()
 
     def _ask(self) -> None:
         jobs = ",".join(sorted(self._jobs))
-        argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
-        self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 closed by _forget
+        self._question = _Question(
+            ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
+        )
+        self._question.start()
         self._began = time.monotonic()
         self._polls += 1
-        text = f"{shlex.join(argv)}; code=$?; {_NODES}; exit $code"
-        try:
-            self._call = subprocess.Popen(
-                ("bash", "-c", text),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._errors,
-                start_new_session=True,
-            )
-        except OSError:
-            self._forget()
         slower = _FIRST_PAUSE_S if self._polls < _FIRST_POLLS else max(_SHORTEST_PAUSE_S, self._pause_s * 1.5)
         self._pause_s = min(slower, _LONGEST_PAUSE_S)
 
-    def _take_answer(self, waiting: Iterable[str]) -> None:
-        assert self._call is not None
-        assert self._output is not None
-        assert self._errors is not None
-        code = self._call.poll()
-        if code is None:
-            if time.monotonic() - self._began > _CALL_S:
-                self._kill(self._call)
-                self._forget()
-            return
-        self._output.seek(0)
-        self._errors.seek(0)
-        text, said = self._output.read().decode(errors="replace"), self._errors.read().decode(errors="replace")
-        self._forget()
-        if code != 0 and "Invalid job id" not in said:  # nothing is known now
+    def _take_answer(self, asked: _Question, waiting: Iterable[str]) -> None:
+        if asked.jobs.returncode != 0 and "Invalid job id" not in asked.jobs.stderr:  # nothing is known now
             return
         self._answers += 1
-        rows = [line.strip().replace("_N/A", "").split("|", 2) for line in text.splitlines() if line.count("|") > 1]
+        lines = [line.strip().replace("_N/A", "") for line in asked.jobs.stdout.splitlines() if line.count("|") > 1]
+        rows = [line.split("|", 2) for line in lines]
         states = {task: state for task, state, _ in rows}
         self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
-        if text.endswith("\nnodes\n") or text == "nodes\n":
-            named = (line.split("|") for line in text.splitlines() if line.count("|") == 1)
-            self.down = {host.partition(".")[0]: node for host, node in named}
+        if asked.nodes.returncode == 0:
+            self.down = _parse_nodes(asked.nodes.stdout)
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()
         self._states = states
@@ -234,21 +208,16 @@ class SlurmQueue:
             time.sleep(0.02)
         return self.state(task)
 
-    def _kill(self, call: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(call.pid, signal.SIGKILL)
-        call.wait()
 
-    def _forget(self) -> None:
-        for file in (self._output, self._errors):
-            if file is not None:
-                file.close()
-        self._call = self._output = self._errors = None
+class _Question(threading.Thread):
+    """Asks for the states of jobs, then for the nodes that do not answer; both are there when it has ended."""
 
-    def close(self) -> None:
-        if self._call is not None:
-            self._kill(self._call)
-        self._forget()
+    def __init__(self, argv: Sequence[str]) -> None:
+        super().__init__(daemon=True)
+        self.jobs = self.nodes = subprocess.CompletedProcess(argv, 1, "", "")
+
+    def run(self) -> None:
+        self.jobs, self.nodes = call(self.jobs.args, _CALL_S), call(_NODES, _CALL_S)
 
 
 def has_given(task: str) -> bool:
@@ -301,6 +270,9 @@ def are_all_nodes_up() -> bool:
 
 def load_nodes(what: str) -> dict[str, str]:
     """What Slurm says of each node (`%N`: its name), by the short name of its host; empty: it does not answer."""
-    answer = call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}"))
-    lines = (line.split("|") for line in answer.stdout.splitlines() if "|" in line)
+    return _parse_nodes(call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}")).stdout)
+
+
+def _parse_nodes(text: str) -> dict[str, str]:
+    lines = (line.split("|") for line in text.splitlines() if "|" in line)
     return {host.partition(".")[0]: said for host, said in lines}

@@ -18,6 +18,7 @@ from assay.system.files import blake2b, rename
 from assay.values import layout
 
 NO_CODE = "-"
+_CHUNK_BYTES = 1 << 20  # that are sent at once
 _PART = ".assay-part-"
 _WHOLE = ".whole"
 NOW = ".now"  # made on the host when it lists what an ended job has left
@@ -42,7 +43,12 @@ _OURS = frozenset(
 def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
     """The run's directory, its code as `.code-copy`, and at the end an empty file: all of it has arrived."""
     with tarfile.open(
-        fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+        fileobj=stream,
+        mode="w|",
+        bufsize=_CHUNK_BYTES,
+        format=tarfile.GNU_FORMAT,
+        encoding="utf-8",
+        errors="surrogateescape",
     ) as archive:
         for name in sorted(os.listdir(run_dir)):
             path = os.path.join(run_dir, name)

@@ -405,7 +405,9 @@ class Host:
             except OSError:  # a file system without locks
                 is_held = True
             has_left = os.path.exists(job.path(layout.numbered_name("end", job.handle.attempt)))
-            yield is_held and not has_left and not job.has_successor()
+            # of one that was given up, and whose place the next attempt has, nothing is stored any more
+            has_successor = os.path.exists(job.path(layout.numbered_name("lease", job.handle.attempt + 1)))
+            yield is_held and not has_left and not has_successor
         finally:
             os.close(fd)
 

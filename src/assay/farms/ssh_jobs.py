@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from assay.farms.submit import load_submit_code, parse_token
+from assay.farms.submit import load_submit_code, load_token
 from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
@@ -102,10 +102,6 @@ class SshJob:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             write_new(self.path(name), text)
 
-    def has_successor(self) -> bool:
-        """Whether it was given up, and the next attempt has its place: nothing of it is stored any more."""
-        return os.path.exists(self.path(layout.numbered_name("lease", self.handle.attempt + 1)))
-
     def remove_markers(self) -> None:
         """A command whose results are not here has not ended for us: its marker comes again with them."""
         for name in os.listdir(self.run_dir):
@@ -137,26 +133,20 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
         return Liveness.GONE
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("unreachable", attempt))):
         return Liveness.UNKNOWN
-    return Liveness.ALIVE if token is not None or _is_on_its_way(handle, run_dir) else Liveness.GONE
-
-
-def _is_on_its_way(handle: JobHandle, run_dir: str) -> bool:
+    if token is not None:
+        return Liveness.ALIVE
     try:
-        code = load_submit_code(run_dir, handle.attempt)
+        code = load_submit_code(run_dir, attempt)
     except OSError:
-        return False
-    was_offered = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
-    return code == 0 if code is not None else was_offered or may_be_sent(handle, run_dir)
+        return Liveness.GONE
+    was_offered = os.path.exists(os.path.join(run_dir, layout.submit_log_name(attempt)))
+    is_on_its_way = code == 0 if code is not None else was_offered or may_be_sent(handle, run_dir)
+    return Liveness.ALIVE if is_on_its_way else Liveness.GONE
 
 
 def load_token_host(run_dir: str, attempt: int) -> str | None:
-    try:
-        with open(
-            os.path.join(run_dir, layout.numbered_name("token", attempt)), encoding="utf-8", errors="replace"
-        ) as file:
-            return parse_token(file.read()).host
-    except OSError:
-        return None
+    token = load_token(os.path.join(run_dir, layout.numbered_name("token", attempt)))
+    return token.host if token is not None else None
 
 
 def may_be_sent(handle: JobHandle, run_dir: str) -> bool:

@@ -45,12 +45,10 @@ from assay.farms.submit_lines import (
 from assay.farms.waiting import Key, WaitingJobs
 from assay.record import run_directory
 from assay.system import processes
-from assay.system.files import list_names, read_end, write_new
+from assay.system.files import list_names, read_end, read_text, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
-
-__all__ = ["SubmitExecutor", "build_submit_command", "load_submit_failure", "render_submit_line"]
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _POLL_BUDGET_S = 0.5  # a thousand queued jobs on a slow network disk must not hold up the supervisor
@@ -150,16 +148,12 @@ class SubmitExecutor(Executor):
             self._waiting.discard((request.dir, request.attempt))
             raise InfrastructureError(message) from error
         key = request.dir, request.attempt
-        self._clients[key] = _Client(pid, handle, self._open_pidfd(pid, key))
+        pidfd = os.pidfd_open(pid) if len(self._pidfds) < _MOST_PIDFDS else None
+        if pidfd is not None:
+            self._pidfds[pidfd] = key
+            self._poll.register(pidfd, select.EPOLLIN)
+        self._clients[key] = _Client(pid, handle, pidfd)
         self._submitting.add(key)
-
-    def _open_pidfd(self, pid: int, key: Key) -> int | None:
-        if len(self._pidfds) >= _MOST_PIDFDS:
-            return None
-        pidfd = os.pidfd_open(pid)
-        self._pidfds[pidfd] = key
-        self._poll.register(pidfd, select.EPOLLIN)
-        return pidfd
 
     @classmethod
     def find_program(cls, farm: Farm) -> str | None:
@@ -363,11 +357,7 @@ class SubmitExecutor(Executor):
         return os.access(self._token_path(*key), os.F_OK)
 
     def _load_token(self, run_dir: str, attempt: int) -> AttemptToken | None:
-        try:
-            with open(self._token_path(run_dir, attempt), encoding="utf-8", errors="surrogateescape") as file:
-                return parse_token(file.read())
-        except OSError:
-            return None
+        return load_token(self._token_path(run_dir, attempt))
 
     def _is_stopped(self, run_dir: str, attempt: int) -> bool:
         return os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", attempt)))
@@ -475,6 +465,14 @@ def collect_files(there: str, run_dir: str) -> None:
         if not name.startswith(".") and not name.endswith(".tmp"):
             with contextlib.suppress(OSError):  # another was faster, or the directory is another user's
                 os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
+
+
+def load_token(path: str) -> AttemptToken | None:
+    """None: it is not there, or cannot be reached."""
+    try:
+        return parse_token(read_text(path))
+    except OSError:
+        return None
 
 
 def parse_token(text: str) -> AttemptToken:

@@ -250,19 +250,16 @@ def _insert(text: str, values: Mapping[str, str], place: re.Pattern[str], plain:
     quote, last = "", 0
     for match in place.finditer(text):
         quote = _quote_state(text[last : match.start()], quote)
-        done += [text[last : match.start()], _replacement(match, values, quote, plain)]
+        groups = match.groupdict()
+        name = groups.get("name") or match[0]
+        value = values.get(name, match[0])
+        if groups.get("literal"):
+            value = f"{{{groups['literal']}}}"
+        elif name in values and name not in plain:
+            value = quote_inside(value, _QUOTES.get(quote, "bare"))
+        done += [text[last : match.start()], value]
         last = match.end()
     return "".join([*done, text[last:]])
-
-
-def _replacement(match: re.Match[str], values: Mapping[str, str], quote: str, plain: tuple[str, ...]) -> str:
-    groups = match.groupdict()
-    if groups.get("literal"):
-        return f"{{{groups['literal']}}}"
-    name = groups.get("name") or match[0]
-    if name not in values:
-        return match[0]
-    return values[name] if name in plain else quote_inside(values[name], _QUOTES.get(quote, "bare"))
 
 
 def _quote_state(text: str, quote: str) -> str:

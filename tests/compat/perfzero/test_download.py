@@ -27,9 +27,10 @@ from typing import Any
 
 import pytest
 
-from assay.compat.perfzero.download import FetchedData, build_disk_error, fetch
+from assay.compat.perfzero.download import build_disk_error, fetch
 from assay.compat.perfzero.values import DownloadRetry, parse_checksum
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
+from assay.values.notify import Notify, ignore
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = DownloadRetry(attempts=3, sleep=lambda _: None, timeout_s=20)
@@ -45,8 +46,16 @@ def one_context(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
         monkeypatch.setattr(ssl, "create_default_context", ONCE)
 
 
-def pull(url: str, target: Path, **more: Any) -> FetchedData:
-    return fetch(url, str(target), retry=more.pop("retry", NO_WAIT), **more)
+def pull(url: str, target: Path, notify: Notify = ignore, **more: Any) -> bool:
+    """Whether the target was there already."""
+    said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        notify(text)
+
+    fetch(url, str(target), notify=note, retry=more.pop("retry", NO_WAIT), **more)
+    return said[-1] == f"{target} is already there"
 
 
 def names_in(folder: Path) -> list[str]:
@@ -70,15 +79,16 @@ def test_a_file_arrives_and_is_not_fetched_again(web: Any, tmp_path: Path) -> No
     web.add("/d/x.bin", DATA)
     said: list[str] = []
     target = tmp_path / "data" / "deep" / "renamed"
-    assert pull(f"{web.url}/d/x.bin", target, notify=said.append) == FetchedData(str(target), len(DATA), cached=False)
+    pull(f"{web.url}/d/x.bin", target, notify=said.append)
     assert target.read_bytes() == DATA
     assert names_in(target.parent) == ["renamed"]
-    assert pull(f"{web.url}/d/x.bin", target, notify=said.append) == FetchedData(str(target), 0, cached=True)
+    pull(f"{web.url}/d/x.bin", target, notify=said.append)
     assert said == [f"downloading {web.url}/d/x.bin", f"{target} is already there"]
     assert len(web.requests) == 1
     for name, page in {"empty": {"body": b""}, "unknown length": {"body": DATA, "chunked": True}}.items():
         web.add("/y", **page)
-        assert pull(f"{web.url}/y", tmp_path / name).bytes == len(page["body"])
+        pull(f"{web.url}/y", tmp_path / name)
+        assert (tmp_path / name).read_bytes() == page["body"]
         assert (tmp_path / name).read_bytes() == page["body"]
 
 
@@ -102,7 +112,8 @@ def test_an_error_page_never_becomes_data(web: Any, tmp_path: Path, status: int,
 
 def test_a_server_in_trouble_is_asked_again_and_left(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, statuses=[429, 507, 200])
-    assert pull(f"{web.url}/x", tmp_path / "x").bytes == len(DATA)
+    pull(f"{web.url}/x", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == DATA
     assert len(web.requests) == 3
     web.add("/y", DATA, statuses=[503] * 9)
     said: list[str] = []
@@ -200,7 +211,8 @@ def test_a_certificate_that_proves_nothing_is_not_asked_twice(
         pull(url, tmp_path / "x", notify=said.append)
     assert "trying again" not in "".join(said)
     monkeypatch.setenv("SSL_CERT_FILE", str(self_signed))
-    assert pull(url, tmp_path / "x").bytes == len(DATA)
+    pull(url, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == DATA
 
 
 def test_the_proxy_of_the_environment_is_asked_or_named(
@@ -209,7 +221,8 @@ def test_the_proxy_of_the_environment_is_asked_or_named(
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", web.url)
     web.add("http://far.invalid/x", DATA)
-    assert pull("http://far.invalid/x", tmp_path / "x").bytes == len(DATA)
+    pull("http://far.invalid/x", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == DATA
     monkeypatch.setenv("all_proxy", "ftp://me:word@proxy")
     with pytest.raises(UsageError, match="a proxy that cannot be used") as caught:
         pull("http://far.invalid/x", tmp_path / "y")
@@ -290,7 +303,8 @@ def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dic
 
 def test_only_progress_renews_the_patience(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, cuts=[100_000] * 5)
-    assert pull(f"{web.url}/x", tmp_path / "x").bytes == len(DATA)
+    pull(f"{web.url}/x", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == DATA
     assert len(web.requests) == 6
     web.requests.clear()
     web.add("/y", DATA, cuts=[10_000] + [0] * 40)
@@ -373,7 +387,7 @@ def test_several_fetch_the_same_thing_once(web: Any, tmp_path: Path) -> None:
     said: list[str] = []
 
     def fetch_it(_: int) -> bool:
-        return pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz", notify=said.append).cached
+        return pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz", notify=said.append)
 
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(fetch_it, range(4))
@@ -400,7 +414,7 @@ def test_a_killed_download_is_continued_by_the_one_that_waits(web: Any, tmp_path
             page.release.set()
 
     sizes: list[int] = []
-    assert not pull(f"{web.url}/x", tmp_path / "x", notify=kill).cached
+    assert not pull(f"{web.url}/x", tmp_path / "x", notify=kill)
     assert (tmp_path / "x").read_bytes() == DATA
     assert web.ranges() == [None, f"bytes={sizes[0]}-"]
     assert names_in(tmp_path) == ["x"]
@@ -417,7 +431,7 @@ def test_a_checksum_is_compared_also_with_what_is_there(web: Any, tmp_path: Path
     assert names_in(tmp_path) == []
     web.add("/x", DATA)
     pull(f"{web.url}/x", tmp_path / "x", checksum=parse_checksum(f"sha256:{hashlib.sha256(DATA).hexdigest()}"))
-    assert pull(f"{web.url}/x", tmp_path / "x", checksum=parse_checksum(hashlib.md5(DATA).hexdigest())).cached
+    assert pull(f"{web.url}/x", tmp_path / "x", checksum=parse_checksum(hashlib.md5(DATA).hexdigest()))
     with pytest.raises(UsageError, match="already there, but it is other data"):
         pull(f"{web.url}/x", tmp_path / "x", checksum=wrong)
     assert (tmp_path / "x").read_bytes() == DATA
@@ -434,8 +448,7 @@ def test_an_archive_is_unpacked_beside_itself(web: Any, tmp_path: Path) -> None:
     content = build_tar({"cifar-10-batches-bin/data_batch_1.bin": b"1", "cifar-10-batches-bin/readme.html": b"2"})
     web.add("/~kriz/cifar-10-binary.tar.gz", content)
     said: list[str] = []
-    fetched = pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
-    assert fetched == FetchedData(str(tmp_path / "cifar-10-binary.tar.gz"), len(content), cached=False)
+    pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == content
     assert names_in(tmp_path / "cifar-10-batches-bin") == ["data_batch_1.bin", "readme.html"]
     assert names_in(tmp_path) == ["cifar-10-batches-bin", "cifar-10-binary.tar.gz"]
@@ -486,7 +499,7 @@ def test_a_page_that_lists_a_folder_is_no_data(web: Any, tmp_path: Path) -> None
             pull(f"{web.url}{path}", tmp_path / "folder")
     assert names_in(tmp_path) == []
     for number, path in enumerate(("/page.html", "/get/?id=3", "/raw/")):
-        assert pull(f"{web.url}{path}", tmp_path / str(number)).bytes > 0
+        assert not pull(f"{web.url}{path}", tmp_path / str(number))
 
 
 def test_a_target_that_is_in_the_archive_is_the_folder(web: Any, tmp_path: Path) -> None:
@@ -494,10 +507,10 @@ def test_a_target_that_is_in_the_archive_is_the_folder(web: Any, tmp_path: Path)
     fetched = pull(f"{web.url}/data.tar.gz", tmp_path / "data")
     assert names_in(tmp_path) == ["also", "data"]
     assert (tmp_path / "data" / "x").read_bytes() == b"1"
-    assert not fetched.cached
+    assert not fetched
     assert pull(
         f"{web.url}/data.tar.gz", tmp_path / "data", checksum=parse_checksum("0" * 64)
-    ).cached  # of the archive, which is gone
+    )  # of the archive, which is gone
 
 
 @pytest.mark.parametrize(("target", "there"), [("t.csv.gz", ["t.csv", "t.csv.gz"]), ("t.csv", ["t.csv"]), ("u", ["u"])])
@@ -506,7 +519,7 @@ def test_a_plain_gzip_is_unpacked(web: Any, tmp_path: Path, target: str, there: 
     pull(f"{web.url}/t.csv.gz", tmp_path / target)
     assert names_in(tmp_path) == there
     assert (tmp_path / there[0]).read_bytes() == b"a,b\n"
-    assert pull(f"{web.url}/t.csv.gz", tmp_path / target).cached
+    assert pull(f"{web.url}/t.csv.gz", tmp_path / target)
 
 
 def test_a_hostile_archive_leaves_nothing(web: Any, tmp_path: Path) -> None:
@@ -568,7 +581,7 @@ def test_a_folder_is_copied_whole(source: Path, tmp_path: Path, form: str) -> No
     target = tmp_path / "data" / "copy"
     (tmp_path / "data" / "copy.part").mkdir(parents=True)
     (tmp_path / "data" / "copy.part" / "junk").write_bytes(b"of a copy that was killed")
-    assert pull(form.format(source), target) == FetchedData(str(target), 3, cached=False)
+    pull(form.format(source), target)
     names = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
     assert names == ["sub", "sub/empty", "sub/link", "sub/run.sh", "x"]
     assert not (target / "sub" / "link").is_symlink()  # the data, not a pointer back
@@ -614,7 +627,7 @@ def test_a_folder_that_may_not_be_written(web: Any, forbidden_dir: Path) -> None
     for target in (forbidden_dir / "x", forbidden_dir / "sub" / "x"):
         with pytest.raises(UsageError, match=words):
             pull(f"{web.url}/x", target)
-    assert fetch("/etc/hostname", str(forbidden_dir.parent)).cached, "what is there needs no writing"
+    fetch("/etc/hostname", str(forbidden_dir.parent))  # what is there needs no writing
 
 
 def test_no_room(web: Any, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_checksum_is_known_by_its_length() -> None:
 def test_the_defaults() -> None:
     job, bench = parse(), parse().bench
     assert [method.name for method in bench.methods] == ["m.C.f"]
-    assert (bench.trials, bench.data_dir, job.workspace.path) == (1, "/data", "/here/workspace")
+    assert (bench.trials, bench.data_dir, job.workspace) == (1, "/data", "/here/workspace")
     assert (job.repos, job.downloads, bench.python_path, bench.profile, job.upload_methods) == ((), (), (), (), ())
     assert (job.key_url, job.output_url, bench.scratch_url, job.bigquery_project, job.tpu) == (None,) * 5
     assert (bench.class_type, bench.execution_id, bench.timeout_s, bench.python, bench.slots) == (None,) * 5
@@ -162,7 +162,7 @@ def test_every_flag() -> None:
     )
     bench = job.bench
     assert [method.name for method in bench.methods] == ["m.C.f", "m.C.g", "m.D.filter:bench_.*"]
-    assert (bench.trials, job.workspace.path, bench.data_dir) == (3, "/here/other", "/here/data")
+    assert (bench.trials, job.workspace, bench.data_dir) == (3, "/here/other", "/here/data")
     assert (bench.folder, bench.output_root, bench.profile_in_output) == ("/here", "/here/other/output", True)
     assert job.repos == (GitRepo("https://h/a.git", "dev", "abc123"), GitRepo("https://h/b.git"))
     assert job.use_cached

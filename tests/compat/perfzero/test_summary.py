@@ -41,7 +41,7 @@ from assay.compat.perfzero.summary import (
     render_profile_hint,
     write_plot,
 )
-from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Workspace
+from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.values.series import GpuReading, Reading
 from assay.values.verdict import Finding, VerdictKind
@@ -83,7 +83,7 @@ EXECUTION = BenchExecution(
 )
 JOB = PerfzeroJob(
     BenchRequest((parse_method("official.resnet.Bench.unit_test"),), label="execution_label"),
-    workspace=Workspace("/w"),
+    workspace="/w",
     build_label="ml_framework_build_label",
     platform_name="platform_name",
     system_name="system_name",
@@ -97,7 +97,7 @@ JOB = PerfzeroJob(
     },
     harness={"name": "assay", "version": "1.0"},
 )
-BARE = PerfzeroJob(BenchRequest(()), Workspace("/w"), harness={"name": "assay", "version": "1.0"})
+BARE = PerfzeroJob(BenchRequest(()), "/w", harness={"name": "assay", "version": "1.0"})
 
 
 def load_schema() -> dict[str, Any]:

@@ -31,7 +31,7 @@ def prepare(
 
 def begin(prepared: Prepared) -> Prepared:
     os.makedirs(os.path.join(prepared.location.dir, ".assay"), exist_ok=True)
-    return run_sets.pin(run_sets.enter_set(prepared))
+    return run_sets.pin(run_sets.RunxRules().name_runs(prepared))
 
 
 def names(prepared: Prepared) -> list[str]:
@@ -65,7 +65,7 @@ def test_the_first_call(tmp_path: Path) -> None:
 
 
 def test_entering_writes_nothing(tmp_path: Path) -> None:
-    assert run_sets.enter_set(prepare(tmp_path)).set_number == 1
+    assert run_sets.RunxRules().name_runs(prepare(tmp_path)).set_number == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +112,7 @@ def test_of_two_calls_at_once_assay_run_joins_the_first_and_assay_runx_begins_an
 ) -> None:
     """Both have looked before either has written. Without random names both would choose the same ones."""
     os.makedirs(tmp_path / "study" / ".assay")
-    first, second = (run_sets.enter_set(prepare(tmp_path, keeps_finished=keeps)) for _ in range(2))
+    first, second = (run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=keeps)) for _ in range(2))
     assert names(run_sets.pin(first)) == ["fresh-a", "fresh-b"]
     pinned = run_sets.pin(second)
     assert (pinned.set_number, names(pinned)) == (
@@ -123,7 +123,7 @@ def test_of_two_calls_at_once_assay_run_joins_the_first_and_assay_runx_begins_an
 def test_a_set_whose_supervisor_lives_is_not_joined_and_that_is_printed(tmp_path: Path) -> None:
     first = begin(prepare(tmp_path))
     with run_sets.held(first):
-        assert names(run_sets.enter_set(prepare(tmp_path, keeps_finished=True))) == ["fresh-a", "fresh-b"]
+        assert names(run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=True))) == ["fresh-a", "fresh-b"]
         second = begin(prepare(tmp_path, ("other-a", "other-b")))
     assert (second.set_number, names(second)) == (2, ["other-a", "other-b"])
     assert [problem.message for problem in second.warnings] == [
@@ -138,9 +138,9 @@ def test_another_tag_is_another_set(tmp_path: Path) -> None:
     tagged = begin(replace(tagged, options=replace(tagged.options, tag="first")))
     assert (tagged.set_number, names(tagged)) == (2, ["first_a", "first_b"])
     again = prepare(tmp_path, ("first_c", "first_d"))
-    assert run_sets.enter_set(replace(again, options=tagged.options)).set_number == 2
-    assert run_sets.enter_set(prepare(tmp_path)).set_number == 1
-    assert run_sets.enter_set(prepare(tmp_path, keeps_finished=True)).set_number == 2
+    assert run_sets.RunxRules().name_runs(replace(again, options=tagged.options)).set_number == 2
+    assert run_sets.RunxRules().name_runs(prepare(tmp_path)).set_number == 1
+    assert run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=True)).set_number == 2
 
 
 def test_other_dialects_have_no_sets(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
     for number in (1, 9, 10):
         (meta / f"set.{number}.json").write_text(json.dumps({"runs": {"id1": f"a{number}", "id2": f"b{number}"}}))
     (meta / "set.11.json.abcd.tmp").write_text("half")
-    assert names(run_sets.enter_set(prepare(tmp_path))) == ["a10", "b10"]
+    assert names(run_sets.RunxRules().name_runs(prepare(tmp_path))) == ["a10", "b10"]
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def test_a_damaged_set_is_said(tmp_path: Path, content: str) -> None:
     meta.mkdir(parents=True)
     (meta / "set.1.json").write_text(content)
     with pytest.raises(FormatError, match=r"set\.1\.json is damaged") as caught:
-        run_sets.enter_set(prepare(tmp_path))
+        run_sets.RunxRules().name_runs(prepare(tmp_path))
     assert "remove it" in caught.value.render()

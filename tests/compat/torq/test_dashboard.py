@@ -43,11 +43,15 @@ def test_the_server_is_named_by_a_variable() -> None:
 
 def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
     session = build_session([], str(tmp_path), {})
-    assert (session.commit, session.branch) == (None, None), "outside a repository"
+    assert (session.git_commit, session.git_branch) == (None, None), "outside a repository"
     for words in (["init", "-q", "-b", "trunk"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     session = build_session([RESULT], str(tmp_path), {})
-    assert (session.branch, len(session.commit or ""), session.batch) == ("refs/heads/trunk", 40, "default")
+    assert (session.git_branch, len(session.git_commit or ""), session.batch_name) == (
+        "refs/heads/trunk",
+        40,
+        "default",
+    )
     other = build_session([RESULT], str(tmp_path), {})
     assert other.workflow_url != session.workflow_url, "two sessions are never taken for one"
     env = {
@@ -60,7 +64,7 @@ def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
         "TORQ_PERF_TEST_PLAN": "nightly",
     }
     session = build_session([RESULT], str(tmp_path), env)
-    assert (session.commit, session.branch, session.batch) == ("abc", "refs/pull/1/merge", "sim")
+    assert (session.git_commit, session.git_branch, session.batch_name) == ("abc", "refs/pull/1/merge", "sim")
     assert session.test_plan == "nightly"
     assert session.workflow_url == "https://github.com/owner/repo/actions/runs/5/attempts/2"
 

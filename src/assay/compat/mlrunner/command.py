@@ -211,13 +211,16 @@ def build_parser() -> Parser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.launch.api import check_prepared, go_to_background
+    from assay.launch.api import check_prepared, go_to_background, prepare
 
     if parsed.root is not None:
         parsed.output = os.path.join(parsed.root, os.path.basename(os.path.abspath(parsed.output)))
     if parsed.detach and parsed.debug:
         raise UsageError("-d shows the output of the first task, which --detach would not", "leave out one of them")
-    prepared = prepare_tasks(parsed)
+    output = os.path.abspath(parsed.output)
+    prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
+    if parsed.debug:
+        prepared = replace(prepared, plan=replace(prepared.plan, runs=prepared.plan.runs[:1], links=()))
     # parameters that no command uses have a line of their own
     warn(problem for problem in prepared.warnings if not isinstance(problem, UnusedParameter))
     messages = MlrunnerMessages(prepared, Console().print)
@@ -229,17 +232,6 @@ def run(parsed: Parsed) -> int:
     if parsed.detach and not go_to_background(prepared.location, Console()):
         return int(ExitCode.OK)
     return _run_tasks(prepared, messages, parsed)
-
-
-def prepare_tasks(parsed: Parsed) -> Prepared:
-    from assay.launch.api import prepare
-
-    output = os.path.abspath(parsed.output)
-    prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
-    runs, links = prepared.plan.runs, prepared.plan.links
-    if parsed.debug:
-        runs, links = runs[:1], ()
-    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
 
 
 def build_options(parsed: Parsed, folder: str) -> RunOptions:

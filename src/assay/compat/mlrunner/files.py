@@ -6,10 +6,10 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from assay.compat import originals
-from assay.compat.originals import StatWord
 from assay.follow.entry import Entry, Event
 from assay.launch.prepared import Prepared
 from assay.launch.run_rules import Listen, RunRules
@@ -40,8 +40,13 @@ class MlrunnerRules(RunRules):
         """{_output} is text, as in `s3://bucket/{_output}`: a path relative to the current folder."""
 
         def fill(spec: RunSpec) -> RunSpec:
-            output = output_of(prepared, spec)
-            return _replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
+            """The run with other texts of its commands, the secret ones included."""
+            change = partial(layout.fill_reference, reference=OUTPUT_REFERENCE, value=output_of(prepared, spec))
+            commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
+            private = spec.private
+            if private is not None:
+                private = replace(private, commands={name: change(text) for name, text in private.commands.items()})
+            return replace(spec, commands=commands, private=private)
 
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
@@ -78,7 +83,10 @@ class MlrunnerRules(RunRules):
             elif event.kind == "command_ended":
                 originals.write_mlrunner_stat(entry.dir, {event.command: "failed" if event.code else "finished"})
             elif event.kind == "ended" and entry.outcome is not None:
-                _fail_unfinished(entry.dir)
+                # a stopped or killed command is not running any more
+                stat = originals.load_mlrunner_stat(entry.dir)
+                if dead := [name for name, word in stat.items() if word == "running"]:
+                    originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
                 _settle_time(entry, output_of(prepared, entry.spec))
             listen(event)
 
@@ -159,20 +167,3 @@ def _settle_time(entry: Entry, output: str) -> None:
     if newest != started and newest >= format_time(entry.handle.started_at - 1):
         with contextlib.suppress(OSError):
             _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)
-
-
-def _fail_unfinished(run_dir: str) -> None:
-    """A stopped or killed command is not running any more."""
-    stat = originals.load_mlrunner_stat(run_dir)
-    dead: dict[str, StatWord] = {name: "failed" for name, word in stat.items() if word == "running"}
-    if dead:
-        originals.write_mlrunner_stat(run_dir, dead)
-
-
-def _replace_texts(spec: RunSpec, change: Callable[[str], str]) -> RunSpec:
-    """The run with other texts of its commands, the secret ones included."""
-    commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
-    private = spec.private
-    if private is not None:
-        private = replace(private, commands={name: change(text) for name, text in private.commands.items()})
-    return replace(spec, commands=commands, private=private)

@@ -19,15 +19,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import Protocol, Self
+from typing import IO, Self
 
 from assay.errors import UsageError
 from assay.system.files import rename
 
-
-class _Readable(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
-
+_Readable = IO[bytes] | gzip.GzipFile
 
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
@@ -178,8 +175,15 @@ class _Aside:
             self._add_file(path, reader, member)
 
     def finish(self) -> None:
-        for path, target in self._links.items():
-            self._make_link(path, target)
+        for path, given in self._links.items():
+            name, target = self._name(path), os.path.normpath(given)
+            end = os.path.normpath(os.path.join(os.path.dirname(name), target))
+            if end.split("/")[0] in {"", ".."}:
+                raise ArchiveError(f"the link {name!r} -> {target!r} leaves the folder")
+            try:
+                os.symlink(target, path)
+            except FileExistsError:
+                raise ArchiveError(f"{name!r} is a link and a folder at once") from None
         for path in self._links:
             try:
                 os.stat(path)
@@ -221,16 +225,6 @@ class _Aside:
             os.link(source, path)
         else:
             self._links[path] = target
-
-    def _make_link(self, path: str, target: str) -> None:
-        target = os.path.normpath(target)
-        end = os.path.normpath(os.path.join(os.path.dirname(self._name(path)), target))
-        if end.split("/")[0] in {"", ".."}:
-            raise ArchiveError(f"the link {self._name(path)!r} -> {target!r} leaves the folder")
-        try:
-            os.symlink(target, path)
-        except FileExistsError:
-            raise ArchiveError(f"{self._name(path)!r} is a link and a folder at once") from None
 
     def _claim(self, path: str) -> None:
         """Make room for a member that is not a folder; a later one of the same name replaces it, as with tar."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from assay import __version__
@@ -21,34 +21,20 @@ _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summar
 
 _OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfzero.cloud"}
 
-Subcommand = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
-
 
 def command(words: Sequence[str]) -> int:
-    word, rest = _split(words)
-    parser, go = _find_subcommand(word)
-    return call_original(f"perfzero {word}".rstrip(), parser, rest, go)
+    """The first word chooses a command; without one, or with `benchmark`, benchmarks are run."""
+    word = words[0] if words and not words[0].startswith("-") else ""
+    if word not in (known := ("", "benchmark", "plot", *_OTHERS)):
+        raise UsageError(f"assay perfzero has no command {word!r}", did_you_mean(word, known))
+    build, go = (build_plot_parser, run_plot) if word == "plot" else (build_parser, run)
+    if word in _OTHERS:
+        module = import_module(_OTHERS[word])
+        build, go = module.build_parser, module.run
+    return call_original(f"perfzero {word}".rstrip(), build(), words[bool(word) :], go)
 
 
 command.__doc__ = _DESCRIPTION
-
-
-def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The first word chooses a command; without one, or with `benchmark`, benchmarks are run."""
-    first = arguments[0] if arguments else ""
-    if first in ("plot", "benchmark", *_OTHERS):
-        return first, list(arguments[1:])
-    if first and not first.startswith("-"):
-        known = ["benchmark", "plot", *_OTHERS]
-        raise UsageError(f"assay perfzero has no command {first!r}", did_you_mean(first, known))
-    return "", list(arguments)
-
-
-def _find_subcommand(word: str) -> Subcommand:
-    if word in _OTHERS:
-        module = import_module(_OTHERS[word])
-        return module.build_parser(), module.run
-    return (build_plot_parser(), run_plot) if word == "plot" else (build_parser(), run)
 
 
 # ---------------------------------------------------------------- the flags

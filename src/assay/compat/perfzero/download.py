@@ -40,13 +40,6 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedData:
-    path: str
-    bytes: int  # as they came, before unpacking; 0 when nothing had to come
-    cached: bool
-
-
 def fetch(
     url: str,
     target: str,
@@ -55,7 +48,7 @@ def fetch(
     checksum: Checksum | None = None,
     notify: Notify = ignore,
     retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
-) -> FetchedData:
+) -> None:
     """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
     by the ending of the URL or of the target, and a tar archive without one by its content.
 
@@ -64,50 +57,49 @@ def fetch(
     """
     job = _Job(url, target, decompress, checksum, notify, retry)
     try:
-        if os.path.lexists(job.target):
-            return _take_cached(job)
-        os.makedirs(os.path.dirname(job.target), exist_ok=True)
-        with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
-            if os.path.lexists(job.target):  # another process was quicker
-                return _take_cached(job)
-            return _bring(job)
+        if not os.path.lexists(job.target):
+            os.makedirs(os.path.dirname(job.target), exist_ok=True)
+            with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
+                if not os.path.lexists(job.target):  # else another process was quicker
+                    _bring(job)
+                    return
+        _check_cached(job)
     except OSError as error:
         raise build_disk_error(job.target, error) from error
 
 
+@dataclass
 class _Job:
     """One call of `fetch`, with the names of the files that it needs beside the target."""
 
-    def __init__(
-        self,
-        url: str,
-        target: str,
-        decompress: bool,
-        checksum: Checksum | None,
-        notify: Notify,
-        retry: DownloadRetry,
-    ) -> None:
-        self.url, self.checksum, self.notify, self.retry = url, checksum, notify, retry
-        self.scheme = parse_scheme(url, _SCHEMES)  # None is a plain path
-        self.shown = render_url(url) if self.scheme else url
-        self.target = os.path.abspath(target)
-        if not target or self.target == "/":
-            raise UsageError(f"{target!r} is not a valid target", "name a file or a folder")
+    url: str
+    target: str
+    decompress: bool
+    checksum: Checksum | None
+    notify: Notify
+    retry: DownloadRetry
+
+    def __post_init__(self) -> None:
+        if not self.target or os.path.abspath(self.target) == "/":
+            raise UsageError(f"{self.target!r} is not a valid target", "name a file or a folder")
+        self.scheme = parse_scheme(self.url, _SCHEMES)  # None is a plain path
+        self.shown = render_url(self.url) if self.scheme else self.url
+        self.target = os.path.abspath(self.target)
         self.name = os.path.basename(self.target)
         self.part, self.aside, self.lock = (f"{self.target}.{end}" for end in ("part", "unpack", "lock"))
-        source = (urllib.parse.urlsplit(url).path if self.scheme else url).rstrip("/")
+        source = (urllib.parse.urlsplit(self.url).path if self.scheme else self.url).rstrip("/")
         self.original = os.path.basename(source)
         kind = archive.parse_kind(source) or archive.parse_kind(self.target)
-        self.kind = kind if decompress else None
+        self.kind = kind if self.decompress else None
         # neither address nor target has an ending: the content is examined
-        self.has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source, self.target))
+        self.has_no_ending = self.decompress and not any(os.path.splitext(name)[1] for name in (source, self.target))
 
 
 # ---------------------------------------------------------------- bringing
 
 
-def _take_cached(job: _Job) -> FetchedData:
-    """Take what is there as it is; refuse it where it has a checksum that can be compared and differs."""
+def _check_cached(job: _Job) -> None:
+    """What is there is taken as it is; refuse it where it has a checksum that can be compared and differs."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
@@ -117,10 +109,9 @@ def _take_cached(job: _Job) -> FetchedData:
         raise UsageError(
             f"{job.target} is already there, but it is other data: {difference}", "move it away to download it again"
         )
-    return FetchedData(job.target, 0, cached=True)
 
 
-def _bring(job: _Job) -> FetchedData:
+def _bring(job: _Job) -> None:
     job.notify(f"downloading {job.shown}")
     if job.scheme in _WEB:
         try:
@@ -138,11 +129,9 @@ def _bring(job: _Job) -> FetchedData:
         if job.checksum:
             shutil.rmtree(job.part)
             raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
-        size = load_listing(job.part).bytes
         rename(job.part, job.target)
         forget(job.part)
-        return FetchedData(job.target, size, cached=False)
-    size = os.path.getsize(job.part)
+        return
     if job.checksum and (difference := _compare(job.part, job.checksum)):
         _drop(job.part)
         raise UsageError(
@@ -157,7 +146,6 @@ def _bring(job: _Job) -> FetchedData:
             os.fsync(file.fileno())  # after a power cut a name without its content may be left
         rename(job.part, job.target)
     forget(job.part)
-    return FetchedData(job.target, size, cached=False)
 
 
 def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:

@@ -16,10 +16,10 @@ from assay.compat.perfzero.values import (
     DEFAULT_DATA_DIR,
     DEFAULT_WORKSPACE,
     ENV_PREFIX,
+    SITE_PACKAGES,
     Download,
     GitRepo,
     PerfzeroJob,
-    Workspace,
     hide_secrets,
     parse_checksum,
 )
@@ -43,11 +43,12 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
     `folder`: where the command was called, and where methods are looked for first.
     """
     given = _Flags(flags)
-    workspace = Workspace(os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE)))
+    workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
     project, table = _parse_bigquery(given)
     tpu = given.parse("tpu_parameters", _parse_tpu)
-    python_path = (os.path.join(workspace.site_packages, part) for part in given.parts("python_path"))
+    python = check_python(given.text("python"))
+    python_path = (os.path.join(workspace, SITE_PACKAGES, part) for part in given.parts("python_path"))
     bench = BenchRequest(
         methods=parse_methods(given.texts("benchmark_methods")),
         trials=int(given.parse("benchmark_num_trials", _parse_trials) or 1),
@@ -56,13 +57,13 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         folder=folder,
         root=given.text("root"),
         slots=given.parse("slots", parse_slots),
-        python=_parse_python(given),
+        python=os.path.abspath(python) if python is not None and os.sep in python else python,
         python_path=tuple(map(os.path.normpath, python_path)),
         data_dir=data_dir,
         tpu=tpu["name"] if tpu else None,
         constructor_args=given.parse("perfzero_constructor_args", _parse_object) or {},
         class_type="tf_benchmark" if given.parse("benchmark_class_type", _parse_class_type) else None,
-        output_root=workspace.output,
+        output_root=os.path.join(workspace, "output"),
         scratch_url=given.parse("scratch_gcs_url", _parse_url),
         execution_id=given.parse("execution_id", _parse_execution_id),
         profile=given.parse("profiler_enabled_time", parse_windows) or (),
@@ -315,11 +316,6 @@ def _parse_timeout(text: str) -> float:
     if not seconds:
         raise UsageError(f"{text} is not a duration", "such as 90s, 30m, 2h or 1h30m")
     return seconds
-
-
-def _parse_python(given: _Flags) -> str | None:
-    text = check_python(given.text("python"))
-    return os.path.abspath(text) if text is not None and os.sep in text else text
 
 
 def _parse_profiler(text: str) -> Profiler:

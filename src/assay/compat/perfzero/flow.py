@@ -111,15 +111,13 @@ def run_perfzero(
             for each in job.downloads:
                 fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
         with clock.measure("checkout_repository"):
-            packages = check_out_all(
-                job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
-            )
+            packages = check_out_all(job.repos, job.site_packages, use_cached=job.use_cached, say=console.message)
         for path in job.bench.python_path:
             # PerfZero ignored missing folders silently, and the import that fails later does not name the cause
             if not os.path.isdir(path):
-                names = sorted(list_names(job.workspace.site_packages))
+                names = sorted(list_names(job.site_packages))
                 there = ", ".join(name for name in names if not name.startswith("."))
-                hint = f"in {job.workspace.site_packages} there is {there}" if there else None
+                hint = f"in {job.site_packages} there is {there}" if there else None
                 raise UsageError(f"--python_path: there is no folder {path}", hint)
         # after the repositories are there: the functions may be in them
         for name in job.upload_methods:
@@ -157,7 +155,7 @@ def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
     """What the history keeps as well, to distinguish an execution from those of other tools and environments."""
     facts = {
         "command": "perfzero",
-        "workspace": job.workspace.path,
+        "workspace": job.workspace,
         "platform_name": job.platform_name,
         "system_name": job.system_name,
         "ml_framework_build_label": job.build_label,

@@ -58,7 +58,8 @@ def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
                         f"is {httpx.URL(url).host} reachable from here? What has arrived is kept, and the next try"
                         " continues it",
                     ) from lost
-                delay_s = retry.delay_s(failures, lost.retry_after_s)
+                usual_s = retry.first_delay_s * 2 ** (failures - 1)
+                delay_s = min(usual_s if lost.retry_after_s is None else lost.retry_after_s, retry.longest_delay_s)
                 notify(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
                 retry.sleep(delay_s)
             else:

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -139,7 +139,9 @@ def set_up(setup: Setup, tools: Tools) -> None:
         tools.remark(remark)
     try:
         _copy_site_packages(setup, tools)
-        with _private_key(setup, tools, clock):
+        with contextlib.ExitStack() as stack:
+            with clock.measure("download_token"):
+                stack.enter_context(google_key(_choose_key(setup, tools)))
             with clock.measure("create_drive"):
                 _create_drive(flags, tools)
             if setup.loads_image:
@@ -169,16 +171,11 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
                 shutil.rmtree(aside)
 
 
-@contextlib.contextmanager
-def _private_key(setup: Setup, tools: Tools, clock: Clock) -> Iterator[None]:
-    """The service account's key, in a file that only we can read and that is gone afterwards."""
-    url = setup.flags.gcloud_key_file_url
-    wanted = bool(url) and setup.uses_google
-    is_done = wanted and tools.announce(f"fetch the key {render_url(url)} to a private file, for this call only")
-    with contextlib.ExitStack() as stack:
-        with clock.measure("download_token"):
-            stack.enter_context(google_key(url if is_done else None))
-        yield
+def _choose_key(setup: Setup, tools: Tools) -> str | None:
+    url: str = setup.flags.gcloud_key_file_url
+    if not url or not setup.uses_google:
+        return None
+    return url if tools.announce(f"fetch the key {render_url(url)} to a private file, for this call only") else None
 
 
 def _create_drive(flags: Parsed, tools: Tools) -> None:

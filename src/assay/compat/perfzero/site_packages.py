@@ -53,22 +53,18 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
 
 def load_package(path: str, branch: str | None = None) -> Package | None:
     """A repository as it is now; None where there is no commit. `branch` names what was asked for by name."""
-    commit = _resolve(path, "HEAD")
+    commit, default = _resolve(path, "HEAD"), _default_branch(path)
     if commit is None:
         return None
+    # a HEAD on no branch is named by the default branch, where it is the newest commit of that
+    named = default if default and _remote_branch(path, default) == commit else "HEAD"
     return Package(
         url=hide_secrets(_ask(path, "remote", "get-url", "origin")),
-        branch=_ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or branch or _name_head(path, commit),
+        branch=_ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or branch or named,
         commit=commit,
         dirty=bool(_list_changes(path)),
         local_commits=_count_own_commits(path, "HEAD"),
     )
-
-
-def _name_head(path: str, commit: str) -> str:
-    """The name of a HEAD on no branch: the default branch, where it is the newest commit of that, else HEAD."""
-    default = _default_branch(path)
-    return default if default and _remote_branch(path, default) == commit else "HEAD"
 
 
 def load_own_package(file: str) -> Package | None:

@@ -253,7 +253,12 @@ def render_process_info(readings: Sequence[Reading], execution: BenchExecution) 
             _build_line(reading, round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0, origin)
         )
         cpu_s, at = reading.cpu_s, reading.time
-    return "".join(json.dumps(line) + "\n" for line in lines or [_build_peak_line(execution)])
+    if not lines:
+        peaks, took_s = execution.peaks, (execution.ended_at or 0.0) - began if began else 0.0
+        line = {"rss": peaks.max_rss, "vms": peaks.max_vms, "cpu_percent": peaks.max_cpu_percent}
+        gpu = {"gpu_memory": peaks.gpu_memory_bytes} if peaks.gpu_memory_bytes else {}
+        lines = [{TIME: max(0.0, round(took_s, 3)), **line, **gpu}]
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str, float]:
@@ -273,18 +278,6 @@ def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str
             "gpu_power_w": gpu.power_w,
         }
     return line
-
-
-def _build_peak_line(execution: BenchExecution) -> dict[str, float]:
-    peaks = execution.peaks
-    took_s = (execution.ended_at or 0.0) - (execution.started_at or 0.0) if execution.started_at else 0.0
-    line = {
-        TIME: max(0.0, round(took_s, 3)),
-        "rss": peaks.max_rss,
-        "vms": peaks.max_vms,
-        "cpu_percent": peaks.max_cpu_percent,
-    }
-    return line | ({"gpu_memory": peaks.gpu_memory_bytes} if peaks.gpu_memory_bytes else {})
 
 
 # ---------------------------------------------------------------- reading

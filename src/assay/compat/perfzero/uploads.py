@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from assay.bench.api import BenchRequest
 from assay.compat.perfzero.download import fetch
@@ -105,48 +105,30 @@ def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
     """Insert a row into `dataset.table` of the project. The same execution, sent twice within a minute, counts once."""
-    full_name = f"{project}.{table}"
-    with _named(full_name):
-        client, retry = _open_client(project)
-        try:
-            problems = client.insert_rows_json(
-                full_name, [dict(row)], row_ids=[row["execution_id"]], retry=retry, timeout=_TIMEOUT_S
-            )
-        finally:
-            client.close()
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import bigquery
+    except ImportError as error:
+        raise MissingExtraError("writing to BigQuery", "bigquery") from error
+    full_name, anonymous = f"{project}.{table}", cast("Any", AnonymousCredentials)
+    try:
+        # An emulator knows no logins. The client reads its address from the same variable.
+        credentials = anonymous() if os.environ.get(_EMULATOR) else None
+        with closing(bigquery.Client(project=project, credentials=credentials)) as client:
+            retry = bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
+            ids = [row["execution_id"]]
+            problems = client.insert_rows_json(full_name, [dict(row)], row_ids=ids, retry=retry, timeout=_TIMEOUT_S)
+    except Exception as error:
+        cause = getattr(error, "cause", None)  # of the last of several tries
+        raise _classify(full_name, cause if isinstance(cause, Exception) else error) from error
     if problems:
         details = [detail for problem in problems for detail in problem.get("errors", [])]
         texts = [f"{each.get('location') or 'row'}: {each.get('message') or each.get('reason')}" for each in details]
         raise InfrastructureError(f"BigQuery refused the row for {full_name}: {'; '.join(texts) or list(problems)}")
 
 
-def _open_client(project: str) -> tuple[Any, Any]:
-    """The client, and how long it tries again."""
-    try:
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import bigquery
-    except ImportError as error:
-        raise MissingExtraError("writing to BigQuery", "bigquery") from error
-    # An emulator knows no logins. The client reads its address from the same variable.
-    anonymous: Any = AnonymousCredentials
-    credentials = anonymous() if os.environ.get(_EMULATOR) else None
-    client = bigquery.Client(project=project, credentials=credentials)
-    return client, bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
-
-
-@contextmanager
-def _named(full_name: str) -> Iterator[None]:
-    """Google's errors as one line each: what the user wrote wrong, what is forbidden, what is down."""
-    try:
-        yield
-    except AssayError:
-        raise
-    except Exception as error:
-        cause = getattr(error, "cause", None)  # of the last of several tries
-        raise _classify(full_name, cause if isinstance(cause, Exception) else error) from error
-
-
 def _classify(full_name: str, error: Exception) -> AssayError:
+    """Google's errors as one line each: what the user wrote wrong, what is forbidden, what is down."""
     code, answer = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(answer).strip().splitlines()[0]
     if code == 404:
@@ -188,7 +170,11 @@ def google_key(url: str | None) -> Iterator[None]:
     try:
         path = os.path.join(folder, "key.json")
         fetch(url, path, decompress=False)
-        _check(path, url)
+        is_key = False
+        with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+            is_key = isinstance(parse_json(file.read()), dict)
+        if not is_key:  # a login page, which Google's libraries would report only after the benchmarks
+            raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
         os.chmod(path, 0o600)
         os.environ[VARIABLE] = path
         yield
@@ -198,17 +184,6 @@ def google_key(url: str | None) -> Iterator[None]:
         else:
             os.environ[VARIABLE] = before
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check(path: str, url: str) -> None:
-    """A login page is not a key, and Google's libraries would report it only after the benchmarks."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            is_key = isinstance(parse_json(file.read()), dict)
-    except (OSError, ValueError):
-        is_key = False
-    if not is_key:
-        raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
 
 
 # ---------------------------------------------------------------- the user's own functions

@@ -30,6 +30,7 @@ PROCESS_FILE = "process_info.log"
 PLOT_FILE = "process_info.pdf"
 PROFILE_DIR = "profiler_data"
 DEFAULT_WORKSPACE = "workspace"
+SITE_PACKAGES = "site-packages"
 DEFAULT_DATA_DIR = "/data"
 ENV_PREFIX = "PERFZERO_"
 
@@ -40,19 +41,6 @@ _USER = re.compile(r"(?<=://)[^/@\s]+@")
 def hide_secrets(text: str) -> str:
     """A URL may carry a password or a token: `https://token@host/x` is recorded as `https://***@host/x`."""
     return _USER.sub("***@", text)
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    path: str  # absolute
-
-    @property
-    def site_packages(self) -> str:
-        return os.path.join(self.path, "site-packages")
-
-    @property
-    def output(self) -> str:
-        return os.path.join(self.path, "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +97,6 @@ class DownloadRetry:
     report_s: float = 10.0  # between two lines about how far a long download is
     sleep: Callable[[float], None] = time.sleep
 
-    def delay_s(self, failures: int, asked_s: float | None) -> float:
-        wanted = self.first_delay_s * 2 ** (failures - 1) if asked_s is None else asked_s
-        return min(wanted, self.longest_delay_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Package:
@@ -130,7 +114,7 @@ class PerfzeroJob:
     """One call of the command: the benchmarks, what they need, and where results go besides the run directories."""
 
     bench: BenchRequest
-    workspace: Workspace
+    workspace: str  # absolute
     repos: tuple[GitRepo, ...] = ()
     use_cached: bool = False
     downloads: tuple[Download, ...] = ()  # those of --gcs_downloads first
@@ -147,6 +131,10 @@ class PerfzeroJob:
     flags: Mapping[str, Any] = field(default_factory=dict)  # all that have a value, for the summary
     packages: Mapping[str, Package] = field(default_factory=dict)  # once they are checked out
     harness: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def site_packages(self) -> str:
+        return os.path.join(self.workspace, SITE_PACKAGES)
 
 
 @dataclass(frozen=True, slots=True)

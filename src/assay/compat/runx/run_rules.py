@@ -28,7 +28,7 @@ from assay.record.formats import Format, stamp
 from assay.record.received import is_foreign
 from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import list_names, parse_json, publish
+from assay.system.files import list_names, parse_json, publish, read_text
 from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State, build_command
@@ -43,7 +43,20 @@ _SET_FILE = r"set\.(\d+)\.json"
 
 class RunxRules(RunRules):
     def name_runs(self, prepared: Prepared) -> Prepared:
-        return enter_set(prepared)
+        """The plan with the names of the set that this call belongs to; writes nothing."""
+        options = prepared.options
+        numbers = _list_numbers(prepared.location)
+        last = _load_last(prepared, numbers)
+        is_same = last is not None and last.names.keys() == {spec.id for spec in prepared.plan.runs}
+        if last is not None and is_same and (options.keeps_finished or _is_interrupted(prepared.location, last)):
+            runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
+            return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
+        if options.retry and options.load.dialect == "runx":  # `assay runx --retry` starts nothing new
+            raise _refuse_retry(prepared, numbers)
+        known: dict[str, str] = {}
+        for number in numbers if options.keeps_finished else ():
+            known |= _load(prepared.location, number).names  # of a run that several sets ran, the newest
+        return _begin_set(prepared, numbers, known)
 
     @contextmanager
     def hold(self, prepared: Prepared) -> Iterator[Prepared]:
@@ -91,23 +104,6 @@ class RunSet:
     names: dict[str, str]  # run id -> directory name
     overrides: tuple[str, ...] = ()
     tag: str | None = None
-
-
-def enter_set(prepared: Prepared) -> Prepared:
-    """The plan with the names of the set that this call belongs to; writes nothing."""
-    options = prepared.options
-    numbers = _list_numbers(prepared.location)
-    last = _load_last(prepared, numbers)
-    is_same = last is not None and last.names.keys() == {spec.id for spec in prepared.plan.runs}
-    if last is not None and is_same and (options.keeps_finished or _is_interrupted(prepared.location, last)):
-        runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
-        return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
-    if options.retry and options.load.dialect == "runx":  # `assay runx --retry` starts nothing new
-        raise _refuse_retry(prepared, numbers)
-    known: dict[str, str] = {}
-    for number in numbers if options.keeps_finished else ():
-        known |= _load(prepared.location, number).names  # of a run that several sets ran, the newest
-    return _begin_set(prepared, numbers, known)
 
 
 def _refuse_retry(prepared: Prepared, numbers: Sequence[int]) -> UsageError:
@@ -228,8 +224,7 @@ def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
 def _load(location: StudyLocation, number: int) -> RunSet:
     path = _set_path(location, number)
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = parse_json(file.read())
+        fields = parse_json(read_text(path))
         names = {str(id_): _check_name(name) for id_, name in fields["runs"].items()}
         return RunSet(number, names, tuple(fields.get("overrides", ())), fields.get("tag"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -10,8 +10,8 @@ import re
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -38,12 +38,14 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class ResultSession:
+    """Its fields, but for the results, are those of the manifest."""
+
     results: tuple[CaseResult, ...]
-    commit: str | None
-    branch: str | None
+    git_commit: str | None
+    git_branch: str | None
     workflow_url: str  # of the CI job; somewhere else a name that no other session has
     test_plan: str
-    batch: str
+    batch_name: str
 
 
 SERVER, TOKEN, BATCH, PLAN = (
@@ -68,11 +70,11 @@ def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, 
     out a merge of its own."""
     return ResultSession(
         results=tuple(results),
-        commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
-        branch=env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
+        git_commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
+        git_branch=env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
         workflow_url=_find_workflow(env),
         test_plan=env.get(PLAN) or "",
-        batch=env.get(BATCH) or "default",
+        batch_name=env.get(BATCH) or "default",
     )
 
 
@@ -104,7 +106,7 @@ def keep_session(session: ResultSession, path: str) -> None:
 def publish_session(session: ResultSession, server: str, env: Mapping[str, str]) -> str:
     """Send the results and return their address. In a GitHub workflow its summary links to them as well."""
     number = send_session(server, build_archive(session), env.get(TOKEN))
-    address = f"{server}/test-sessions/{number}/#batch-{session.batch}"
+    address = f"{server}/test-sessions/{number}/#batch-{session.batch_name}"
     if env.get("GITHUB_STEP_SUMMARY"):
         try:
             with open(env["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
@@ -152,9 +154,14 @@ class _RefusedError(Exception):
 def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:
     boundary = uuid.uuid4().hex
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
+        "Content-Type: application/zip\r\n\r\n"
+    )
+    body = head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    status, answer = post(server + _UPLOAD, _build_body(archive, boundary), headers, limit_s)
+    status, answer = post(server + _UPLOAD, body, headers, limit_s)
     if status // 100 == 2:
         try:
             number = parse_json(answer)["id"]
@@ -168,14 +175,6 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
     if status >= 500:
         raise OSError(said)
     raise _RefusedError(said)
-
-
-def _build_body(archive: bytes, boundary: str) -> bytes:
-    head = (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
-        "Content-Type: application/zip\r\n\r\n"
-    )
-    return head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
 
 
 # ---------------------------------------------------------------- a session as an archive
@@ -206,36 +205,27 @@ def build_archive(session: ResultSession) -> bytes:
 def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str, Any]:
     measured = dict.fromkeys(name for result in session.results for name in result.measurements)
     return {
-        "git_commit": session.commit,
-        "git_branch": session.branch,
-        "workflow_url": session.workflow_url,
-        "test_plan": session.test_plan,
-        "batch_name": session.batch,
+        **{each.name: getattr(session, each.name) for each in fields(session) if each.name != "results"},
         "metrics": [{"name": name, "unit": _UNITS.get(name, "")} for name in measured],
-        "test_runs": [dict(_build_run(result, names[result.nodeid])) for result in session.results],
+        "test_runs": [_build_run(result, names[result.nodeid]) for result in session.results],
     }
 
 
-def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
+def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
     """The fields of a test. What is not known is left out: the dashboard asks with defaults."""
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
-    yield "module", module
-    yield "name", match[1] if match else test
-    yield "parameters", match[2] if match else ""
-    yield "outcome", result.outcome
-    if result.linked_issue:
-        yield "linked_issue", result.linked_issue
-    if result.measurements:
-        yield "measurements", dict(result.measurements)
-    if result.metadata:
-        yield "metadata", dict(result.metadata)
-    if result.failed_phase:
-        yield "failed_phase", result.failed_phase
-    if result.failure:
-        yield "failure_log_file", f"{_LOGS}/{name}.log"
-    if result.profile:
-        yield "profiling_file", f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}"
+    title, parameters = (match[1], match[2]) if match else (test, "")
+    optional = {
+        "linked_issue": result.linked_issue,
+        "measurements": dict(result.measurements),
+        "metadata": dict(result.metadata),
+        "failed_phase": result.failed_phase,
+        "failure_log_file": result.failure and f"{_LOGS}/{name}.log",
+        "profiling_file": result.profile and f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}",
+    }
+    known = {key: value for key, value in optional.items() if value}
+    return {"module": module, "name": title, "parameters": parameters, "outcome": result.outcome, **known}
 
 
 def _name(nodeid: str) -> str:
