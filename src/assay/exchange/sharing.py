@@ -11,7 +11,6 @@ import time
 import urllib.parse
 from array import array
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -306,19 +305,7 @@ def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
 def pull_all(
     found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None = None
 ) -> Iterator[Pulled | FormatError]:
-    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
-
-    def try_pull(manifest: FolderManifest) -> Pulled | FormatError:
-        try:
-            return pull(manifest, remote, root, into)
-        except FormatError as error:
-            return error
-
-    pool = ThreadPoolExecutor(_PULLS_AT_ONCE, thread_name_prefix="pull")
-    try:
-        yield from pool.map(try_pull, found)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return mirror.try_each(lambda manifest: pull(manifest, remote, root, into), found, _PULLS_AT_ONCE)
 
 
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:

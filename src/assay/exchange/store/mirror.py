@@ -17,11 +17,11 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store.manifests import (
@@ -42,6 +42,8 @@ from assay.exchange.store.transfer import copy_data
 from assay.system.files import TEMPORARY_SUFFIX, rename
 from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # as system/files.py makes them
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
@@ -73,19 +75,26 @@ def load_manifests(
 ) -> list[FolderManifest]:
     """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
 
-    def load(key: str) -> FolderManifest | FormatError | None:
+    found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
+    wrong = [each for each in found if isinstance(each, FormatError)]
+    if damaged is None and wrong:
+        raise wrong[0]
+    if damaged is not None:
+        damaged += wrong
+    return [each for each in found if isinstance(each, FolderManifest)]
+
+
+def try_each(call: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int) -> Iterator[_Result | FormatError]:
+    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
+
+    def attempt(item: _Item) -> _Result | FormatError:
         try:
-            return load_manifest(remote, key)
+            return call(item)
         except FormatError as error:
-            if damaged is None:
-                raise
             return error
 
-    with _pool(_FILES_AT_ONCE) as pool:
-        found = list(pool.map(load, keys))
-    if damaged is not None:
-        damaged += [each for each in found if isinstance(each, FormatError)]
-    return [each for each in found if isinstance(each, FolderManifest)]
+    with _pool(at_once) as pool:
+        yield from pool.map(attempt, items)
 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
@@ -410,14 +419,9 @@ def fetch_files(job: Fetching, remote: Remote) -> FetchCounts:
     for name in (*links, *(name for name in there if name not in set(names))):
         os.unlink(os.path.join(job.aside, name))
 
-    def take(name: str) -> int | FormatError | None:
-        try:
-            return _fetch_one(job, remote, name, job.manifest.files[name])
-        except FormatError as error:
-            return error
-
-    with _pool(_FILES_AT_ONCE) as pool:
-        results = list(pool.map(take, names))
+    results = list(
+        try_each(lambda name: _fetch_one(job, remote, name, job.manifest.files[name]), names, _FILES_AT_ONCE)
+    )
     if damaged := [each for each in results if isinstance(each, FormatError)]:
         raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
     came = [each for each in results if isinstance(each, int)]
