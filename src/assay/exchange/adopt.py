@@ -64,7 +64,11 @@ class Adopted:
 def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...] = ()) -> list[Adopted]:
     """Adopt all of them, or none: a run that cannot be adopted is found before the first one is changed."""
     received = {run.dir: _check(run) for run in runs}
-    chosen = {run.dir: _load_record(run) for run in runs}
+    chosen: dict[str, run_directory.RunRecord] = {}
+    for run in runs:
+        if (record := run_directory.try_record(run.dir)) is None:
+            raise FormatError(f"{run.key} is damaged: {run_directory.find_damage(run.dir)}", "it cannot be adopted")
+        chosen[run.dir] = record
     plans: dict[StudyLocation, Prepared] = {}
     specs: dict[str, RunSpec] = {}
     for run in runs:
@@ -97,13 +101,6 @@ def _check(run: FoundRun) -> Received:
     if not received.needs_code:
         raise UsageError(f"{run.key} was adopted already", f"see it: {show_command(['show'], *run.words)}")
     return received
-
-
-def _load_record(run: FoundRun) -> run_directory.RunRecord:
-    record = run_directory.try_record(run.dir)
-    if record is None:
-        raise FormatError(f"{run.key} is damaged: {run_directory.find_damage(run.dir)}", "it cannot be adopted")
-    return record
 
 
 def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tuple[str, ...]) -> Prepared:

@@ -134,7 +134,10 @@ class _StudyWriter:
         run_dir = self._find(run)
         if run_dir is not None:
             return self._update(run_dir, run)
-        path = self._choose_path(run)
+        name = _clean(run.name) or f"run-{_digest(run.id)}"
+        path = os.path.join(self.location.dir, name)
+        if os.path.lexists(path):
+            path = os.path.join(self.location.dir, f"{name[: _MOST_CHARACTERS - 9]}-{_digest(f'{self.tool} {run.id}')}")
         record = self._build_record(run, os.path.basename(path))
         lines = _render_points(run.points)
 
@@ -148,13 +151,6 @@ class _StudyWriter:
         run_directory.write_run_dir(path, record, None, fill)
         self.by_id[run.id] = path
         return "new"
-
-    def _choose_path(self, run: ImportedRun) -> str:
-        name = _clean(run.name) or f"run-{_digest(run.id)}"
-        path = os.path.join(self.location.dir, name)
-        if not os.path.lexists(path):
-            return path
-        return os.path.join(self.location.dir, f"{name[: _MOST_CHARACTERS - 9]}-{_digest(f'{self.tool} {run.id}')}")
 
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:
         params = hide_named(dict(run.params))

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
@@ -365,7 +365,8 @@ class _RunSender:
     def _send_params(self, run: Run) -> None:
         from mlflow.entities import Param
 
-        texts = {name: _to_text(value) for name, value in self.row.params.items()}
+        given = self.row.params.items()
+        texts = {n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for n, v in given}
         for name, text in texts.items():
             if len(text) > _MOST_PARAM:
                 self._note(f"parameter {name!r} has {len(text)} characters and is cut to {_MOST_PARAM}")
@@ -525,7 +526,3 @@ def _to_ms(seconds: float) -> int:
     with suppress(OverflowError, ValueError):
         return max(0, round(seconds * 1000))
     return 0
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -236,20 +236,18 @@ class Notifier:
         if self._has_begun:
             self._put("end", text, exit_code=exit_code, **(more or {}))
         until = time.monotonic() + LIMIT_S + 1.0
-        return [note for each in self._receivers if (note := self._describe(each, each.is_done(until)))]
+        notes = []
+        for each in self._receivers:
+            if failures := [*([] if each.is_done(until) else [_late()]), *reversed(each.failures)]:
+                total = each.sent + len(failures)
+                count = "" if total == 1 else f" ({len(failures)} of {total} messages)"
+                notes.append(f"notify: {each.shown} did not take the message{count}: {clean(failures[0])}")
+        return notes
 
     def close(self) -> None:
         """Send nothing more; what is under way is ended."""
         for receiver in self._receivers:
             receiver.give_up()
-
-    def _describe(self, receiver: _Receiver, is_done: bool) -> str:
-        failures = [*receiver.failures, *([] if is_done else [_late()])]
-        if not failures:
-            return ""
-        total = receiver.sent + len(failures)
-        count = "" if total == 1 else f" ({len(failures)} of {total} messages)"
-        return f"notify: {receiver.shown} did not take the message{count}: {clean(failures[-1])}"
 
     def _put(self, event: str, text: str, *, run: str | None = None, exit_code: int | None = None, **more: Any) -> None:
         text = shorten(hide_text(text, self._rules), _LONGEST)

@@ -42,7 +42,9 @@ class Uploads:
         folder = getattr(item, RUNS, None)
         if call.when == "teardown" and folder is not None:
             study = _clean(f"{item.name}-{self.session}")
-            report.user_properties.append(self.send(lambda: _find_runs(folder, study)))
+            # under a study that no other test and no other session has
+            sent = self.send(lambda: (OutgoingRun(study, run_dir) for run_dir in find_finished(folder)))
+            report.user_properties.append(sent)
         return report
 
     def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
@@ -93,12 +95,6 @@ def build_session_name() -> str:
     """Of CI's job, else one that no other session has."""
     number, attempt = os.environ.get("GITHUB_RUN_ID"), os.environ.get("GITHUB_RUN_ATTEMPT") or "1"
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]
-
-
-def _find_runs(root: str, study: str) -> Iterator[OutgoingRun]:
-    """All finished runs of a test, under a study that no other test and no other session has."""
-    for run_dir in find_finished(root):
-        yield OutgoingRun(study, run_dir)
 
 
 def _clean(name: str) -> str:

@@ -14,7 +14,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
@@ -109,7 +109,9 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
     """The copy keeps what an earlier call has written and could not send."""
     name, base_file = os.path.basename(copy), os.path.join(os.path.dirname(copy), "fetched.json")
     with locked(copy, f"another command on this machine writes to {address} now"):
-        before = _load_base(base_file)
+        before: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError), open(base_file, "rb") as file:
+            before = dict(parse_json(file.read())["files"])
         manifest = _load(remote, name)
         _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
         write_atomic(base_file, render(FolderManifest("folder", name, {}, manifest.files, {})))
@@ -132,11 +134,3 @@ def _stays(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, 
     if mirror.is_file_of(path, manifest.files[name]):
         return True
     return os.path.isfile(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
-
-
-def _load_base(path: str) -> Mapping[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return dict(parse_json(file.read())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}

@@ -204,8 +204,13 @@ def list_names(remote: Remote) -> list[str]:
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
     """The table of these runs as the index had it when they were sent."""
     try:
-        names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
-        return IndexTable([_build_row(run) for run in runs], {name: _build_columns(name, runs) for name in names})
+        columns = {}
+        for name in dict.fromkeys(name for run in runs for name in run.facts["metrics"]):
+            empty = [0.0] * (len(MetricColumns._fields) - 1)
+            by_run = zip(*(run.facts["metrics"].get(name) or empty for run in runs), strict=True)
+            values = (array("d", [math.nan if each is None else each for each in column]) for column in by_run)
+            columns[name] = MetricColumns(name, *values)
+        return IndexTable([_build_row(run) for run in runs], columns)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
             f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
@@ -217,13 +222,6 @@ def _build_row(run: FolderManifest) -> RunRow:
     facts = run.facts
     row = RunRow(run.name, study, name, str(facts["id"]), State(facts["state"]), int(facts["attempt"]), facts["params"])
     return row._replace(title=facts["title"], tags=tuple(facts["tags"]), code_hash=facts["code"])
-
-
-def _build_columns(name: str, runs: Sequence[FolderManifest]) -> MetricColumns:
-    width = len(MetricColumns._fields) - 1
-    lines: list[Sequence[float | None]] = [run.facts["metrics"].get(name) or [0.0] * width for run in runs]
-    columns = ([math.nan if line[k] is None else float(line[k] or 0) for line in lines] for k in range(width))
-    return MetricColumns(name, *(array("d", column) for column in columns))
 
 
 # ---------------------------------------------------------------- fetching

@@ -114,11 +114,13 @@ def upload_runs(
     links: dict[str, None] = {}
     notes: list[str] = []
     size = 0
-    batches = list(_build_batches(targets, notes))
-    for batch in batches:
+    for batch in list(_build_batches(targets, notes)):
         with tempfile.TemporaryFile(prefix="assay-upload-") as file:
-            _pack(batch, file)
-            size += file.tell()
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
+                for target, names, _ in batch:
+                    for name in names:
+                        archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
+            size += file.seek(0, os.SEEK_END)
             try:
                 answer = send_archive(server, file, sleep, attempts)
             except InfrastructureError as error:
@@ -219,14 +221,6 @@ def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
         notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
         sizes = {name: size for name, size in sizes.items() if name not in code}
     return _Packed(target, list(sizes), sum(sizes.values()))
-
-
-def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
-        for target, names, _ in batch:
-            for name in names:
-                archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
-    file.seek(0, os.SEEK_END)
 
 
 # ---------------------------------------------------------------- the command

@@ -317,7 +317,9 @@ class Snapshots:
                 if before and is_same_plan and table == before.table and not console.lines:
                     return before  # runs that go on and have no news
         except Exception as error:  # noqa: BLE001 whatever one study does, the others are looked after
-            problem = _explain(error)
+            problem = f"a bug in Assay: {type(error).__name__}: {error}"
+            if isinstance(error, AssayError | OSError):
+                problem = error.message if isinstance(error, AssayError) else str(error)
             if before is not None and problem in before.problems:
                 return before
             console.lines.append(problem)
@@ -353,12 +355,6 @@ def _find_all(roots: tuple[str, ...]) -> dict[str, StudyLocation]:
                 slug, number = f"{name}~{number}", number + 1
             found[slug] = StudyLocation(root, name)
     return found
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, AssayError):
-        return error.message
-    return str(error) if isinstance(error, OSError) else f"a bug in Assay: {type(error).__name__}: {error}"
 
 
 def _is_due(held: _Held, now: float) -> bool:

@@ -51,7 +51,8 @@ def load_store(path: str) -> ImportedRuns:
     """Raises UsageError with the file and the line of what cannot be read."""
     notes: list[str] = []
     if _is_run(path):
-        name = _find_experiment_name(os.path.dirname(os.path.abspath(path)))
+        above = os.path.dirname(os.path.abspath(path))
+        name = str(_load_meta(above).get("name") or "") if os.path.exists(os.path.join(above, _META)) else ""
         return ImportedRuns(tuple(_load_run(path, name, notes)), tuple(notes))
     experiments = [path] if os.path.exists(os.path.join(path, _META)) else [*find_subfolders(path)]
     runs = [run for folder in experiments for run in _load_experiment(folder, notes)]
@@ -60,10 +61,6 @@ def load_store(path: str) -> ImportedRuns:
 
 def _is_run(path: str) -> bool:
     return "run_id:" in Sample(os.path.join(path, _META)).head or "run_uuid:" in Sample(os.path.join(path, _META)).head
-
-
-def _find_experiment_name(folder: str) -> str:
-    return str(_load_meta(folder).get("name") or "") if os.path.exists(os.path.join(folder, _META)) else ""
 
 
 def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:

@@ -20,7 +20,6 @@ from assay.exchange.importers.imported_run import (
     ImportedRuns,
     build_series,
     parse_moment,
-    parse_number,
     refuse,
 )
 from assay.exchange.sqlite_file import ForeignDatabase, has_tables, reading
@@ -31,6 +30,7 @@ from assay.system.files import parse_json
 _TABLES = ("metrics", "configs", "system_metrics")
 _LEFT_OUT = ("traces", "alerts", "artifact_versions")  # tables
 _IDS = {"run_id": "run_name", "run_name": ""}
+_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # which Trackio writes as text
 _STATES_NOTE = "Trackio does not record how a run ended: the state of all is `done`"
 
 Point = tuple[float | None, float, float | None]
@@ -78,7 +78,7 @@ def _add_points(
         run = runs.setdefault(str(row["run_id"]), _Run(str(row["run_name"])))
         run.times.append(time)
         for name, value in _flatten(_parse(database, table, row["id"], row["metrics"]), prefix):
-            number = _to_number(value)
+            number = float(value) if isinstance(value, int | float) else _NOT_FINITE.get(str(value))
             if number is None:
                 others[name] += 1
             else:
@@ -100,13 +100,6 @@ def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]
             yield from _flatten(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
-
-
-def _to_number(value: Any) -> float | None:
-    """Trackio writes NaN and infinities as text."""
-    if isinstance(value, str):
-        return parse_number(value) if value in ("NaN", "Infinity", "-Infinity") else None
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _build_run(id_: str, run: _Run, study: str) -> ImportedRun:

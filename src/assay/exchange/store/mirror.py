@@ -188,9 +188,14 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
 def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, FolderManifest | None]:
     text = remote.read(folder.key)
     try:
-        old = None if text is None else _keep_one_kind(_build_whole(text, remote, folder.key))
+        old = None if text is None else _build_whole(text, remote, folder.key)
     except FormatError:
         old = None
+    if old is not None:  # each name as one kind; a damaged one may have a name as two
+        folders = find_folders([*old.files, *old.links])
+        files = {name: each for name, each in old.files.items() if name not in folders}
+        links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
+        old = replace(old, files=files, links=links, empty=())
     if old is not None and find_fault(old, folder.key):
         old = None  # it is replaced by one that is whole
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
@@ -200,14 +205,6 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
         old = None  # nothing of an upload stays in the run of its owner
     return text, old
-
-
-def _keep_one_kind(old: FolderManifest) -> FolderManifest:
-    """The manifest with each name as one kind; a damaged one may have a name as two."""
-    folders = find_folders([*old.files, *old.links])
-    files = {name: each for name, each in old.files.items() if name not in folders}
-    links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
-    return replace(old, files=files, links=links, empty=())
 
 
 def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | None) -> FolderManifest:

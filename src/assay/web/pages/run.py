@@ -32,7 +32,7 @@ from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
-from assay.values.document import Facts, Section, TableBlock
+from assay.values.document import Facts, TableBlock
 from assay.values.plain import render_value
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
@@ -104,6 +104,7 @@ def build_run_page(
     git = (run.environment or {}).get("git")
     changes = git.get("diff") if isinstance(git, dict) else None
     name = os.path.basename(run_dir)
+    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
     return {
         "facts": [
             pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")
@@ -119,7 +120,7 @@ def build_run_page(
         "readings": list_readings(run_dir),
         "verdicts": load_run_verdicts(location, name)[:_MOST_VERDICTS],
         "origin": run_description.build_origin_facts(run, now),
-        "environment": _build_environment(run),
+        "environment": [each for each in sections if any(isinstance(b, Facts) and b.pairs for b in each.blocks)],
         "variables": list(record.spec.env),
         "code_changes": changes if isinstance(changes, str) else "",
         "parent": record.parent or "",
@@ -152,14 +153,6 @@ def _find_problems(run: RunDescription) -> list[str]:
     if os.path.lexists(path) and is_special(path):
         found.append(f"{layout.READINGS_FILE} is not a file: there are no readings")
     return found
-
-
-def _build_environment(run: RunDescription) -> list[Section]:
-    """The sections of the environment that are not empty."""
-    if run.environment is None:
-        return []
-    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
-    return [section for section in sections if any(isinstance(each, Facts) and each.pairs for each in section.blocks)]
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
@@ -330,8 +323,7 @@ def _find_readings(run_dir: str) -> _Readings:
 
 @lru_cache(maxsize=4)  # a page asks for each of its charts alone
 def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
-    names = ("time", "cpu", "memory", "processes", "gpu", "gpu memory", "gpu power", "gpu temperature", "gpu clock")
-    found = [array("d") for _ in names]
+    found = [array("d") for _ in range(9)]
     stride, count = 1, 0
     with open(path, "rb") as file:
         for line in iter(lambda: file.readline(_LONGEST_READING), b""):
@@ -341,13 +333,9 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
             count += 1
             if count % stride:
                 continue
-            gpu = reading.gpu
-            parts = (
-                (gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz)
-                if gpu
-                else (math.nan,) * 5
-            )
-            values = (reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *parts)
+            values = [reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *[math.nan] * 5]
+            if gpu := reading.gpu:
+                values[4:] = gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz
             for column, value in zip(found, values, strict=True):
                 column.append(value)
             if len(found[0]) >= _MOST_READINGS:
