@@ -52,7 +52,7 @@ from assay.web.pages.run_files import (
     load_log,
     split_diff,
 )
-from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
+from assay.web.pages.study_page import build_answer, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import COUNT, Param, Routes, Schema, ref
 from assay.web.security import FRAME_POLICY
@@ -286,18 +286,8 @@ def _build_timed(
     xs = [second / seconds for second, _ in pairs]
     line = Line(name, xs, [values[i] for _, i in pairs])
     chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
-    key = SortKey(name, direction_of(name))
-    return {
-        "metric": name,
-        "direction": key.direction,
-        "x": chart.x_name,
-        "y": name,
-        "log": False,
-        "log_x": False,
-        "notes": [],
-        "curves": [build_curve(line, chart, table.rows[number], key) for line in chart.lines],
-        "x_range": [0.0, (end - start) / seconds],
-    }
+    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, StudyView())
+    return {**answer, "x_range": [0.0, (end - start) / seconds]}
 
 
 def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
