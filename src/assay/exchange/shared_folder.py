@@ -21,7 +21,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.exchange.sharing import locked, move_into
 from assay.exchange.store import mirror
 from assay.exchange.store.manifests import FOLDERS, FolderManifest, build_key, render
-from assay.exchange.store.mirror import Fetching, OutgoingFolder
+from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote, hash_file, open_remote
 from assay.system.files import cache_dir, parse_json, write_atomic
 from assay.system.locks import RangeLocks
@@ -96,7 +96,7 @@ def _bring_up_to_date(manifest: FolderManifest, remote: Remote, copy: str) -> No
 
 def _fetch(manifest: FolderManifest, remote: Remote, copy: str, names: set[str]) -> None:
     if names:
-        mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(names)), remote)
+        mirror.fetch_files(manifest, copy + ".pull", remote, wanted=frozenset(names))
         move_into(copy + ".pull", copy, sorted(names))
         shutil.rmtree(copy + ".pull")
 

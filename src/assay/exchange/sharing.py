@@ -29,7 +29,7 @@ from assay.exchange.store.manifests import (
     leads_outside,
     rename_files,
 )
-from assay.exchange.store.mirror import Fetching, OutgoingFolder
+from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote
 from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.follow.opening import open_index_of
@@ -342,7 +342,7 @@ def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
         return Pulled(manifest.name, path, "unchanged", 0, 0)
-    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, missing), remote)
+    fetched = mirror.fetch_files(manifest, aside, remote, path if missing is not None else None, missing)
     if manifest.kind == "run":
         _mark(manifest, remote, aside, path)
     count, names = len(fetched.left_out), ", ".join(fetched.left_out[:3])
@@ -405,7 +405,7 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
     if manifest is not None:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
-        mirror.fetch_files(Fetching(manifest, aside), remote)
+        mirror.fetch_files(manifest, aside, remote)
         if not os.path.exists(os.path.join(aside, PULLED)):
             write_new(os.path.join(aside, PULLED), "")
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -419,6 +419,6 @@ def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None
     missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
-        mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
+        mirror.fetch_files(manifest, aside, remote, wanted=missing)
         move_into(aside, meta, sorted(missing), replaces=False)
         shutil.rmtree(aside)

@@ -389,57 +389,53 @@ class _Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetching:
-    """Into which folder a manifest's files go. `present`: a folder that may have some of them already."""
-
-    manifest: FolderManifest
-    aside: str
-    present: str | None = None
-    wanted: frozenset[str] | None = None  # some of its files; None is all
-
-
-@dataclass(frozen=True, slots=True)
 class FetchCounts:
     files: int  # that had to come
     bytes: int
     left_out: tuple[str, ...]  # symbolic links that lead outside
 
 
-def fetch_files(job: Fetching, remote: Remote) -> FetchCounts:
+def fetch_files(
+    manifest: FolderManifest,
+    aside: str,
+    remote: Remote,
+    present: str | None = None,
+    wanted: frozenset[str] | None = None,
+) -> FetchCounts:
     """Goes on where an earlier call was killed; every file has been compared with its hash.
 
+    `present`: a folder that may have some of the files already; `wanted`: some of the names, None is all.
     Raises one FormatError with all that are missing or damaged.
     """
-    os.makedirs(job.aside, exist_ok=True)
-    names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
-    there, links, _ = list_folder(job.aside, temporary=True)  # also what a killed call had not renamed yet
+    os.makedirs(aside, exist_ok=True)
+    names = [name for name in manifest.files if wanted is None or name in wanted]
+    there, links, _ = list_folder(aside, temporary=True)  # also what a killed call had not renamed yet
     for name in (*links, *(name for name in there if name not in set(names))):
-        os.unlink(os.path.join(job.aside, name))
+        os.unlink(os.path.join(aside, name))
 
-    results = list(
-        try_each(lambda name: _fetch_one(job, remote, name, job.manifest.files[name]), names, _FILES_AT_ONCE)
-    )
+    results = list(try_each(lambda name: _fetch_one(manifest, name, aside, present, remote), names, _FILES_AT_ONCE))
     if damaged := [each for each in results if isinstance(each, FormatError)]:
         raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
     came = [each for each in results if isinstance(each, int)]
-    for name in job.manifest.empty if job.wanted is None else ():
-        os.makedirs(os.path.join(job.aside, name), exist_ok=True)
+    for name in manifest.empty if wanted is None else ():
+        os.makedirs(os.path.join(aside, name), exist_ok=True)
     left_out = []
-    for name, target in job.manifest.links.items():
-        if job.wanted is not None and name not in job.wanted:
+    for name, target in manifest.links.items():
+        if wanted is not None and name not in wanted:
             continue
         if leads_outside(name, target):
             left_out.append(name)
             continue
-        path = os.path.join(job.aside, name)
+        path = os.path.join(aside, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
     return FetchCounts(len(came), sum(came), tuple(left_out))
 
 
-def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | None:
+def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | None, remote: Remote) -> int | None:
     """How many bytes came over the network; None where they were here."""
-    path = os.path.join(job.aside, name)
+    file = manifest.files[name]
+    path = os.path.join(aside, name)
     if is_file_of(path, file):
         return None
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -447,19 +443,16 @@ def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | 
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
-    here = os.path.join(job.present, name) if job.present else None
+    here = os.path.join(present, name) if present else None
     is_here = here is not None and is_file_of(here, file)
+    shown = f"{remote.address}/{object_key(file.sha256)} ({name} of {manifest.name})"
     if is_here and here is not None:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
-        raise build_damage(
-            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing"
-        )
+        raise build_damage(shown, "it is missing")
     if not is_file_of(part, file):
         os.unlink(part)
-        raise build_damage(
-            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "its hash is wrong"
-        )
+        raise build_damage(shown, "its hash is wrong")
     os.chmod(part, (file.mode & 0o755) | 0o600)
     os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
     rename(part, path)
