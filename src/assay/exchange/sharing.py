@@ -55,17 +55,13 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 # ---------------------------------------------------------------- sending
 
 
-@dataclass(frozen=True, slots=True)
-class Pushing:
-    folders: list[OutgoingFolder]
-    running: list[str]  # keys of runs that are not over
-    private: list[str]  # copies of study files that only their owner may read: not sent
-
-
-def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
-    """What these names mean: studies, runs, or folders that are neither."""
+def choose_folders(
+    names: Sequence[str], where: Where | None, root: str | None, private: list[str]
+) -> list[OutgoingFolder]:
+    """What these names mean: studies, runs, or folders that are neither. Copies of study files that only their owner
+    may read are added to `private` when their study is sent, and are not sent."""
     runs: dict[str, FoundRun] = {}
-    pushing = Pushing([], [], [])
+    folders: list[OutgoingFolder] = []
     for name in names:
         try:
             runs |= {run.dir: run for run in _find_runs(name, where, root)}
@@ -74,16 +70,15 @@ def choose_folders(names: Sequence[str], where: Where | None, root: str | None) 
                 raise
             path = os.path.abspath(name)
             key = build_key(FOLDERS, os.path.basename(path))
-            pushing.folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
+            folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
     for location in dict.fromkeys(run.location for run in runs.values()):
         chosen = [run for run in runs.values() if run.location == location]
         with open_index_of([location]) as index:
             table = load_fresh_table(index, [location])
         positions = {row.key: i for i, row in enumerate(table.rows)}
         found = [_build_run(run, table, positions[run.key]) for run in chosen if run.key in positions]
-        pushing.running.extend(each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED))
-        pushing.folders.extend((*_build_codes(location, found), _build_study(location, pushing.private), *found))
-    return pushing
+        folders.extend((*_build_codes(location, found), _build_study(location, private), *found))
+    return folders
 
 
 def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRun]:
