@@ -66,15 +66,6 @@ _LONGEST_READING = 4096
 Pairs = Sequence[tuple[str, str]]
 
 
-class CommandTry(NamedTuple):
-    """A command in one attempt. `code` None: it has not ended, or its end is unknown."""
-
-    attempt: int
-    code: int | None
-    seconds: float | None
-    is_late: bool  # ended by the time limit
-
-
 class Failure(NamedTuple):
     """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
 
@@ -83,12 +74,6 @@ class Failure(NamedTuple):
     attempts: int = 1
     log: str = ""
     lines: Sequence[str] = ()
-
-
-class CommandFacts(NamedTuple):
-    name: str
-    text: str
-    tries: Sequence[CommandTry]
 
 
 def build_run_page(
@@ -193,7 +178,9 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
 # ---------------------------------------------------------------- commands
 
 
-def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
+def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
+    """Each command with its text, and how it ended in each attempt. `code` None: it has not ended, or its end is
+    unknown; `is_late`: ended by the time limit."""
     spans = _load_spans(run)
     attempts = run.status.history.attempts
     found = []
@@ -207,8 +194,9 @@ def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
             if begin is not None and end is None and attempt.number == run.status.attempt:
                 end = None if run.status.state.is_over else now
             seconds = max(0.0, end - begin) if begin is not None and end is not None else None
-            tries.append(CommandTry(attempt.number, code, seconds, name in attempt.timeouts))
-        found.append(CommandFacts(name, text, tries))
+            ended = {"attempt": attempt.number, "code": code, "seconds": seconds}
+            tries.append({**ended, "is_late": name in attempt.timeouts})
+        found.append({"name": name, "text": text, "tries": tries})
     return found
 
 
@@ -481,7 +469,7 @@ def send_log(request: Request) -> Response:
     path = choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
     words = query.get("find", "")
     if not words:
-        return send(load_log(path, start)._asdict())
+        return send(load_log(path, start))
     if len(words) > 1000:
         raise UsageError("a search has at most 1000 characters")
     try:
@@ -489,11 +477,9 @@ def send_log(request: Request) -> Response:
     except queue.Empty:
         raise HTTPException(429, "other searches are going on; try again in a moment") from None
     try:
-        found = searcher.call("assay.web.pages.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
+        return send(searcher.call("assay.web.pages.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S))
     finally:
         _searchers.put(searcher)
-    items = [each._asdict() for each in found.items]
-    return send({**found._asdict(), "items": None, "matches": items})
 
 
 def _read_whole(text: str | None, name: str) -> int | None:

@@ -167,7 +167,6 @@ class StudyTable(NamedTuple):
     names: Sequence[str]
     sorts: Sequence[str]
     choices: Sequence[ColumnChoice]
-    total: int
     page: int  # the one that is shown: the last, where a later one is asked for
     by: str = ""  # what the rows are sorted by, in words
     members: Sequence[str] = ()
@@ -195,7 +194,6 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
         [bases[index] for index in kept],
         [sorts[index] for index in kept],
         _list_choices(bases, names, view),
-        summary.total,
         view.page,
         _describe_order(summary, columns),
         [*_describe_groups(summary, bases, view)] if view.group else (),
