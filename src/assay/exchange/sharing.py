@@ -224,7 +224,6 @@ def _build_row(run: FolderManifest) -> RunRow:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    name: str
     path: str
     how: str  # new, updated, unchanged
     files: int  # that had to come
@@ -241,7 +240,7 @@ def check_pull(found: Sequence[FolderManifest], _remote: Remote, root: str, into
         names = manifest.files if missing is None else missing
         how = "new" if missing is None else "updated" if missing else "unchanged"
         size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
-        yield Pulled(manifest.name, path, how, len(names), size)
+        yield Pulled(path, how, len(names), size)
 
 
 def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
@@ -336,7 +335,7 @@ def locked(path: str, what: str | None = None) -> Iterator[None]:
 def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
-        return Pulled(manifest.name, path, "unchanged", 0, 0)
+        return Pulled(path, "unchanged", 0, 0)
     fetched = mirror.fetch_files(manifest, aside, remote, path if missing is not None else None, missing)
     if manifest.kind == "run":
         _mark(manifest, remote, aside, path)
@@ -350,7 +349,7 @@ def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
         move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # how it ended is in place last
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
-    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
+    return Pulled(path, how, fetched.files, fetched.bytes, notes)
 
 
 def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> None:
