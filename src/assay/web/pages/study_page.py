@@ -102,6 +102,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     """The best of the finished runs, by what the study's search or its most telling metric is about."""
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
+    done = leave_out_foreign(table, done) or done
     keys = choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
         return None
