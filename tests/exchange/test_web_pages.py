@@ -105,7 +105,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 def place(client: TestClient, served: Bench, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(uploads, "RATE", Limit(600))
     monkeypatch.setattr(receive, "LimitedProcess", CheckedHere)
-    root = Path(client.app._app.app.state.site.roots[0])  # type: ignore[attr-defined]
+    root = Path(client.app.app.app.state.site.roots[0])  # type: ignore[attr-defined]
     for path in root.iterdir():
         shutil.rmtree(path)
     return Place(root, client, served.root / "fit")

@@ -185,22 +185,22 @@ def test_a_log_of_two_gigabytes(large: tuple[TestClient, Path], monkeypatch: pyt
     path = str(run / "big.log")
     tracemalloc.start()
     end = run_files.load_log(path, None)
-    assert end.text.endswith("the last line\n")
-    assert end.size == (2 << 30) - 1
-    assert run_files.load_log(path, 0).text.startswith("the first line\n")
-    assert run_files.load_log(path, (1 << 30) + 1).text.startswith("in the middle")
+    assert end["text"].endswith("the last line\n")
+    assert end["size"] == (2 << 30) - 1
+    assert run_files.load_log(path, 0)["text"].startswith("the first line\n")
+    assert run_files.load_log(path, (1 << 30) + 1)["text"].startswith("in the middle")
     monkeypatch.setattr(run_files, "_LONGEST_SEARCH_S", 0.2)
     found = run_files.search_log(path, "line")
-    assert [each.line for each in found.items][:1] == ["the first line"]
-    assert not found.is_whole
-    assert 0 < found.searched < found.size
+    assert [each["line"] for each in found["matches"]][:1] == ["the first line"]
+    assert not found["is_whole"]
+    assert 0 < found["searched"] < found["size"]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 32 << 20
     # the part behind is searched by going on from there
     last = run_files.search_log(path, "LAST", (2 << 30) - 4096)
-    assert last.items[0].line == "the last line"
-    assert last.is_whole
+    assert last["matches"][0]["line"] == "the last line"
+    assert last["is_whole"]
     assert client.get(f"/api{PAGE}large/log?file=big.log").json()["text"].endswith("the last line\n")
     assert client.get(PAGE + "large").status_code == 200
 

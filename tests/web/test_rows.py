@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from html.parser import HTMLParser
 from pathlib import Path
 
 from assay.follow.api import StudyLocation
-from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.values.state import State
 from assay.web.pages.page_view import StudyView
-from assay.web.pages.study_page import build_table
+from assay.web.pages.study_page import build_table, find_best
 from assay.web.rows import escape_texts, render_rows
 from assay.web.snapshots import StudySnapshot
 
@@ -73,3 +74,13 @@ def test_texts_are_escaped_alike_alone_and_together() -> None:
     ]  # fmt: skip
     assert escape_texts(["<\n>", "<"]) == ["&lt;\n&gt;", "&lt;"]
     assert escape_texts([]) == []
+
+
+def test_an_upload_that_was_not_adopted_is_not_the_best(tmp_path: Path) -> None:
+    own, other = (RunRow(f"s/{name}", "s", name, name, State.DONE, 1, {}) for name in ("own", "other"))
+    columns = (array("d", [1, 1]), array("d", [0, 0]), *[array("d", [0.5, 0.1])] * 9)
+    for received, best in ((None, "other"), ({"how": "upload"}, "own"), ({"how": "upload", "adopted_at": 1}, "other")):
+        table = IndexTable([own, other._replace(received=received)], {"loss": MetricColumns("loss", *columns)})
+        found = find_best(StudySnapshot("s", StudyLocation(str(tmp_path), "s"), table, 1))
+        assert found is not None
+        assert found.run == best

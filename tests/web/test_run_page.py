@@ -93,19 +93,19 @@ class TestLog:
         log.write_bytes(b"\xff\x00binary\r\x1b[31m\n" + b"".join(b"line %d\n" % i for i in range(100_000)))
         path = choose_log(str(run), None, "train", None)
         part = load_log(path, None)
-        assert part.end == part.size == log.stat().st_size
-        assert part.text.startswith("line ")
-        assert len(part.text) <= LOG_BYTES
+        assert part["end"] == part["size"] == log.stat().st_size
+        assert part["text"].startswith("line ")
+        assert len(part["text"]) <= LOG_BYTES
         first = load_log(path, 0)
-        assert first.text.startswith("\ufffd\x00binary")
-        assert first.text.endswith("\n")
-        assert load_log(path, first.end).text.startswith("line ")
-        assert search_log(path, "line 99999").items[0].line == "line 99999"
+        assert first["text"].startswith("\ufffd\x00binary")
+        assert first["text"].endswith("\n")
+        assert load_log(path, first["end"])["text"].startswith("line ")
+        assert search_log(path, "line 99999")["matches"][0]["line"] == "line 99999"
         some = search_log(path, "line")
-        assert (len(some.items), some.is_whole) == (200, False)
-        more = search_log(path, "line", some.searched)
-        assert more.items[0].line == "line 200"
-        assert load_log(path, more.items[0].offset).text.startswith("line 200\n")
+        assert (len(some["matches"]), some["is_whole"]) == (200, False)
+        more = search_log(path, "line", some["searched"])
+        assert more["matches"][0]["line"] == "line 200"
+        assert load_log(path, more["matches"][0]["offset"])["text"].startswith("line 200\n")
 
 
 class TestFiles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, UsageError
@@ -17,7 +17,7 @@ from assay.reading.choosing import find_chosen_runs
 from assay.record import run_directory
 from assay.record.received import Received, find_user, is_foreign, load_received, write_received
 from assay.show.console import Console
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.options import Request, argument, json_option, option, root_option, where_option
 from assay.values.run import RunSpec
 
@@ -45,26 +45,25 @@ def adopt(request: AdoptRequest, console: Console) -> int:
     runs = find_chosen_runs(names, request.where, request.root)
     if not runs:
         raise UsageError(f"{', '.join(names)}: no runs")
-    done = adopt_runs(runs, request.file, overrides)
+    done = [*adopt_runs(runs, request.file, overrides)]
     if request.as_json:
-        console.write_json([{"run": each.key, "file": each.file or None} for each in done])
+        console.write_json([{"run": key, "file": file or None} for key, file in done])
         return 0
-    for each in done:
-        what = f"job.sh and code made again from {each.file}" if each.file else "it has no command"
-        console.print(f"adopted {each.key}: {what}")
+    for key, file in done:
+        what = f"job.sh and code made again from {file}" if file else "it has no command"
+        console.print(f"adopted {key}: {what}")
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    key: str
-    file: str  # that job.sh and code/ were made from; "": it has no command
-
-
-def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...] = ()) -> list[Adopted]:
-    """Adopt all of them, or none: a run that cannot be adopted is found before the first one is changed."""
+def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Adopt all of them, or none: a run that cannot be adopted is found before the first one is changed. Yields the key
+    of each, and the file that its job.sh and code/ were made from; "": it has no command."""
     received = {run.dir: _check(run) for run in runs}
-    chosen = {run.dir: _load_record(run) for run in runs}
+    chosen: dict[str, run_directory.RunRecord] = {}
+    for run in runs:
+        if (record := run_directory.try_record(run.dir)) is None:
+            raise FormatError(f"{run.key} is damaged: {run_directory.find_damage(run.dir)}", "it cannot be adopted")
+        chosen[run.dir] = record
     plans: dict[StudyLocation, Prepared] = {}
     specs: dict[str, RunSpec] = {}
     for run in runs:
@@ -79,15 +78,13 @@ def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str,
     for location, prepared in plans.items():
         own = tuple(specs[run.dir] for run in runs if run.location == location and run.dir in specs)
         builders[location] = DirBuilder(replace(prepared, plan=replace(prepared.plan, runs=own, links=())))
-    done = []
     for run in runs:
         if run.dir in specs:
             builders[run.location].remake(specs[run.dir], run.dir, find_user())
         else:
             put_away(run.dir, received[run.dir])
             write_received(run.dir, replace(received[run.dir], adopted_by=find_user(), adopted_at=time.time()))
-        done.append(Adopted(run.key, plans[run.location].study.source if run.dir in specs else ""))
-    return done
+        yield run.key, plans[run.location].study.source if run.dir in specs else ""
 
 
 def _check(run: FoundRun) -> Received:
@@ -97,13 +94,6 @@ def _check(run: FoundRun) -> Received:
     if not received.needs_code:
         raise UsageError(f"{run.key} was adopted already", f"see it: {show_command(['show'], *run.words)}")
     return received
-
-
-def _load_record(run: FoundRun) -> run_directory.RunRecord:
-    record = run_directory.try_record(run.dir)
-    if record is None:
-        raise FormatError(f"{run.key} is damaged: {run_directory.find_damage(run.dir)}", "it cannot be adopted")
-    return record
 
 
 def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tuple[str, ...]) -> Prepared:

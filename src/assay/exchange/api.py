@@ -11,15 +11,7 @@ if TYPE_CHECKING:
     from assay.exchange.pytest_support import LINK, Uploads
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs, unpack
     from assay.exchange.store.manifests import FolderManifest, build_key
-    from assay.exchange.store.mirror import (
-        Fetching,
-        OutgoingFolder,
-        Sent,
-        fetch_files,
-        list_folder,
-        load_manifests,
-        push,
-    )
+    from assay.exchange.store.mirror import OutgoingFolder, Sent, fetch_files, list_folder, load_manifests, push
     from assay.exchange.store.object_store import check_installed, download, upload
     from assay.exchange.store.remote import Remote, open_remote
     from assay.exchange.store.transfer import (
@@ -42,7 +34,7 @@ HOMES = {
     "assay.exchange.pytest_support": "LINK Uploads",
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs unpack",
     "assay.exchange.store.manifests": "FolderManifest build_key",
-    "assay.exchange.store.mirror": "Fetching OutgoingFolder Sent fetch_files list_folder load_manifests push",
+    "assay.exchange.store.mirror": "OutgoingFolder Sent fetch_files list_folder load_manifests push",
     "assay.exchange.store.object_store": "check_installed download upload",
     "assay.exchange.store.remote": "Remote open_remote",
     "assay.exchange.store.transfer": (

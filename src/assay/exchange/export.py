@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.follow.locations import HOW_TO_START, StudyLocation, find_patterns
+from assay.follow.locations import HOW_TO_START, find_patterns
 from assay.follow.opening import open_index_of
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
@@ -25,7 +25,7 @@ from assay.record.index.base import IndexTable, RunRow
 from assay.record.index.stored import Index
 from assay.record.received import describe_facts
 from assay.show import formatting
-from assay.show.console import SILENT, Console
+from assay.show.console import Console
 from assay.show.table import build_csv_row, render_nested
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import replacing
@@ -66,32 +66,22 @@ class ExportedRuns:
 def open_selection(
     studies: Sequence[str], where: Where | None, root: str | None, console: Console
 ) -> Iterator[ExportedRuns]:
-    """The runs that an export takes, while their index is open."""
+    """The runs that an export takes, while their index is open. Raises UsageError where there is nothing to export;
+    that no run matches is an answer, and an empty table."""
     locations, patterns = find_patterns(studies, root)
     with open_index_of(locations) as index:
-        yield select_runs(index, locations, where, patterns, console)
-
-
-def select_runs(
-    index: Index,
-    locations: Sequence[StudyLocation],
-    where: Where | None = None,
-    patterns: Sequence[tuple[str, str]] = (),
-    console: Console = SILENT,
-) -> ExportedRuns:
-    """Raises UsageError where there is nothing to export; that no run matches is an answer, and an empty table."""
-    table = load_fresh_table(index, locations, console)
-    if not table.rows:
-        names = ", ".join(location.name for location in locations)
-        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    try:
-        chosen = select_rows(table, where, patterns)
-    except WhereError as error:
-        if not error.finds_nothing:
-            raise
-        console.error(f"0 runs: {error.render()}")
-        chosen = []
-    return ExportedRuns(index, locations[0].root, table, chosen)
+        table = load_fresh_table(index, locations, console)
+        if not table.rows:
+            names = ", ".join(location.name for location in locations)
+            raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+        try:
+            chosen = select_rows(table, where, patterns)
+        except WhereError as error:
+            if not error.finds_nothing:
+                raise
+            console.error(f"0 runs: {error.render()}")
+            chosen = []
+        yield ExportedRuns(index, locations[0].root, table, chosen)
 
 
 # ---------------------------------------------------------------- columns

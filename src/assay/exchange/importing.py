@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from assay.errors import UsageError
 from assay.exchange.importers.imported_run import ImportedRun, ImportedRuns
@@ -33,6 +33,7 @@ from assay.system.fast_dataclasses import asdict, replace
 from assay.system.files import write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
+from assay.values.plain import build_plain
 from assay.values.run import Outcome, RunSpec, spec_id
 from assay.values.secrets import hide_named
 from assay.values.state import State
@@ -133,7 +134,10 @@ class _StudyWriter:
         run_dir = self._find(run)
         if run_dir is not None:
             return self._update(run_dir, run)
-        path = self._choose_path(run)
+        name = _clean(run.name) or f"run-{_digest(run.id)}"
+        path = os.path.join(self.location.dir, name)
+        if os.path.lexists(path):
+            path = os.path.join(self.location.dir, f"{name[: _MOST_CHARACTERS - 9]}-{_digest(f'{self.tool} {run.id}')}")
         record = self._build_record(run, os.path.basename(path))
         lines = _render_points(run.points)
 
@@ -148,13 +152,6 @@ class _StudyWriter:
         self.by_id[run.id] = path
         return "new"
 
-    def _choose_path(self, run: ImportedRun) -> str:
-        name = _clean(run.name) or f"run-{_digest(run.id)}"
-        path = os.path.join(self.location.dir, name)
-        if not os.path.lexists(path):
-            return path
-        return os.path.join(self.location.dir, f"{name[: _MOST_CHARACTERS - 9]}-{_digest(f'{self.tool} {run.id}')}")
-
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:
         params = hide_named(dict(run.params))
         id_ = spec_id((), {"tool": self.tool, "id": run.id})
@@ -168,13 +165,13 @@ class _StudyWriter:
             **{name: hide_named(each) if isinstance(each, dict) else each for name, each in run.details.items()},
         }
         return run_directory.RunRecord(
-            RunSpec(id_, name, _to_finite(params), (), code=CodePolicy("live")),
+            RunSpec(id_, name, build_plain(params), (), code=CodePolicy("live")),  # run.json holds finite numbers
             self.location.name,
             run_directory.new_uid(),
             run.started_at or time.time(),
             workdir=".",
             commit=run.commit,
-            origin=_to_finite(origin),
+            origin=build_plain(origin),
         )
 
     # ------------------------------------------------------------ again
@@ -258,17 +255,14 @@ def _mark(folder: str, run: ImportedRun) -> None:
 
 
 def _render_points(points: Mapping[str, Series]) -> Lines:
-    return {
-        metric: [
-            f'{{"step":{_render_place(step)},"time":{_render_place(time)},{json.dumps(_name(metric))}:{json.dumps(value)}}}\n'
+    found = {}
+    for metric, series in points.items():
+        name = json.dumps(f"{metric}_" if metric in _RESERVED else metric)
+        found[metric] = [
+            f'{{"step":{_render_place(step)},"time":{_render_place(time)},{name}:{json.dumps(value)}}}\n'
             for step, value, time in zip(series.steps, series.values, series.times, strict=True)
         ]
-        for metric, series in points.items()
-    }
-
-
-def _name(metric: str) -> str:
-    return f"{metric}_" if metric in _RESERVED else metric
+    return found
 
 
 def _render_place(value: float) -> str:
@@ -291,14 +285,3 @@ def _parse_lines(text: str) -> Lines:
 
 def _join(parts: Iterable[list[str]]) -> str:
     return "".join(line for lines in parts for line in lines)
-
-
-def _to_finite(value: Any) -> Any:
-    """run.json holds finite numbers: others become text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _to_finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_finite(each) for each in value]
-    return value

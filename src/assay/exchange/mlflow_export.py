@@ -15,10 +15,11 @@ import posixpath
 import re
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
@@ -31,7 +32,6 @@ from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import Console
 from assay.show.formatting import render_count
-from assay.system.fast_dataclasses import dataclass, field
 from assay.values import layout
 from assay.values.options import Request, argument, option, root_option, where_option
 from assay.values.secrets import hide_text
@@ -92,22 +92,6 @@ class MlflowRequest(Request):
     root: str | None = root_option()
 
 
-@dataclass(slots=True)
-class MlflowReport:
-    new: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    points: int = 0
-    files: int = 0
-    notes: dict[str, None] = field(default_factory=dict)  # what MLflow cannot hold as it is; each once
-
-    @property
-    def shown_notes(self) -> list[str]:
-        notes = list(self.notes)
-        more = len(notes) - _NOTES_SHOWN
-        return [*notes[:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]
-
-
 def export_mlflow(request: MlflowRequest, console: Console) -> int:
     """Send STUDIES to MLflow: an experiment for each study, a run for each run.
 
@@ -115,23 +99,15 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     Called again, it sends what is new; nothing is sent twice.
     """
     check_request(request)
-    with open_selection(request.studies, request.where, request.root, console) as selection:
-        report = export_to_mlflow(selection, request, console)
-    for note in report.shown_notes:
-        console.warning(note)
-    count = render_count(report.new + report.updated + report.unchanged, "run")
-    console.print(
-        f"{hide_text(request.to)}: {count} ({report.new} new, {report.updated} updated, {report.unchanged} unchanged), "
-        f"{render_count(report.points, 'point')}, {render_count(report.files, 'file')}"
-    )
-    return 0
-
-
-def export_to_mlflow(selection: ExportedRuns, request: MlflowRequest, console: Console) -> MlflowReport:
-    """Raises UsageError for a URI that cannot be used, InfrastructureError where MLflow refuses or does not answer."""
-    report = MlflowReport()
+    counts: Counter[str] = Counter()
+    notes: dict[str, None] = {}  # what MLflow cannot hold as it is; each once
     shown = hide_text(request.to)
-    with _environment(request), warnings.catch_warnings(), _explained(shown):
+    with (
+        open_selection(request.studies, request.where, request.root, console) as selection,
+        _environment(request),
+        warnings.catch_warnings(),
+        _explained(shown),
+    ):
         warnings.simplefilter("ignore")
         with _explained(shown, is_opening=True):
             client, folder = _open_client(request)
@@ -142,11 +118,22 @@ def export_to_mlflow(selection: ExportedRuns, request: MlflowRequest, console: C
             experiment = _find_experiment(client, study, folder)
             known = _load_known(client, experiment)
             for i in indexes:
-                sender = _RunSender(client, selection, i, request, report)
-                sender.send(experiment, known)
-                if sender.outcome:
-                    console.message(f"{sender.row.key}: {sender.outcome}")
-    return report
+                sender = _RunSender(client, selection, i, request, notes)
+                how, points, files = sender.send(experiment, known)
+                counts.update({how: 1, "points": points, "files": files})
+                if how != "unchanged":
+                    sent = f"{render_count(points, 'point')}, {render_count(files, 'file')}"
+                    console.message(f"{sender.row.key}: {how}, {sent}")
+    more = len(notes) - _NOTES_SHOWN
+    for note in [*[*notes][:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]:
+        console.warning(note)
+    hows = ("new", "updated", "unchanged")
+    count = render_count(sum(counts[how] for how in hows), "run")
+    console.print(
+        f"{shown}: {count} ({', '.join(f'{counts[how]} {how}' for how in hows)}), "
+        f"{render_count(counts['points'], 'point')}, {render_count(counts['files'], 'file')}"
+    )
+    return 0
 
 
 # ---------------------------------------------------------------- the connection
@@ -310,23 +297,22 @@ class _RunSender:
     """Sends one run, or what is new of it."""
 
     def __init__(
-        self, client: MlflowClient, selection: ExportedRuns, i: int, request: MlflowRequest, report: MlflowReport
+        self, client: MlflowClient, selection: ExportedRuns, i: int, request: MlflowRequest, notes: dict[str, None]
     ) -> None:
-        self.client, self.selection, self.i, self.request, self.report = client, selection, i, request, report
+        self.client, self.selection, self.i, self.request, self.notes = client, selection, i, request, notes
         self.row: RunRow = selection.table.rows[i]
         self.dir = os.path.join(selection.root, self.row.key)
         self.record = run_directory.try_record(self.dir)
         self.metrics = selection.find_metrics(i)
-        self.outcome = ""  # for people; empty: there was nothing new
 
-    def send(self, experiment: str, known: Mapping[str, Run]) -> None:
+    def send(self, experiment: str, known: Mapping[str, Run]) -> tuple[str, int, int]:
+        """How the run is there now, and how many points and files were sent."""
         # an upload may have the uid of another run
         mark = (self.record.uid if self.record and not self.row.is_foreign else "") or self.row.key
         run = known.get(mark)
         stamp = self._build_stamp()
         if run is not None and run.data.tags.get(EXPORTED_TAG) == stamp:
-            self.report.unchanged += 1
-            return
+            return "unchanged", 0, 0
         is_new = run is None
         if run is None:
             tags = {KEY_TAG: self.row.key, UID_TAG: mark} if mark != self.row.key else {KEY_TAG: self.row.key}
@@ -343,12 +329,7 @@ class _RunSender:
             self.client.update_run(run.info.run_id, status=status)
         # last: what is complete is not looked at again
         self._send_tags(run, {**self._build_tags(), EXPORTED_TAG: stamp})
-        self.report.new += is_new
-        self.report.updated += not is_new
-        self.report.points += points
-        self.report.files += files
-        sent = f"{render_count(points, 'point')}, {render_count(files, 'file')}"
-        self.outcome = f"{'new' if is_new else 'updated'}, {sent}"
+        return "new" if is_new else "updated", points, files
 
     @property
     def _started_at(self) -> float:
@@ -365,7 +346,8 @@ class _RunSender:
     def _send_params(self, run: Run) -> None:
         from mlflow.entities import Param
 
-        texts = {name: _to_text(value) for name, value in self.row.params.items()}
+        given = self.row.params.items()
+        texts = {n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for n, v in given}
         for name, text in texts.items():
             if len(text) > _MOST_PARAM:
                 self._note(f"parameter {name!r} has {len(text)} characters and is cut to {_MOST_PARAM}")
@@ -452,7 +434,7 @@ class _RunSender:
         return given
 
     def _note(self, text: str) -> None:
-        self.report.notes[text] = None
+        self.notes[text] = None
 
     # ------------------------------------------------------------ files
 
@@ -525,7 +507,3 @@ def _to_ms(seconds: float) -> int:
     with suppress(OverflowError, ValueError):
         return max(0, round(seconds * 1000))
     return 0
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

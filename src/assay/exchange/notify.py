@@ -18,13 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import responses
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import Any
 
 from assay.errors import UsageError
 from assay.follow.entry import Event
 from assay.launch.live_view import Leader
 from assay.show.formatting import clean, shorten
-from assay.system.fast_dataclasses import dataclass
 from assay.system.http_post import NotHttpError, is_web_address, post
 from assay.values.secrets import HIDDEN, SecretRules, hide_text
 from assay.values.state import State
@@ -34,39 +33,11 @@ BEST_EVERY_S = 30.0
 NO_RECEIVER = "none"  # as the only receiver: overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
+_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # of a command: ASSAY_EVENT and so on
 _OF_MAIN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may hold back
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
-EventName = Literal["end", "failure", "best"]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    event: EventName
-    study: str
-    folder: str
-    text: str
-    run: str | None = None
-    exit_code: int | None = None
-    more: Mapping[str, Any] | None = None
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """`text` is what Slack and Mattermost show, `content` what Discord does."""
-        text = shorten(self.text, _LONGEST)
-        return {
-            "event": self.event,
-            "study": self.study,
-            "run": self.run,
-            "message": text,
-            "exit_code": self.exit_code,
-            "dir": self.folder,
-            "host": os.uname().nodename,
-            "time": time.time(),
-            **(self.more or {}),
-            "text": text,
-            "content": text,
-        }
+Message = Mapping[str, Any]  # as JSON
 
 
 # ---------------------------------------------------------------- receivers
@@ -114,19 +85,8 @@ class _RefusedError(Exception):
 Started = Callable[[subprocess.Popen[bytes]], None]
 
 
-def _send(receiver: str, message: Message, started: Started) -> None:
-    """Raises _RefusedError. `started` gets the process of a command."""
-    try:
-        if _ADDRESS.match(receiver):
-            _post(receiver, message)
-        else:
-            _call(receiver, message, started)
-    except OSError as error:  # no such shell, no more processes
-        raise _RefusedError(str(error.strerror or error)) from None
-
-
 def _post(address: str, message: Message) -> None:
-    body = json.dumps(message.document).encode()
+    body = json.dumps(message).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "assay"}
     try:
         status, _ = post(address, body, headers, LIMIT_S)
@@ -146,14 +106,8 @@ def _late() -> str:
 def _call(command: str, message: Message, started: Started) -> None:
     """In a process group of its own, so that all of it can be ended; in our session: what is in another one counts as
     a process that a job has left."""
-    fields = {
-        "ASSAY_EVENT": message.event,
-        "ASSAY_STUDY": message.study,
-        "ASSAY_RUN": message.run or "",
-        "ASSAY_MESSAGE": shorten(message.text, _LONGEST),
-        "ASSAY_EXIT_CODE": "" if message.exit_code is None else str(message.exit_code),
-    }
-    environment = {**os.environ, **{name: value.replace("\0", "") for name, value in fields.items()}}
+    texts = {name: "" if message[name] is None else str(message[name]).replace("\0", "") for name in _IN_ENVIRONMENT}
+    environment = {**os.environ, **{f"ASSAY_{name.upper()}": text for name, text in texts.items()}}
     with TemporaryFile() as errors:  # a pipe would be held open by what the command leaves running
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_MAIN)  # the child inherits what is blocked
         try:
@@ -169,7 +123,7 @@ def _call(command: str, message: Message, started: Started) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
         started(process)
         try:
-            process.communicate(json.dumps(message.document).encode(), timeout=LIMIT_S)
+            process.communicate(json.dumps(message).encode(), timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             _kill(process)
             process.wait()
@@ -210,10 +164,15 @@ class _Receiver:
         signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
         while (message := self._waiting.get()) is not None and not self._is_given_up:
             try:
-                _send(self._receiver, message, self._keep)
+                if _ADDRESS.match(self._receiver):
+                    _post(self._receiver, message)
+                else:
+                    _call(self._receiver, message, self._keep)
                 self.sent += 1
             except _RefusedError as error:
                 self.failures.append(str(error))
+            except OSError as error:  # no such shell, no more processes
+                self.failures.append(str(error.strerror or error))
             except Exception as error:  # noqa: BLE001 whatever it is, it must not harm a run
                 self.failures.append(f"{type(error).__name__}: {error}")
 
@@ -260,7 +219,7 @@ class Notifier:
         outcome = entry.outcome
         reason = f": {outcome.reason}" if outcome and outcome.reason else ""
         text = f"{self._study}: {entry.spec.name} is the first run that did not succeed: {entry.state}{reason}"
-        self._put("failure", text, entry.spec.name, outcome.exit_code if outcome else None)
+        self._put("failure", text, run=entry.spec.name, exit_code=outcome.exit_code if outcome else None)
 
     def send_best(self, leader: Leader | None) -> None:
         """The best run as it is now; a new one is sent at most once in a while, and then the newest."""
@@ -270,37 +229,41 @@ class Notifier:
             return
         leader, self._leader, self._best_at = self._leader, None, time.monotonic()
         text = f"{self._study}: best of this call: {leader.run} {leader.render_value()}"
-        self._put("best", text, leader.run, None, {"best": build_best(leader)})
+        self._put("best", text, run=leader.run, best=build_best(leader))
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
         """Send the end, unless nothing has happened; wait for what is under way; returns what went wrong."""
         if self._has_begun:
-            self._put("end", text, None, exit_code, more)
+            self._put("end", text, exit_code=exit_code, **(more or {}))
         until = time.monotonic() + LIMIT_S + 1.0
-        return [note for each in self._receivers if (note := self._describe(each, each.is_done(until)))]
+        notes = []
+        for each in self._receivers:
+            if failures := [*([] if each.is_done(until) else [_late()]), *reversed(each.failures)]:
+                total = each.sent + len(failures)
+                count = "" if total == 1 else f" ({len(failures)} of {total} messages)"
+                notes.append(f"notify: {each.shown} did not take the message{count}: {clean(failures[0])}")
+        return notes
 
     def close(self) -> None:
         """Send nothing more; what is under way is ended."""
         for receiver in self._receivers:
             receiver.give_up()
 
-    def _describe(self, receiver: _Receiver, is_done: bool) -> str:
-        failures = [*receiver.failures, *([] if is_done else [_late()])]
-        if not failures:
-            return ""
-        total = receiver.sent + len(failures)
-        count = "" if total == 1 else f" ({len(failures)} of {total} messages)"
-        return f"notify: {receiver.shown} did not take the message{count}: {clean(failures[-1])}"
-
-    def _put(
-        self,
-        event: EventName,
-        text: str,
-        run: str | None,
-        exit_code: int | None,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
-        message = Message(event, self._study, self._folder, hide_text(text, self._rules), run, exit_code, more)
+    def _put(self, event: str, text: str, *, run: str | None = None, exit_code: int | None = None, **more: Any) -> None:
+        text = shorten(hide_text(text, self._rules), _LONGEST)
+        message = {
+            "event": event,
+            "study": self._study,
+            "run": run,
+            "message": text,
+            "exit_code": exit_code,
+            "dir": self._folder,
+            "host": os.uname().nodename,
+            "time": time.time(),
+            **more,
+            "text": text,  # for Slack and Mattermost
+            "content": text,  # for Discord
+        }
         for receiver in self._receivers:
             receiver.put(message)
 

@@ -41,8 +41,10 @@ class Uploads:
         report = yield
         folder = getattr(item, RUNS, None)
         if call.when == "teardown" and folder is not None:
-            study = _clean(f"{item.name}-{self.session}")
-            report.user_properties.append(self.send(lambda: _find_runs(folder, study)))
+            name = re.sub(r"[^\w.+=,@-]+", "_", item.name)[:_MOST_NAME].strip("._-") or "test"
+            study = f"{name}-{self.session}"  # that no other test and no other session has
+            sent = self.send(lambda: (OutgoingRun(study, run_dir) for run_dir in find_finished(folder)))
+            report.user_properties.append(sent)
         return report
 
     def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
@@ -93,15 +95,3 @@ def build_session_name() -> str:
     """Of CI's job, else one that no other session has."""
     number, attempt = os.environ.get("GITHUB_RUN_ID"), os.environ.get("GITHUB_RUN_ATTEMPT") or "1"
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]
-
-
-def _find_runs(root: str, study: str) -> Iterator[OutgoingRun]:
-    """All finished runs of a test, under a study that no other test and no other session has."""
-    for run_dir in find_finished(root):
-        yield OutgoingRun(study, run_dir)
-
-
-def _clean(name: str) -> str:
-    head, dash, session = name.rpartition("-")
-    head = re.sub(r"[^\w.+=,@-]+", "_", head)[:_MOST_NAME].strip("._-") or "test"
-    return f"{head}{dash}{session}"

@@ -120,7 +120,10 @@ def store_archive(
     """Raises RefusedUploadError, and has stored nothing then."""
     unpacked = os.path.join(aside, "runs")
     try:
-        runs = unpack_runs(archive, unpacked, limits)
+        names = unpack(archive, unpacked, limits, check=_check_place)
+        runs = [*dict.fromkeys((study, run) for study, run, *_ in (name.split("/") for name in names))]
+        if not runs:
+            raise RefusedUploadError("the archive holds no run: it has no file STUDY/RUN/run.json")
         sender.mark(runs, unpacked)
         dirs = [os.path.join(unpacked, study, run) for study, run in runs]
         specs = [_check_run(run_dir, f"{study}/{run}") for run_dir, (study, run) in zip(dirs, runs, strict=True)]
@@ -131,17 +134,6 @@ def store_archive(
 
 
 # ---------------------------------------------------------------- unpacking
-
-
-def unpack_runs(archive: str, folder: str, limits: UploadLimits) -> list[tuple[str, str]]:
-    """The runs in it, by study and name."""
-    runs: dict[tuple[str, str], None] = {}
-    for name in unpack(archive, folder, limits, check=_check_place):
-        study, run, *_ = name.split("/")
-        runs[study, run] = None
-    if not runs:
-        raise RefusedUploadError("the archive holds no run: it has no file STUDY/RUN/run.json")
-    return list(runs)
 
 
 def unpack(

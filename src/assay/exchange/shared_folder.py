@@ -14,14 +14,14 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange.sharing import locked, move_into
 from assay.exchange.store import mirror
 from assay.exchange.store.manifests import FOLDERS, FolderManifest, build_key, render
-from assay.exchange.store.mirror import Fetching, OutgoingFolder
+from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote, hash_file, open_remote
 from assay.system.files import cache_dir, parse_json, write_atomic
 from assay.system.locks import RangeLocks
@@ -96,7 +96,7 @@ def _bring_up_to_date(manifest: FolderManifest, remote: Remote, copy: str) -> No
 
 def _fetch(manifest: FolderManifest, remote: Remote, copy: str, names: set[str]) -> None:
     if names:
-        mirror.fetch_files(Fetching(manifest, copy + ".pull", wanted=frozenset(names)), remote)
+        mirror.fetch_files(manifest, copy + ".pull", remote, wanted=frozenset(names))
         move_into(copy + ".pull", copy, sorted(names))
         shutil.rmtree(copy + ".pull")
 
@@ -109,7 +109,9 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
     """The copy keeps what an earlier call has written and could not send."""
     name, base_file = os.path.basename(copy), os.path.join(os.path.dirname(copy), "fetched.json")
     with locked(copy, f"another command on this machine writes to {address} now"):
-        before = _load_base(base_file)
+        before: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError), open(base_file, "rb") as file:
+            before = dict(parse_json(file.read())["files"])
         manifest = _load(remote, name)
         _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
         write_atomic(base_file, render(FolderManifest("folder", name, {}, manifest.files, {})))
@@ -132,11 +134,3 @@ def _stays(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, 
     if mirror.is_file_of(path, manifest.files[name]):
         return True
     return os.path.isfile(path) and hash_file(path)[1] != (before.get(name) or ["", ""])[1]
-
-
-def _load_base(path: str) -> Mapping[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return dict(parse_json(file.read())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}

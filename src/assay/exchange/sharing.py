@@ -11,7 +11,6 @@ import time
 import urllib.parse
 from array import array
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from assay.exchange.store.manifests import (
     leads_outside,
     rename_files,
 )
-from assay.exchange.store.mirror import Fetching, OutgoingFolder
+from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote
 from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
 from assay.follow.opening import open_index_of
@@ -56,17 +55,13 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 # ---------------------------------------------------------------- sending
 
 
-@dataclass(frozen=True, slots=True)
-class Pushing:
-    folders: list[OutgoingFolder]
-    running: list[str]  # keys of runs that are not over
-    private: list[str]  # copies of study files that only their owner may read: not sent
-
-
-def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
-    """What these names mean: studies, runs, or folders that are neither."""
+def choose_folders(
+    names: Sequence[str], where: Where | None, root: str | None, private: list[str]
+) -> list[OutgoingFolder]:
+    """What these names mean: studies, runs, or folders that are neither. Copies of study files that only their owner
+    may read are added to `private` when their study is sent, and are not sent."""
     runs: dict[str, FoundRun] = {}
-    pushing = Pushing([], [], [])
+    folders: list[OutgoingFolder] = []
     for name in names:
         try:
             runs |= {run.dir: run for run in _find_runs(name, where, root)}
@@ -75,16 +70,15 @@ def choose_folders(names: Sequence[str], where: Where | None, root: str | None) 
                 raise
             path = os.path.abspath(name)
             key = build_key(FOLDERS, os.path.basename(path))
-            pushing.folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
+            folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
     for location in dict.fromkeys(run.location for run in runs.values()):
         chosen = [run for run in runs.values() if run.location == location]
         with open_index_of([location]) as index:
             table = load_fresh_table(index, [location])
         positions = {row.key: i for i, row in enumerate(table.rows)}
         found = [_build_run(run, table, positions[run.key]) for run in chosen if run.key in positions]
-        pushing.running.extend(each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED))
-        pushing.folders.extend((*_build_codes(location, found), _build_study(location, pushing.private), *found))
-    return pushing
+        folders.extend((*_build_codes(location, found), _build_study(location, private), *found))
+    return folders
 
 
 def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRun]:
@@ -205,8 +199,13 @@ def list_names(remote: Remote) -> list[str]:
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
     """The table of these runs as the index had it when they were sent."""
     try:
-        names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
-        return IndexTable([_build_row(run) for run in runs], {name: _build_columns(name, runs) for name in names})
+        columns = {}
+        for name in dict.fromkeys(name for run in runs for name in run.facts["metrics"]):
+            empty = [0.0] * (len(MetricColumns._fields) - 1)
+            by_run = zip(*(run.facts["metrics"].get(name) or empty for run in runs), strict=True)
+            values = (array("d", [math.nan if each is None else each for each in column]) for column in by_run)
+            columns[name] = MetricColumns(name, *values)
+        return IndexTable([_build_row(run) for run in runs], columns)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
             f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
@@ -220,19 +219,11 @@ def _build_row(run: FolderManifest) -> RunRow:
     return row._replace(title=facts["title"], tags=tuple(facts["tags"]), code_hash=facts["code"])
 
 
-def _build_columns(name: str, runs: Sequence[FolderManifest]) -> MetricColumns:
-    width = len(MetricColumns._fields) - 1
-    lines: list[Sequence[float | None]] = [run.facts["metrics"].get(name) or [0.0] * width for run in runs]
-    columns = ([math.nan if line[k] is None else float(line[k] or 0) for line in lines] for k in range(width))
-    return MetricColumns(name, *(array("d", column) for column in columns))
-
-
 # ---------------------------------------------------------------- fetching
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    name: str
     path: str
     how: str  # new, updated, unchanged
     files: int  # that had to come
@@ -249,7 +240,7 @@ def check_pull(found: Sequence[FolderManifest], _remote: Remote, root: str, into
         names = manifest.files if missing is None else missing
         how = "new" if missing is None else "updated" if missing else "unchanged"
         size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
-        yield Pulled(manifest.name, path, how, len(names), size)
+        yield Pulled(path, how, len(names), size)
 
 
 def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
@@ -306,19 +297,7 @@ def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
 def pull_all(
     found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None = None
 ) -> Iterator[Pulled | FormatError]:
-    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
-
-    def try_pull(manifest: FolderManifest) -> Pulled | FormatError:
-        try:
-            return pull(manifest, remote, root, into)
-        except FormatError as error:
-            return error
-
-    pool = ThreadPoolExecutor(_PULLS_AT_ONCE, thread_name_prefix="pull")
-    try:
-        yield from pool.map(try_pull, found)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return mirror.try_each(lambda manifest: pull(manifest, remote, root, into), found, _PULLS_AT_ONCE)
 
 
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
@@ -356,8 +335,8 @@ def locked(path: str, what: str | None = None) -> Iterator[None]:
 def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
-        return Pulled(manifest.name, path, "unchanged", 0, 0)
-    fetched = mirror.fetch_files(Fetching(manifest, aside, path if missing is not None else None, missing), remote)
+        return Pulled(path, "unchanged", 0, 0)
+    fetched = mirror.fetch_files(manifest, aside, remote, path if missing is not None else None, missing)
     if manifest.kind == "run":
         _mark(manifest, remote, aside, path)
     count, names = len(fetched.left_out), ", ".join(fetched.left_out[:3])
@@ -370,7 +349,7 @@ def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
         move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # how it ended is in place last
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
-    return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
+    return Pulled(path, how, fetched.files, fetched.bytes, notes)
 
 
 def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> None:
@@ -420,7 +399,7 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "code", code))
     if manifest is not None:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}code-{code}")
-        mirror.fetch_files(Fetching(manifest, aside), remote)
+        mirror.fetch_files(manifest, aside, remote)
         if not os.path.exists(os.path.join(aside, PULLED)):
             write_new(os.path.join(aside, PULLED), "")
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -434,6 +413,6 @@ def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None
     missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
-        mirror.fetch_files(Fetching(manifest, aside, wanted=missing), remote)
+        mirror.fetch_files(manifest, aside, remote, wanted=missing)
         move_into(aside, meta, sorted(missing), replaces=False)
         shutil.rmtree(aside)

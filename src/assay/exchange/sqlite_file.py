@@ -6,10 +6,10 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.errors import InfrastructureError, UsageError
 from assay.exchange.importers.imported_run import refuse
 from assay.record.importers.sample import Sample
 
@@ -17,16 +17,42 @@ _MAGIC = "SQLite format 3\0"
 _WAIT_S = 5.0  # for a program that is writing
 
 
+class ForeignDatabase(NamedTuple):
+    path: str
+    connection: sqlite3.Connection
+
+    def count_rows(self, table: str) -> int:
+        """0 where there is no such table."""
+        if table not in _find_tables(self.connection):
+            return 0
+        return int(self.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 one of ours
+
+    def load_rows(
+        self, table: str, columns: Mapping[str, str], order: str = "rowid", **of: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Those in which the columns of `of` have these values. `columns` has the expression that stands for a column
+        which versions of the tool may lack; a column with none is refused where it is missing."""
+        present = {row["name"] for row in self.connection.execute(f"PRAGMA table_info({table})")}
+        needed = [*(name for name, instead in columns.items() if not instead), *of]
+        if missing := [name for name in needed if name not in present]:
+            what = f"the table {table} has no column {missing[0]}" if present else f"it has no table {table}"
+            refuse(self.path, f"{what}: it is of another program, or of a version that is not known")
+        chosen = ", ".join(f"{name if name in present else instead} AS {name}" for name, instead in columns.items())
+        where = " AND ".join(f"{name} = ?" for name in of) or "1"
+        query = f"SELECT {chosen} FROM {table} WHERE {where} ORDER BY {order}"  # noqa: S608
+        yield from map(dict, self.connection.execute(query, (*of.values(),)))
+
+
 def has_tables(sample: Sample, tables: Collection[str]) -> bool:
     """Raises UsageError for a database that cannot be read: no other importer could."""
     if sample.is_folder or not sample.head.startswith(_MAGIC):
         return False
     with reading(sample.path) as database:
-        return find_tables(database) >= set(tables)
+        return _find_tables(database.connection) >= set(tables)
 
 
 @contextmanager
-def reading(path: str) -> Iterator[sqlite3.Connection]:
+def reading(path: str) -> Iterator[ForeignDatabase]:
     """One state of the file, also where another program writes to it; rows have names. Raises UsageError."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         refuse(path, "it is empty" if os.path.isfile(path) else "there is no such file")
@@ -34,9 +60,11 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
         with closing(_open(path)) as database:
             database.row_factory = sqlite3.Row
             database.text_factory = lambda data: data.decode("utf-8", "replace")
-            yield database
+            yield ForeignDatabase(path, database)
     except sqlite3.Error as error:
-        refuse(path, _describe(error))
+        reason = f"it cannot be read as a SQLite database: {error}"
+        locked = "another program writes to it and has locked it; try again when that has ended"
+        refuse(path, locked if _is_locked(error) else reason)
 
 
 def _open(path: str) -> sqlite3.Connection:
@@ -59,40 +87,13 @@ def _open(path: str) -> sqlite3.Connection:
     return database
 
 
-def find_tables(database: sqlite3.Connection) -> set[str]:
+def _find_tables(database: sqlite3.Connection) -> set[str]:
     return {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def load_rows(
-    path: str,
-    database: sqlite3.Connection,
-    table: str,
-    columns: Mapping[str, str],
-    order: str = "rowid",
-    **of: Any,
-) -> Iterator[dict[str, Any]]:
-    """Those in which the columns of `of` have these values. `columns` has the expression that stands for a column which
-    versions of the tool may lack; a column with none is refused where it is missing."""
-    present = {row["name"] for row in database.execute(f"PRAGMA table_info({table})")}
-    needed = [*(name for name, instead in columns.items() if not instead), *of]
-    if missing := [name for name in needed if name not in present]:
-        what = f"the table {table} has no column {missing[0]}" if present else f"it has no table {table}"
-        refuse(path, f"{what}: it is of another program, or of a version that is not known")
-    chosen = ", ".join(f"{name if name in present else instead} AS {name}" for name, instead in columns.items())
-    where = " AND ".join(f"{name} = ?" for name in of) or "1"
-    found = database.execute(f"SELECT {chosen} FROM {table} WHERE {where} ORDER BY {order}", (*of.values(),))  # noqa: S608
-    yield from map(dict, found)
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
     code: int = getattr(error, "sqlite_errorcode", 0)  # only what SQLite itself raises has one
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _describe(error: sqlite3.Error) -> str:
-    if _is_locked(error):
-        return "another program writes to it and has locked it; try again when that has ended"
-    return f"it cannot be read as a SQLite database: {error}"
 
 
 def check_writable(path: str, table: str, timeout_s: float) -> None:
@@ -102,19 +103,17 @@ def check_writable(path: str, table: str, timeout_s: float) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
-            tables = find_tables(database)
+            tables = _find_tables(database)
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise _explain(path, error) from error
+        if isinstance(error, sqlite3.OperationalError):
+            hint = "another program writes to it: try again when that has ended" if _is_locked(error) else ""
+            raise InfrastructureError(f"{path} cannot be written: {error}", hint) from error
+        raise UsageError(
+            f"{path} is not a SQLite database that can be used: {error}", "name another file: --to mlflow.db"
+        ) from error
     if tables and table not in tables:
         raise UsageError(
             f"{path} is a database of another program: it has no table {table}",
             "name a file of its own: --to mlflow.db",
         )
-
-
-def _explain(path: str, error: sqlite3.Error) -> AssayError:
-    if isinstance(error, sqlite3.OperationalError):
-        hint = "another program writes to it: try again when that has ended" if _is_locked(error) else ""
-        return InfrastructureError(f"{path} cannot be written: {error}", hint)
-    return UsageError(f"{path} is not a SQLite database that can be used: {error}", "name another file: --to mlflow.db")

@@ -49,7 +49,11 @@ def write_board_run(
             for summary in hparams(build_hparams(params), dict(last)):
                 writer.file_writer.add_summary(summary)
             for metric, points in series:
-                _write_scalars(writer, metric, points)
+                for index, (step, value, time) in enumerate(
+                    zip(points.steps, points.values, points.times, strict=True)
+                ):
+                    position = index + 1 if math.isnan(step) else round(step)
+                    writer.add_scalar(metric, value, position, walltime=None if math.isnan(time) else time)
             writer.close()
             for name in os.listdir(target):
                 if name.startswith(_MARK):
@@ -68,10 +72,3 @@ def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | s
     for name, value in params.items():
         plain[name] = value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
     return plain
-
-
-def _write_scalars(writer: Any, metric: str, points: Series) -> None:
-    """Of a point without a step its position counts."""
-    for index, (step, value, time) in enumerate(zip(points.steps, points.values, points.times, strict=True)):
-        position = index + 1 if math.isnan(step) else round(step)
-        writer.add_scalar(metric, value, position, walltime=None if math.isnan(time) else time)

@@ -114,11 +114,13 @@ def upload_runs(
     links: dict[str, None] = {}
     notes: list[str] = []
     size = 0
-    batches = list(_build_batches(targets, notes))
-    for batch in batches:
+    for batch in list(_build_batches(targets, notes)):
         with tempfile.TemporaryFile(prefix="assay-upload-") as file:
-            _pack(batch, file)
-            size += file.tell()
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
+                for target, names in batch:
+                    for name in names:
+                        archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
+            size += file.seek(0, os.SEEK_END)
             try:
                 answer = send_archive(server, file, sleep, attempts)
             except InfrastructureError as error:
@@ -179,28 +181,25 @@ def _explain(status: int, body: bytes) -> str:
 # ---------------------------------------------------------------- packing
 
 
-class _Packed(NamedTuple):
-    target: OutgoingRun
-    names: list[str]
-    bytes: int
-
-
-def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator[list[_Packed]]:
-    batch: list[_Packed] = []
+def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator[list[tuple[OutgoingRun, list[str]]]]:
+    """Runs that go into one archive, each with the names of its files."""
+    batch: list[tuple[OutgoingRun, list[str]]] = []
     files = size = 0
     for target in targets:
-        each = _choose_files(target, notes)
-        if batch and (size + each.bytes > _BATCH_BYTES or files + len(each.names) > _BATCH_FILES):
+        sizes = _choose_files(target, notes)
+        more = sum(sizes.values())
+        if batch and (size + more > _BATCH_BYTES or files + len(sizes) > _BATCH_FILES):
             yield batch
             batch, files, size = [], 0, 0
-        batch.append(each)
-        files, size = files + len(each.names), size + each.bytes
+        batch.append((target, [*sizes]))
+        files, size = files + len(sizes), size + more
     if batch:
         yield batch
 
 
-def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
-    """No secrets, no links, no code that is too large, nothing about how the run came here."""
+def _choose_files(target: OutgoingRun, notes: list[str]) -> dict[str, int]:
+    """The files that are sent, with their sizes: no secrets, no links, no code that is too large, nothing about how the
+    run came here."""
     # when a script's own run ended is known by a file's time, which does not travel: it is written down first
     status = load_status(target.dir)
     if status.outcome is not None and status.state in (State.DONE, State.FAILED):
@@ -218,15 +217,7 @@ def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
     if sum(sizes[name] for name in code) > _MOST_CODE:
         notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
         sizes = {name: size for name, size in sizes.items() if name not in code}
-    return _Packed(target, list(sizes), sum(sizes.values()))
-
-
-def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
-        for target, names, _ in batch:
-            for name in names:
-                archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
-    file.seek(0, os.SEEK_END)
+    return sizes
 
 
 # ---------------------------------------------------------------- the command

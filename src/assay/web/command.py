@@ -193,7 +193,7 @@ def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
 
     if path is None:
         text = os.environ.get("ASSAY_TOKEN", "").strip()
-        lines = [("ASSAY_TOKEN", "write", text)] if text else []
+        found = [("ASSAY_TOKEN", ["write", text])] if text else []
     else:
         try:
             with open(path, encoding="utf-8") as file:
@@ -201,23 +201,17 @@ def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
                 content = [line.split() for line in file if line.strip() and not line.startswith("#")]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the tokens in {path} cannot be read: {error}") from error
-        lines = []
-        for number, words in enumerate(content, 1):
-            scope, _, prefix = words[0].partition(":")
-            is_bound = words[0] != scope  # an upload may be for studies of a prefix alone
-            if (
-                len(words) != 2
-                or scope not in ALLOWS
-                or (is_bound and (scope != "upload" or not is_study_name(prefix)))
-            ):
-                raise UsageError(f"{path}: entry {number} is not `write|read|upload|upload:PREFIX TOKEN`")
-            lines.append((f"{path}: entry {number}", words[0], words[1]))
-    for where, _, text in lines:
-        if len(text) < _SHORTEST_TOKEN or not text.isascii():
+        found = [(f"{path}: entry {number}", words) for number, words in enumerate(content, 1)]
+    tokens = []
+    for where, words in found:
+        scope, bound, prefix = words[0].partition(":")  # an upload may be for studies of a prefix alone
+        if len(words) != 2 or scope not in ALLOWS or (bound and (scope != "upload" or not is_study_name(prefix))):
+            raise UsageError(f"{where} is not `write|read|upload|upload:PREFIX TOKEN`")
+        if len(words[1]) < _SHORTEST_TOKEN or not words[1].isascii():
             hint = 'make one: python3 -c "import secrets; print(secrets.token_urlsafe(24))"'
             raise UsageError(f"{where}: a token has at least {_SHORTEST_TOKEN} plain characters", hint)
-    split = [(text, *scope.partition(":")[::2]) for _, scope, text in lines]
-    return tuple(AccessToken(text, scope, prefix) for text, scope, prefix in split)  # type: ignore[arg-type]
+        tokens.append(AccessToken(words[1], scope, prefix))  # type: ignore[arg-type]
+    return tuple(tokens)
 
 
 def _check_private(path: str, status: os.stat_result) -> None:

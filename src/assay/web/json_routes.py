@@ -27,7 +27,7 @@ from assay.web.answers import send
 from assay.web.openapi import build_document
 from assay.web.pages.page_view import METRIC, StudyView, view_params
 from assay.web.pages.run import describe_served, find_children, find_run
-from assay.web.pages.study_page import build_plain_table, find_best, find_names
+from assay.web.pages.study_page import build_plain_table, find_best, find_names, leave_gaps
 from assay.web.pages.verdicts import load_verdicts
 from assay.web.routes import OBJECT, TEXT, Param, Routes, Schema, many, ref
 from assay.web.site import build_address, get_site, load_study, read_query
@@ -171,9 +171,9 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
         "metric": metric,
         "points": len(series.values),
         "is_thinned": len(chosen) < len(series.values),
-        "step": [_build_number(series.steps[i]) for i in chosen],
+        "step": leave_gaps(series.steps[i] for i in chosen),
         "value": [to_json(series.values[i]) for i in chosen],
-        "time": [_build_number(series.times[i]) for i in chosen],
+        "time": leave_gaps(series.times[i] for i in chosen),
     }
 
 
@@ -184,10 +184,6 @@ def _thin(values: Sequence[float], most: int) -> list[int]:
         i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))
     ]
     return sorted({*(int(i) for i, _ in thin(finite, most)), *gaps[:most]})
-
-
-def _build_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def read_count(request: Request, name: str, most: int) -> int | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from urllib.parse import quote
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
-from assay.follow.api import StudyLocation, find_patterns, find_roots
+from assay.follow.api import find_patterns, find_roots
 from assay.record.folders import find_run_dirs
 from assay.show.console import Console
 from assay.show.formatting import escape_html
@@ -68,20 +68,16 @@ def _find_page(name: str | None, root: str | None) -> tuple[list[str], str]:
     (location, *others), patterns = find_patterns([name], root)
     if others:
         raise UsageError(f"{name!r} names runs of several studies", "name one run: assay open STUDY/RUN")
-    page = f"studies/{quote(location.name)}"
-    if patterns:
-        page += f"/runs/{quote(_find_run(location, patterns[0][1]))}"
-    return [os.path.realpath(location.root)], page
-
-
-def _find_run(location: StudyLocation, pattern: str) -> str:
-    known = [os.path.basename(path) for path in find_run_dirs(location.dir)]
+    roots, page = [os.path.realpath(location.root)], f"studies/{quote(location.name)}"
+    if not patterns:
+        return roots, page
+    pattern, known = patterns[0][1], [os.path.basename(path) for path in find_run_dirs(location.dir)]
     found = [pattern] if pattern in known else fnmatch.filter(known, pattern)
     if not found:
         raise NotFoundError("run", pattern, known)
     if len(found) > 1:
         raise UsageError(f"{pattern!r} names {len(found)} runs", f"choose one of: {', '.join(found[:6])}")
-    return found[0]
+    return roots, f"{page}/runs/{quote(found[0])}"
 
 
 # ---------------------------------------------------------------- the server
@@ -97,7 +93,11 @@ def _start_server(roots: list[str]) -> Server:
             f"{log} cannot be written: {error.strerror}", "start it yourself: assay serve"
         ) from error
     known = [word for root in roots if os.path.isdir(root) for word in ("--root", root)]
-    words = ["-P", "-m", "assay", "serve", "--port", str(_choose_port()), *known]
+    port = 0  # any that is free
+    with suppress(UsageError):
+        listen("127.0.0.1", PORT).close()
+        port = PORT
+    words = ["-P", "-m", "assay", "serve", "--port", str(port), *known]
     pid = spawn_session([sys.executable, *words], os.environ, log)
     end = time.monotonic() + _LONGEST_S
     while process_start(pid) is not None and time.monotonic() < end:
@@ -107,13 +107,6 @@ def _start_server(roots: list[str]) -> Server:
         time.sleep(0.05)
     printed = read_end(log, 2000).strip() or f"it did not answer within {_LONGEST_S:.0f} s"
     raise InfrastructureError(f"the server could not be started: {printed}", "start it yourself: assay serve")
-
-
-def _choose_port() -> int:
-    with suppress(UsageError):
-        listen("127.0.0.1", PORT).close()
-        return PORT
-    return 0
 
 
 # ---------------------------------------------------------------- the browser

@@ -129,10 +129,13 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     content = {"application/json": {"schema": operation.answer}}
     good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
     refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
+    names = [part[1:-1].partition(":")[0] for part in entry.path.split("/") if part.startswith("{")]
+    in_path = [Param(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]
     built: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": [*_build_path_params(entry.path), *map(_build_param, operation.params)],
+        "parameters": [_build_param(each, "path") for each in in_path]
+        + [_build_param(each, "query") for each in operation.params],
         "responses": {**good, **{str(status): _build_refusal(status) for status in refusals}},
         "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
     }
@@ -151,18 +154,10 @@ def _build_refusal(status: int) -> dict[str, Any]:
     return {"description": _REASONS[status], "content": told}
 
 
-def _build_path_params(path: str) -> list[dict[str, Any]]:
-    names = [part[1:-1].partition(":")[0] for part in path.split("/") if part.startswith("{")]
-    return [
-        {"name": name, "in": "path", "required": True, "description": _PATH_PARAMS.get(name, name), "schema": TEXT}
-        for name in names
-    ]
-
-
-def _build_param(param: Param) -> dict[str, Any]:
+def _build_param(param: Param, place: str) -> dict[str, Any]:
     return {
         "name": param.name,
-        "in": "query",
+        "in": place,
         "required": param.needed,
         "description": param.text,
         "schema": dict(param.schema),

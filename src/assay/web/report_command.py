@@ -35,18 +35,15 @@ def report(request: ReportRequest, console: Console) -> int:
     """
     from assay.show.html import render_html
 
-    output = request.output or _choose_name(request.studies)
+    words = "-".join("/".join(name.split("/")[-2:]) for name in request.studies)
+    plain = re.sub(r"[^\w=.-]+", "-", words).strip("-.")[:80]
+    output = request.output or (f"report-{plain}.html" if plain else "report.html")
     check_targets(output)
     document = find_verdict(request, console) or _build_study_report(request, console.on_stderr(output == STDOUT))
     write_text(output, render_html(document))
     if output != STDOUT:
         console.print(output)
     return 0
-
-
-def _choose_name(names: tuple[str, ...]) -> str:
-    plain = re.sub(r"[^\w=.-]+", "-", "-".join("/".join(name.split("/")[-2:]) for name in names)).strip("-.")
-    return f"report-{plain[:80]}.html" if plain else "report.html"
 
 
 def _build_study_report(request: ReportRequest, console: Console) -> Document:

@@ -117,30 +117,23 @@ def split_host(text: str) -> str:
         return ""
 
 
+@dataclass(frozen=True, eq=False)
 class Guard:
-    """The outermost application. `hosts`: by which names this server may be called."""
+    """The outermost application. `hosts`: by which names this server may be called; `is_open`: reading needs no token;
+    `wrong`: how many wrong tokens an address may send."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        routes: Sequence[Route],
-        *,
-        tokens: Sequence[AccessToken],
-        hosts: Sequence[str],
-        is_open: bool,
-    ) -> None:
-        self._app = app
-        self._routes = routes
-        self._tokens = tokens
-        self._hosts = frozenset(host.lower() for host in hosts)
-        self._is_open = is_open  # reading needs no token
-        self._wrong = Limit(_WRONG_TOKENS)
+    app: ASGIApp
+    routes: Sequence[Route]
+    tokens: Sequence[AccessToken]
+    hosts: Sequence[str]
+    is_open: bool
+    wrong: Limit = field(default_factory=lambda: Limit(_WRONG_TOKENS))
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # there is none here
             return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            return await self.app(scope, receive, send)
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -164,12 +157,12 @@ class Guard:
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
         is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # which counts for itself
-        return await self._app(scope, receive if is_upload else _limit_body(receive), send_safely)
+        return await self.app(scope, receive if is_upload else _limit_body(receive), send_safely)
 
     def _refuse(self, scope: Connection) -> tuple[int, str] | None:
         request = HTTPConnection(scope)
         given = request.headers.getlist("host")
-        if len(given) != 1 or split_host(given[0]) not in self._hosts:
+        if len(given) != 1 or split_host(given[0]) not in [host.lower() for host in self.hosts]:
             return 421, "this server has another name; `assay serve --name NAME` adds one"
         if _is_embedded(request):
             return 403, "refused: another site asks for this"
@@ -179,12 +172,12 @@ class Guard:
             return 403, "refused: the request comes from another site"
         if needed != "upload" and is_change and _body_size(request) > _LARGEST_BODY:
             return 413, f"refused: more than {_LARGEST_BODY} bytes"
-        if needed == "open" or (needed == "read" and self._is_open and not is_change):
+        if needed == "open" or (needed == "read" and self.is_open and not is_change):
             return None
         return self._check_token(request, needed)
 
     def _find_scope(self, scope: Connection) -> Scope:
-        for route in self._routes:
+        for route in self.routes:
             if route.matches(scope)[0] is Match.FULL:
                 found: Scope = route.scope_needed  # type: ignore[attr-defined]
                 return found
@@ -208,17 +201,17 @@ class Guard:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         cookie = request.cookies.get(COOKIE, "")
         if kind.lower() == "bearer" and given:
-            found = [token for token in self._tokens if token.is_same(given.strip())]
+            found = [token for token in self.tokens if token.is_same(given.strip())]
             if found:
                 request.scope[TOKEN_KEY] = found[0]
                 return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow you to {needed}")
             address = request.client.host if request.client else ""
-            if self._wrong.is_reached(address):
+            if self.wrong.is_reached(address):
                 return 429, "too many wrong tokens; try again in a minute"
-            self._wrong.note(address)
+            self.wrong.note(address)
             return 401, "wrong token"
         if needed == "read" and cookie and request.scope["method"] in ("GET", "HEAD"):
-            allowed = [token for token in self._tokens if "read" in ALLOWS[token.scope]]
+            allowed = [token for token in self.tokens if "read" in ALLOWS[token.scope]]
             if any(token.is_same_cookie(cookie) for token in allowed):
                 return None
         return 401, "this needs the token that `assay serve` printed"

@@ -87,10 +87,6 @@ class _Held:
     asked_at: float
 
 
-Listener = Callable[[StudySnapshot, StudySnapshot], None]
-"""Called by the refreshing thread with the study before and after a change."""
-
-
 class Snapshots:
     def __init__(self, roots: tuple[str, ...]) -> None:
         self.roots = roots
@@ -107,7 +103,6 @@ class Snapshots:
         self._threads = threading.local()
         self._places = threading.BoundedSemaphore(_MOST_READING)
         self._is_closed = threading.Event()
-        self._listeners: list[Listener] = []
         self._thread = threading.Thread(target=self._look_after, name="assay-refresh", daemon=True)
 
     def start(self) -> None:
@@ -192,7 +187,7 @@ class Snapshots:
                     return held.snapshot
             loading = self._loading.setdefault(slug, threading.Lock())
         if held is not None:
-            snapshot = self._refresh(held.snapshot, _OLD_S) or held.snapshot
+            snapshot = self._refresh(held.snapshot, _OLD_S)
             if snapshot.table.rows or os.path.isdir(location.dir):
                 return snapshot
             location = self.locate(slug, 0.0)  # it was deleted
@@ -209,6 +204,12 @@ class Snapshots:
         """What is held of the study that the word stands for now."""
         held = self._held.get(slug)
         return held if held is not None and held.snapshot.location == location else None
+
+    def peek(self, slug: str) -> StudySnapshot | None:
+        """The study as the thread has read it last, without a wait; None: it is not held."""
+        with self._lock:
+            held = self._held.get(slug)
+            return held.snapshot if held else None
 
     def answer(self, snapshot: StudySnapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
         """The bytes that were made of the study as it is, kept for the next request; the longest unused leave."""
@@ -252,13 +253,7 @@ class Snapshots:
     def refresh(self, slug: str) -> StudySnapshot:
         """The study as it is now: after an action, so that its answer shows what it did."""
         self.locate(slug, 0.0)  # an action may have made a study, which takes the word
-        before = self.load(slug)
-        return self._refresh(before) or before
-
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Hear of changes; the answer ends it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._refresh(self.load(slug))
 
     # ---------------------------------------------------------------- the thread
 
@@ -281,8 +276,8 @@ class Snapshots:
                 for slug in [slug for slug, held in self._held.items() if known.get(slug) != held.snapshot.location]:
                     del self._held[slug]
 
-    def _refresh(self, before: StudySnapshot, at_most_s: float = 0.0) -> StudySnapshot | None:
-        """What it is now, if that is something else. `at_most_s`: how old what another thread has just read may be."""
+    def _refresh(self, before: StudySnapshot, at_most_s: float = 0.0) -> StudySnapshot:
+        """What it is now. `at_most_s`: how old what another thread has just read may be."""
         with self._loading.setdefault(before.slug, threading.Lock()):
             with self._lock:
                 held = self._get_held(before.slug, before.location)
@@ -294,10 +289,6 @@ class Snapshots:
                 if held is not None:
                     held.checked_at = time.monotonic()
                     held.snapshot = after
-        if after is before:
-            return None
-        for listener in list(self._listeners):
-            listener(before, after)
         return after
 
     def _read(self, slug: str, location: StudyLocation, before: StudySnapshot | None) -> StudySnapshot:
@@ -317,7 +308,9 @@ class Snapshots:
                 if before and is_same_plan and table == before.table and not console.lines:
                     return before  # runs that go on and have no news
         except Exception as error:  # noqa: BLE001 whatever one study does, the others are looked after
-            problem = _explain(error)
+            problem = f"a bug in Assay: {type(error).__name__}: {error}"
+            if isinstance(error, AssayError | OSError):
+                problem = error.message if isinstance(error, AssayError) else str(error)
             if before is not None and problem in before.problems:
                 return before
             console.lines.append(problem)
@@ -353,12 +346,6 @@ def _find_all(roots: tuple[str, ...]) -> dict[str, StudyLocation]:
                 slug, number = f"{name}~{number}", number + 1
             found[slug] = StudyLocation(root, name)
     return found
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, AssayError):
-        return error.message
-    return str(error) if isinstance(error, OSError) else f"a bug in Assay: {type(error).__name__}: {error}"
 
 
 def _is_due(held: _Held, now: float) -> bool:

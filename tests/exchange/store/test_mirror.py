@@ -15,7 +15,7 @@ from tests.data_servers import open_store
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store import mirror
 from assay.exchange.store.manifests import build_key, object_key
-from assay.exchange.store.mirror import Fetching, OutgoingFolder
+from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote, open_remote
 
 KEY = build_key("folders", "data")
@@ -47,7 +47,7 @@ def push(folder: Path, remote: Remote, **more: Any) -> mirror.Sent:
 def fetch(remote: Remote, into: Path) -> mirror.FetchCounts:
     manifest = mirror.load_manifest(remote, KEY)
     assert manifest is not None
-    return mirror.fetch_files(Fetching(manifest, str(into)), remote)
+    return mirror.fetch_files(manifest, str(into), remote)
 
 
 @pytest.fixture(params=["folder", "s3", "gcs", pytest.param("azure", marks=pytest.mark.services("azurite"))])

@@ -34,12 +34,15 @@ def push(request: PushRequest, console: Console) -> int:
     from assay.exchange.sharing import choose_folders
     from assay.exchange.store import mirror
     from assay.exchange.store.remote import open_remote
+    from assay.values.state import State
 
     console = console.quieted(request.quiet or request.as_json)
     remote = open_remote(request.to, console.message)
-    pushing = choose_folders(request.names, request.where, request.root)
+    private: list[str] = []
+    folders = choose_folders(request.names, request.where, request.root, private)
+    running = [each.name for each in folders if each.facts.get("state") in (State.RUNNING, State.QUEUED)]
     facts: list[dict[str, Any]] = []
-    for sent in mirror.push(pushing.folders, remote, check=request.check, dry_run=request.dry_run):
+    for sent in mirror.push(folders, remote, check=request.check, dry_run=request.dry_run):
         folder = sent.folder
         facts.append(
             {
@@ -50,15 +53,15 @@ def push(request: PushRequest, console: Console) -> int:
                 "sent_files": sent.sent,
                 "sent_bytes": sent.sent_bytes,
                 "is_new": sent.is_new,
-                "is_running": folder.name in pushing.running and folder.kind == "run",
+                "is_running": folder.name in running and folder.kind == "run",
             }
         )
         if folder.kind in ("run", "folder") and not request.as_json:
             how = "new" if sent.is_new else "updated" if sent.sent else "unchanged"
             console.message(f"{folder.name}: {how}, {_count(sent.sent, sent.sent_bytes)}")
-    for name in pushing.running:
+    for name in running:
         console.message(f"{name} is not finished: it was sent as it is now; send it again when it is")
-    for path in pushing.private:
+    for path in private:
         console.warning(f"{path} may be read by its owner alone and was not sent")
     if request.as_json:
         console.write_json(facts)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ from assay.exchange.importers.imported_run import (
     parse_value,
     refuse,
 )
-from assay.exchange.sqlite_file import has_tables, load_rows, reading
+from assay.exchange.sqlite_file import ForeignDatabase, has_tables, reading
 from assay.record.importers.sample import Sample, find_subfolders
 from assay.record.index.base import Series
 from assay.system.files import parse_json
@@ -52,7 +51,8 @@ def load_store(path: str) -> ImportedRuns:
     """Raises UsageError with the file and the line of what cannot be read."""
     notes: list[str] = []
     if _is_run(path):
-        name = _find_experiment_name(os.path.dirname(os.path.abspath(path)))
+        above = os.path.dirname(os.path.abspath(path))
+        name = str(_load_meta(above).get("name") or "") if os.path.exists(os.path.join(above, _META)) else ""
         return ImportedRuns(tuple(_load_run(path, name, notes)), tuple(notes))
     experiments = [path] if os.path.exists(os.path.join(path, _META)) else [*find_subfolders(path)]
     runs = [run for folder in experiments for run in _load_experiment(folder, notes)]
@@ -61,10 +61,6 @@ def load_store(path: str) -> ImportedRuns:
 
 def _is_run(path: str) -> bool:
     return "run_id:" in Sample(os.path.join(path, _META)).head or "run_uuid:" in Sample(os.path.join(path, _META)).head
-
-
-def _find_experiment_name(folder: str) -> str:
-    return str(_load_meta(folder).get("name") or "") if os.path.exists(os.path.join(folder, _META)) else ""
 
 
 def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
@@ -114,10 +110,10 @@ def _load_run(folder: str, experiment: str, notes: list[str]) -> Iterator[Import
     tags = {name: _load_text(path).strip() for name, path in _find_files(folder, "tags")}
     params = {key: parse_value(_load_text(path).rstrip("\n")) for key, path in _find_files(folder, "params")}
     points = {key: _load_points(path) for key, path in _find_files(folder, "metrics")}
-    return build_runs(meta, experiment, tags, params, points, os.path.join(folder, _META), notes)
+    return _build_runs(meta, experiment, tags, params, points, os.path.join(folder, _META), notes)
 
 
-def build_runs(
+def _build_runs(
     meta: dict[str, Any],
     experiment: str,
     tags: dict[str, str],
@@ -244,42 +240,43 @@ def load_mlflow(path: str) -> ImportedRuns:
         return load_store(path)
     notes: list[str] = []
     with reading(path) as database:
-        experiments = load_rows(path, database, "experiments", {"experiment_id": "", "name": "", "lifecycle_stage": ""})
-        runs = [run for each in experiments for run in _load_database_runs(path, database, each, notes)]
+        experiments = database.load_rows("experiments", {"experiment_id": "", "name": "", "lifecycle_stage": ""})
+        runs = [run for each in experiments for run in _load_database_runs(database, each, notes)]
     return ImportedRuns(tuple(runs), tuple(notes))
 
 
 def _load_database_runs(
-    path: str, database: sqlite3.Connection, experiment: dict[str, Any], notes: list[str]
+    database: ForeignDatabase, experiment: dict[str, Any], notes: list[str]
 ) -> Iterator[ImportedRun]:
     name = str(experiment["name"])
     if experiment["lifecycle_stage"] == "deleted":
         notes.append(f"experiment {name!r} is deleted, and was left out")
         return
-    for row in load_rows(path, database, "runs", _RUN, "start_time", experiment_id=experiment["experiment_id"]):
+    for row in database.load_rows("runs", _RUN, "start_time", experiment_id=experiment["experiment_id"]):
         run_id = str(row["run_uuid"])
-        tags = {each["key"]: str(each["value"] or "") for each in _load_of(path, database, "tags", run_id)}
-        params = {each["key"]: parse_value(str(each["value"])) for each in _load_of(path, database, "params", run_id)}
-        points = _load_database_points(path, database, run_id)
+        tags, params = ([*database.load_rows(each, _PAIR, "key", run_uuid=run_id)] for each in ("tags", "params"))
+        points = _load_database_points(database, run_id)
         meta = {**row, "run_id": run_id, "run_name": row["name"]}
-        yield from build_runs(meta, name, tags, params, points, f"{path}: run {run_id}", notes)
+        yield from _build_runs(
+            meta,
+            name,
+            {each["key"]: str(each["value"] or "") for each in tags},
+            {each["key"]: parse_value(str(each["value"])) for each in params},
+            points,
+            f"{database.path}: run {run_id}",
+            notes,
+        )
 
 
-def _load_of(path: str, database: sqlite3.Connection, table: str, run_id: str) -> Iterator[dict[str, Any]]:
-    return load_rows(path, database, table, _PAIR, "key", run_uuid=run_id)
-
-
-def _load_database_points(path: str, database: sqlite3.Connection, run_id: str) -> dict[str, Series]:
+def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
     """In the order of time, so that what is new is at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
-    for row in load_rows(path, database, "metrics", _POINT, "timestamp, step, value", run_uuid=run_id):
+    for row in database.load_rows("metrics", _POINT, "timestamp, step, value", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])
         if not all(isinstance(each, int | float) for each in numbers):
-            refuse(path, f"metric {str(row['key'])[:60]!r} of run {run_id} is {numbers!r:.80}, which is not a point")
-        value = math.nan if row["is_nan"] else _restore(float(row["value"]))
+            what = f"metric {str(row['key'])[:60]!r} of run {run_id} is {numbers!r:.80}, which is not a point"
+            refuse(database.path, what)
+        value = math.nan if row["is_nan"] else float(row["value"])
+        value = math.copysign(math.inf, value) if abs(value) >= _LARGEST else value
         points.setdefault(str(row["key"]), []).append((row["step"], value, row["timestamp"] / 1000))
     return {name: build_series(points[name]) for name in sorted(points)}
-
-
-def _restore(value: float) -> float:
-    return math.copysign(math.inf, value) if abs(value) >= _LARGEST else value

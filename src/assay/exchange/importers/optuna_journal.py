@@ -35,7 +35,6 @@ _BY_STEP = "_by_step"  # behind the objective's name: its intermediate values
 
 @dataclass(slots=True)
 class _Trial:
-    study: int
     number: int
     state: int = _RUNNING
     params: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class _Study:
     name: str
     directions: list[int]
     system_attrs: dict[str, Any] = field(default_factory=dict)
-    trials: list[int] = field(default_factory=list)
+    trials: list[_Trial] = field(default_factory=list)
 
 
 def is_journal(sample: Sample) -> bool:
@@ -72,9 +71,10 @@ def load_journal(path: str) -> ImportedRuns:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
             problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             refuse(path, f"it is not an operation of Optuna's journal ({problem})", number)
-    waiting = sum(trial.state == _WAITING for trial in journal.trials.values())
+    waiting = sum(trial.state == _WAITING for trial in journal.trials)
     notes = [f"trials that had not begun, and were left out: {waiting}"] if waiting else []
-    return ImportedRuns(tuple(journal.build_runs()), tuple(notes))
+    begun = ((study, trial) for study in journal.studies.values() for trial in study.trials if trial.state != _WAITING)
+    return ImportedRuns(tuple(_build_run(study, trial) for study, trial in begun), tuple(notes))
 
 
 def _load_operations(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,7 +99,7 @@ def _load_operations(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 class _Journal:
     def __init__(self) -> None:
         self.studies: dict[int, _Study] = {}
-        self.trials: dict[int, _Trial] = {}
+        self.trials: list[_Trial] = []  # of all studies
         self._made = 0  # studies, also those that were deleted
 
     def apply(self, log: Mapping[str, Any]) -> None:
@@ -117,7 +117,8 @@ class _Journal:
         elif code == 4:
             self._create_trial(log)
         elif code in (5, 6, 7, 8):
-            trial = self.trials.get(log["trial_id"])
+            known = range(len(self.trials))
+            trial = self.trials[log["trial_id"]] if log["trial_id"] in known else None
             if trial is not None and trial.state in (_RUNNING, _WAITING):
                 self._change_trial(trial, code, log)
         elif code not in (2, 3, 9, 10):
@@ -127,17 +128,18 @@ class _Journal:
         study = self.studies.get(log["study_id"])
         if study is None:
             return
-        number = len(self.trials)
-        trial = _Trial(log["study_id"], len(study.trials), started_at=_parse_time(log.get("datetime_start")))
-        for name, value in (log.get("params") or {}).items():
-            trial.params[name] = _parse_param(value, log["distributions"][name])
-        trial.state = _check_state(log.get("state", _RUNNING))
-        trial.values = _parse_values(log)
-        trial.intermediate = {int(step): _to_float(v) for step, v in (log.get("intermediate_values") or {}).items()}
-        trial.user_attrs = dict(log.get("user_attrs") or {})
-        trial.ended_at = _parse_time(log.get("datetime_complete"))
-        self.trials[number] = trial
-        study.trials.append(number)
+        given, by_step = log.get("params") or {}, log.get("intermediate_values") or {}
+        trial = _Trial(
+            len(study.trials),
+            _check_state(log.get("state", _RUNNING)),
+            {name: _parse_param(value, log["distributions"][name]) for name, value in given.items()},
+            _parse_values(log),
+            {int(step): _to_float(value) for step, value in by_step.items()},
+            dict(log.get("user_attrs") or {}),
+            *(_parse_time(log.get(name)) for name in ("datetime_start", "datetime_complete")),
+        )
+        self.trials.append(trial)
+        study.trials.append(trial)
 
     def _change_trial(self, trial: _Trial, code: int, log: Mapping[str, Any]) -> None:
         if code == 5:
@@ -153,15 +155,6 @@ class _Journal:
             trial.intermediate[int(log["step"])] = _to_float(log["intermediate_value"])
         else:
             trial.user_attrs.update(log["user_attr"])
-
-    # ------------------------------------------------------------ runs
-
-    def build_runs(self) -> Iterator[ImportedRun]:
-        for study in self.studies.values():
-            for number in study.trials:
-                trial = self.trials[number]
-                if trial.state != _WAITING:
-                    yield _build_run(study, trial)
 
 
 def _build_run(study: _Study, trial: _Trial) -> ImportedRun:

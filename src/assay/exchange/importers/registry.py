@@ -4,40 +4,15 @@ from __future__ import annotations
 
 from assay.record.importers.registry import Importer
 
-IMPORTERS = (
-    Importer(
-        "mlflow",
-        "MLflow's store (mlflow.db; a folder mlruns/, an experiment or a run in it)",
-        "runs",
-        "assay.exchange.importers.mlflow_store:is_mlflow",
-        "assay.exchange.importers.mlflow_store:load_mlflow",
-    ),
-    Importer(
-        "wandb",
-        "the CSV of W&B's runs table",
-        "runs",
-        "assay.exchange.importers.wandb_csv:is_table",
-        "assay.exchange.importers.wandb_csv:load_table",
-    ),
-    Importer(
-        "wandb-history",
-        "the CSV of one of W&B's charts",
-        "runs",
-        "assay.exchange.importers.wandb_csv:is_history",
-        "assay.exchange.importers.wandb_csv:load_history",
-    ),
-    Importer(
-        "optuna",
-        "Optuna's journal",
-        "runs",
-        "assay.exchange.importers.optuna_journal:is_journal",
-        "assay.exchange.importers.optuna_journal:load_journal",
-    ),
-    Importer(
-        "trackio",
-        "Trackio's database",
-        "runs",
-        "assay.exchange.importers.trackio_database:is_trackio",
-        "assay.exchange.importers.trackio_database:load_trackio",
-    ),
+_MODULES = "assay.exchange.importers"
+_STORE = "MLflow's store (mlflow.db; a folder mlruns/, an experiment or a run in it)"
+IMPORTERS = tuple(
+    Importer(name, title, "runs", f"{_MODULES}.{module}:{recognise}", f"{_MODULES}.{module}:{load}")
+    for name, title, module, recognise, load in (
+        ("mlflow", _STORE, "mlflow_store", "is_mlflow", "load_mlflow"),
+        ("wandb", "the CSV of W&B's runs table", "wandb_csv", "is_table", "load_table"),
+        ("wandb-history", "the CSV of one of W&B's charts", "wandb_csv", "is_history", "load_history"),
+        ("optuna", "Optuna's journal", "optuna_journal", "is_journal", "load_journal"),
+        ("trackio", "Trackio's database", "trackio_database", "is_trackio", "load_trackio"),
+    )
 )

@@ -10,9 +10,9 @@ Versions before 0.24 have no run_id. How a run ended is not recorded.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from assay.exchange.importers.imported_run import (
@@ -20,10 +20,9 @@ from assay.exchange.importers.imported_run import (
     ImportedRuns,
     build_series,
     parse_moment,
-    parse_number,
     refuse,
 )
-from assay.exchange.sqlite_file import find_tables, has_tables, load_rows, reading
+from assay.exchange.sqlite_file import ForeignDatabase, has_tables, reading
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
@@ -31,6 +30,7 @@ from assay.system.files import parse_json
 _TABLES = ("metrics", "configs", "system_metrics")
 _LEFT_OUT = ("traces", "alerts", "artifact_versions")  # tables
 _IDS = {"run_id": "run_name", "run_name": ""}
+_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # which Trackio writes as text
 _STATES_NOTE = "Trackio does not record how a run ended: the state of all is `done`"
 
 Point = tuple[float | None, float, float | None]
@@ -53,12 +53,12 @@ def load_trackio(path: str) -> ImportedRuns:
     runs: dict[str, _Run] = {}
     others: Counter[str] = Counter()
     with reading(path) as database:
-        _add_points(path, database, "metrics", {"step": ""}, runs, others)
-        _add_points(path, database, "system_metrics", {"step": "NULL"}, runs, others, "system/")
-        for row in load_rows(path, database, "configs", {**_IDS, "config": "", "id": "rowid"}):
+        _add_points(database, "metrics", "", runs, others)
+        _add_points(database, "system_metrics", "NULL", runs, others, "system/")
+        for row in database.load_rows("configs", {**_IDS, "config": "", "id": "rowid"}):
             run = runs.setdefault(str(row["run_id"]), _Run(str(row["run_name"])))
-            run.config = _parse(path, "configs", row["id"], row["config"])
-        others.update({table: count for table in _LEFT_OUT if (count := _count(database, table))})
+            run.config = _parse(database, "configs", row["id"], row["config"])
+        others.update({table: count for table in _LEFT_OUT if (count := database.count_rows(table))})
     notes = [f"left out, since only numbers are imported: {name} ({count})" for name, count in others.items()]
     study = os.path.splitext(os.path.basename(path))[0]
     return ImportedRuns(
@@ -66,46 +66,31 @@ def load_trackio(path: str) -> ImportedRuns:
     )
 
 
-def _count(database: sqlite3.Connection, table: str) -> int:
-    if table not in find_tables(database):
-        return 0
-    return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 one of ours
-
-
 def _add_points(
-    path: str,
-    database: sqlite3.Connection,
-    table: str,
-    step: Mapping[str, str],
-    runs: dict[str, _Run],
-    others: Counter[str],
-    prefix: str = "",
+    database: ForeignDatabase, table: str, step: str, runs: dict[str, _Run], others: Counter[str], prefix: str = ""
 ) -> None:
-    columns = {**_IDS, **step, "timestamp": "", "metrics": "", "id": "rowid"}
-    for row in load_rows(path, database, table, columns, "id"):
+    columns = {**_IDS, "step": step, "timestamp": "", "metrics": "", "id": "rowid"}
+    for row in database.load_rows(table, columns, "id"):
         time = parse_moment(str(row["timestamp"]))
         if time is None or not isinstance(row["step"], int | None):
-            refuse(
-                path, f"row {row['id']} of {table} has no time and step: {row['timestamp']!r:.60}, {row['step']!r:.60}"
-            )
+            found = f"{row['timestamp']!r:.60}, {row['step']!r:.60}"
+            refuse(database.path, f"row {row['id']} of {table} has no time and step: {found}")
         run = runs.setdefault(str(row["run_id"]), _Run(str(row["run_name"])))
         run.times.append(time)
-        for name, value in _flatten(_parse(path, table, row["id"], row["metrics"]), prefix):
-            number = _to_number(value)
+        for name, value in _flatten(_parse(database, table, row["id"], row["metrics"]), prefix):
+            number = float(value) if isinstance(value, int | float) else _NOT_FINITE.get(str(value))
             if number is None:
                 others[name] += 1
             else:
                 run.points.setdefault(name, []).append((row["step"], number, time))
 
 
-def _parse(path: str, table: str, row: int, text: Any) -> dict[str, Any]:
-    try:
+def _parse(database: ForeignDatabase, table: str, row: int, text: Any) -> dict[str, Any]:
+    with suppress(ValueError, TypeError):
         content = parse_json(text)
-    except (ValueError, TypeError):
-        content = None
-    if not isinstance(content, dict):
-        refuse(path, f"row {row} of {table} is not an object as JSON")
-    return content
+        if isinstance(content, dict):
+            return content
+    return refuse(database.path, f"row {row} of {table} is not an object as JSON")
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -115,13 +100,6 @@ def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]
             yield from _flatten(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
-
-
-def _to_number(value: Any) -> float | None:
-    """Trackio writes NaN and infinities as text."""
-    if isinstance(value, str):
-        return parse_number(value) if value in ("NaN", "Infinity", "-Infinity") else None
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _build_run(id_: str, run: _Run, study: str) -> ImportedRun:

@@ -17,11 +17,11 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store.manifests import (
@@ -42,6 +42,8 @@ from assay.exchange.store.transfer import copy_data
 from assay.system.files import TEMPORARY_SUFFIX, rename
 from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # as system/files.py makes them
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
@@ -73,19 +75,26 @@ def load_manifests(
 ) -> list[FolderManifest]:
     """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
 
-    def load(key: str) -> FolderManifest | FormatError | None:
+    found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
+    wrong = [each for each in found if isinstance(each, FormatError)]
+    if damaged is None and wrong:
+        raise wrong[0]
+    if damaged is not None:
+        damaged += wrong
+    return [each for each in found if isinstance(each, FolderManifest)]
+
+
+def try_each(call: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int) -> Iterator[_Result | FormatError]:
+    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
+
+    def attempt(item: _Item) -> _Result | FormatError:
         try:
-            return load_manifest(remote, key)
+            return call(item)
         except FormatError as error:
-            if damaged is None:
-                raise
             return error
 
-    with _pool(_FILES_AT_ONCE) as pool:
-        found = list(pool.map(load, keys))
-    if damaged is not None:
-        damaged += [each for each in found if isinstance(each, FormatError)]
-    return [each for each in found if isinstance(each, FolderManifest)]
+    with _pool(at_once) as pool:
+        yield from pool.map(attempt, items)
 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
@@ -179,9 +188,14 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
 def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, FolderManifest | None]:
     text = remote.read(folder.key)
     try:
-        old = None if text is None else _keep_one_kind(_build_whole(text, remote, folder.key))
+        old = None if text is None else _build_whole(text, remote, folder.key)
     except FormatError:
         old = None
+    if old is not None:  # each name as one kind; a damaged one may have a name as two
+        folders = find_folders([*old.files, *old.links])
+        files = {name: each for name, each in old.files.items() if name not in folders}
+        links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
+        old = replace(old, files=files, links=links, empty=())
     if old is not None and find_fault(old, folder.key):
         old = None  # it is replaced by one that is whole
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
@@ -191,14 +205,6 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
         old = None  # nothing of an upload stays in the run of its owner
     return text, old
-
-
-def _keep_one_kind(old: FolderManifest) -> FolderManifest:
-    """The manifest with each name as one kind; a damaged one may have a name as two."""
-    folders = find_folders([*old.files, *old.links])
-    files = {name: each for name, each in old.files.items() if name not in folders}
-    links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
-    return replace(old, files=files, links=links, empty=())
 
 
 def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | None) -> FolderManifest:
@@ -383,62 +389,53 @@ class _Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetching:
-    """Into which folder a manifest's files go. `present`: a folder that may have some of them already."""
-
-    manifest: FolderManifest
-    aside: str
-    present: str | None = None
-    wanted: frozenset[str] | None = None  # some of its files; None is all
-
-
-@dataclass(frozen=True, slots=True)
 class FetchCounts:
     files: int  # that had to come
     bytes: int
     left_out: tuple[str, ...]  # symbolic links that lead outside
 
 
-def fetch_files(job: Fetching, remote: Remote) -> FetchCounts:
+def fetch_files(
+    manifest: FolderManifest,
+    aside: str,
+    remote: Remote,
+    present: str | None = None,
+    wanted: frozenset[str] | None = None,
+) -> FetchCounts:
     """Goes on where an earlier call was killed; every file has been compared with its hash.
 
+    `present`: a folder that may have some of the files already; `wanted`: some of the names, None is all.
     Raises one FormatError with all that are missing or damaged.
     """
-    os.makedirs(job.aside, exist_ok=True)
-    names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
-    there, links, _ = list_folder(job.aside, temporary=True)  # also what a killed call had not renamed yet
+    os.makedirs(aside, exist_ok=True)
+    names = [name for name in manifest.files if wanted is None or name in wanted]
+    there, links, _ = list_folder(aside, temporary=True)  # also what a killed call had not renamed yet
     for name in (*links, *(name for name in there if name not in set(names))):
-        os.unlink(os.path.join(job.aside, name))
+        os.unlink(os.path.join(aside, name))
 
-    def take(name: str) -> int | FormatError | None:
-        try:
-            return _fetch_one(job, remote, name, job.manifest.files[name])
-        except FormatError as error:
-            return error
-
-    with _pool(_FILES_AT_ONCE) as pool:
-        results = list(pool.map(take, names))
+    results = list(try_each(lambda name: _fetch_one(manifest, name, aside, present, remote), names, _FILES_AT_ONCE))
     if damaged := [each for each in results if isinstance(each, FormatError)]:
         raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
     came = [each for each in results if isinstance(each, int)]
-    for name in job.manifest.empty if job.wanted is None else ():
-        os.makedirs(os.path.join(job.aside, name), exist_ok=True)
+    for name in manifest.empty if wanted is None else ():
+        os.makedirs(os.path.join(aside, name), exist_ok=True)
     left_out = []
-    for name, target in job.manifest.links.items():
-        if job.wanted is not None and name not in job.wanted:
+    for name, target in manifest.links.items():
+        if wanted is not None and name not in wanted:
             continue
         if leads_outside(name, target):
             left_out.append(name)
             continue
-        path = os.path.join(job.aside, name)
+        path = os.path.join(aside, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
     return FetchCounts(len(came), sum(came), tuple(left_out))
 
 
-def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | None:
+def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | None, remote: Remote) -> int | None:
     """How many bytes came over the network; None where they were here."""
-    path = os.path.join(job.aside, name)
+    file = manifest.files[name]
+    path = os.path.join(aside, name)
     if is_file_of(path, file):
         return None
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -446,19 +443,16 @@ def _fetch_one(job: Fetching, remote: Remote, name: str, file: Stored) -> int | 
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
-    here = os.path.join(job.present, name) if job.present else None
+    here = os.path.join(present, name) if present else None
     is_here = here is not None and is_file_of(here, file)
+    shown = f"{remote.address}/{object_key(file.sha256)} ({name} of {manifest.name})"
     if is_here and here is not None:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
-        raise build_damage(
-            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "it is missing"
-        )
+        raise build_damage(shown, "it is missing")
     if not is_file_of(part, file):
         os.unlink(part)
-        raise build_damage(
-            f"{remote.address}/{object_key(file.sha256)} ({name} of {job.manifest.name})", "its hash is wrong"
-        )
+        raise build_damage(shown, "its hash is wrong")
     os.chmod(part, (file.mode & 0o755) | 0o600)
     os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
     rename(part, path)

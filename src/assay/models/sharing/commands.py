@@ -13,7 +13,7 @@ from typing import Any
 
 from assay.errors import ExitCode, FormatError
 from assay.exchange import api as exchange
-from assay.exchange.api import Fetching, FolderManifest, OutgoingFolder, Remote, Sent, open_remote
+from assay.exchange.api import FolderManifest, OutgoingFolder, Remote, Sent, open_remote
 from assay.models.store.artifacts import ArtifactStore, choose_store_folder
 from assay.models.store.entry import build_key, relocate
 from assay.show.console import Console
@@ -112,7 +112,7 @@ def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[FolderManif
             )
 
         def build(folder: str) -> Mapping[str, Any]:
-            exchange.fetch_files(Fetching(manifest, folder), remote)
+            exchange.fetch_files(manifest, folder, remote)
             made: Mapping[str, Any] = relocate(facts, _FOLDER, os.path.abspath(folder))
             return made
 

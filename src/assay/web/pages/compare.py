@@ -7,7 +7,7 @@ import os
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import show_command
-from assay.follow.locations import FoundRun, StudyLocation
+from assay.follow.locations import FoundRun
 from assay.plots import api as plotting
 from assay.reading.api import select_rows
 from assay.reading.ranking import best_values, differing_params, parse_number
@@ -33,7 +33,7 @@ from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
 from assay.web.routes import TEXT, Param, Routes, many, ref
-from assay.web.site import Site, build_address, build_query, get_site, load_study
+from assay.web.site import build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 _MOST_METRICS = 40
@@ -72,35 +72,24 @@ class FieldGroup(NamedTuple):
     hidden: int = 0  # fields that are the same in all of them
 
 
-class CodeDifference(NamedTuple):
-    """What differs in the code of two runs. `text`: as `diff -u` prints it; `note`: why it is missing or not whole."""
+class Choice(NamedTuple):
+    """The runs of an address, each with its study; `names` and `where` chose them."""
 
-    text: str = ""
-    note: str = ""
+    snapshot: StudySnapshot
+    names: list[str]
+    where: str
+    table: IndexTable
+    studies: list[StudySnapshot]
 
-
-class ComparePage(NamedTuple):
-    rows: Sequence[RunRow]
-    groups: Sequence[FieldGroup]
-    code: CodeDifference | None  # None: more than two runs
-    metrics: Sequence[str]  # that make curves
-
-    def order_by(self, title: str, *, is_falling: bool) -> list[int]:
-        """The runs by a field (`Metrics/loss`) or by their names (`run`), those without a value last; by another word
-        in their own order."""
-        if title == "run":
-            return sorted(range(len(self.rows)), key=lambda i: self.rows[i].name, reverse=is_falling)
-        found = [field for group in self.groups for field in group.fields if f"{group.title}/{field.name}" == title]
-        if not found:
-            return list(range(len(self.rows)))
-        cells = found[0].cells
-        known = [i for i, cell in enumerate(cells) if cell.text and not math.isnan(cell.value or 0.0)]
-        known.sort(key=lambda i: cells[i].sort_key, reverse=is_falling)
-        return known + [i for i in range(len(cells)) if i not in set(known)]
+    def name(self, i: int) -> str:
+        """The name of a run as `run=` takes it."""
+        run, slug = self.table.rows[i].folder, self.studies[i].slug
+        return run if slug == self.snapshot.slug else f"{slug}/{run}"
 
 
-def pick_rows(tables: Sequence[tuple[IndexTable, int]]) -> IndexTable:
+def pick_rows(found: Sequence[tuple[StudySnapshot, int]]) -> IndexTable:
     """A table of these rows, in their order; they may come from several studies."""
+    tables = [(study.table, i) for study, i in found]
     names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
     columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
     return IndexTable([table.rows[i] for table, i in tables], columns)
@@ -113,31 +102,21 @@ def _pick_columns(name: str, tables: Sequence[tuple[IndexTable, int]]) -> Iterat
         yield array("d", values)
 
 
-def build_comparison(
-    index: Index, locations: Sequence[StudyLocation], table: IndexTable, everything: bool, base: int | None
-) -> ComparePage:
-    """`locations`: of each run. `everything`: also what is the same in all; `base`: the run that metrics are compared
-    with, or None: the best of each."""
-    rows = table.rows
+def build_groups(choice: Choice, everything: bool, base: int | None) -> list[FieldGroup]:
+    """`everything`: also what is the same in all; `base`: the run that metrics are compared with, or None: the best of
+    each."""
+    rows = choice.table.rows
     if len(rows) < 2:
         raise UsageError(
             f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
             "mark them in the study's table, or change the filter",
         )
-    dirs = [os.path.join(location.root, row.key) for location, row in zip(locations, rows, strict=True)]
-    groups = [
+    groups = (
         _build_params(rows, everything),
-        _build_metrics(table, everything, base),
-        _build_environment(rows, dirs, everything),
-    ]
-    code = None
-    if len(rows) == 2:
-        found = [FoundRun(location, path) for location, path in zip(locations, dirs, strict=True)]
-        code = _compare_code(index, *found)
-    curves = [name for name, each in table.metrics.items() if name not in COUNTERS and any(n > 1 for n in each.count)]
-    return ComparePage(
-        rows, [group for group in groups if group.fields or group.hidden], code, sorted(curves, key=metric_priority)
+        _build_metrics(choice.table, everything, base),
+        _build_environment(choice, everything),
     )
+    return [group for group in groups if group.fields or group.hidden]
 
 
 # ---------------------------------------------------------------- fields
@@ -208,9 +187,10 @@ def _build_numbers(values: Sequence[float | None], direction: Direction, base: i
     return cells
 
 
-def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: bool) -> FieldGroup:
+def _build_environment(choice: Choice, everything: bool) -> FieldGroup:
     """Most runs of a study have the same: of equal files one is read."""
-    facts = [_load_facts(row, path) for row, path in zip(rows, dirs, strict=True)]
+    pairs = zip(choice.table.rows, choice.studies, strict=True)
+    facts = [_load_facts(row, os.path.join(study.location.root, row.key)) for row, study in pairs]
     known = list(dict.fromkeys(name for each in facts for name in each))
     shown = known if everything else [name for name in known if len({each.get(name) for each in facts}) > 1]
     fields = [
@@ -235,20 +215,26 @@ def _shorten(text: str) -> str:
 # ---------------------------------------------------------------- code
 
 
-def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifference:
+def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
+    """What differs in the code of two runs, as `diff -u` prints it, and why it is missing or not whole; None: there are
+    more runs."""
+    if len(choice.studies) != 2:
+        return None
+    pairs = zip(choice.table.rows, choice.studies, strict=True)
+    runs = [FoundRun(study.location, os.path.join(study.location.root, row.key)) for row, study in pairs]
     try:
-        found = compare(index, index, left, right, within_root=True)
+        found = compare(index, index, *runs, within_root=True)
     except FormatError as error:
-        return CodeDifference(note=error.message)
+        return "", error.message
     if found.code_note:
-        return CodeDifference(note=found.code_note)
+        return "", found.code_note
     lines: list[str] = []
     deadline = time.monotonic() + _LONGEST_DIFF_S
     for line in render_code_diff(found, _LARGEST_FILE):
         lines.append(line)
         if len(lines) >= _MOST_LINES or time.monotonic() > deadline:
-            return CodeDifference("\n".join(lines), f"only the first {len(lines)} lines of the difference are shown")
-    return CodeDifference("\n".join(lines), "" if lines else "The code is the same.")
+            return "\n".join(lines), f"only the first {len(lines)} lines of the difference are shown"
+    return "\n".join(lines), "" if lines else "The code is the same."
 
 
 # ---------------------------------------------------------------- requests
@@ -263,40 +249,27 @@ _PER_PAGE = 50
 _SWITCHES = ("all", "turn", "best", "to", "x", "charts", "sort", "page")
 
 
-class Choice(NamedTuple):
-    """The runs of an address, each with where it is."""
-
-    snapshot: StudySnapshot
-    names: list[str]
-    table: IndexTable
-    locations: list[StudyLocation]
-    slugs: list[str]
-
-
-def choose(site: Site, request: Request) -> Choice:
+def choose(request: Request) -> Choice:
     """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
-    snapshot = load_study(request)
+    snapshot, snapshots = load_study(request), get_site(request).snapshots
     names, where = _read_runs(request.query_params)
-    if len(names) > _MOST_RUNS:
-        raise UsageError(f"{len(names)} runs are too many to be compared on one page", f"at most {_MOST_RUNS}")
-    if names:
-        found = [_find(site, snapshot, name) for name in names]
-    else:
-        found = [(snapshot, i) for i in select_rows(snapshot.table, parse_where(where) if where else None)]
-    if len(found) > _MOST_RUNS:
+    chosen = [] if names else select_rows(snapshot.table, parse_where(where) if where else None)
+    if len(names or chosen) > _MOST_RUNS:
+        page = build_address("studies", snapshot.slug, "compare")
         raise UsageError(
-            f"{len(found)} runs are too many to be compared on one page",
-            f"choose at most {_MOST_RUNS} with a filter: {build_address('studies', snapshot.slug, 'compare')}?where=…",
+            f"{len(names or chosen)} runs are too many to be compared on one page",
+            f"at most {_MOST_RUNS}" if names else f"choose at most {_MOST_RUNS} with a filter: {page}?where=…",
         )
+    found = [(snapshot, i) for i in chosen]
+    for name in names:
+        study, slash, run = name.rpartition("/")
+        other = snapshots.load(study) if slash else snapshot
+        found.append((other, other.get_row(run)))
     if len({each.location.root for each, _ in found}) > 1:
         raise UsageError("runs of two roots cannot be compared on one page", "in a terminal: assay diff RUN RUN")
-    table = pick_rows([(each.table, i) for each, i in found])
-    keep = list(range(len(found)))
     if where and names:
-        keep = select_rows(table, parse_where(where))
-        table = pick_rows([(table, i) for i in keep])
-    chosen = [found[i][0] for i in keep]
-    return Choice(snapshot, names, table, [each.location for each in chosen], [each.slug for each in chosen])
+        found = [found[i] for i in select_rows(pick_rows(found), parse_where(where))]
+    return Choice(snapshot, names, where, pick_rows(found), [each for each, _ in found])
 
 
 def _read_runs(query: QueryParams) -> tuple[list[str], str]:
@@ -304,106 +277,99 @@ def _read_runs(query: QueryParams) -> tuple[list[str], str]:
     return list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
 
 
-def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot, int]:
-    study, slash, run = name.rpartition("/")
-    other = site.snapshots.load(study) if slash else snapshot
-    return other, other.get_row(run)
-
-
 @ROUTES.page("/studies/{study}/compare")
 def show(request: Request) -> Response:
     site, query = get_site(request), request.query_params
-    choice, page, base, problem = None, None, None, None
+    names, where = _read_runs(query)
+    switches = {name: query[name] for name in _SWITCHES if query.get(name)}
+    values: dict[str, Any] = {"groups": None, "problem": None, "base": None, "metrics": ()}
     try:
-        choice = choose(site, request)
+        choice = choose(request)
         base = _find_base(choice, query)
+        groups = build_groups(choice, bool(query.get("all")), base)
         with site.snapshots.open_index(choice.snapshot.location.root) as index:
-            page = build_comparison(index, choice.locations, choice.table, bool(query.get("all")), base)
+            values |= {"groups": groups, "base": base, "code": _compare_code(index, choice)}
+        values |= _build_runs(choice, groups, switches)
     except NotFoundError:
         raise
     except UsageError as error:  # a wrong filter is answered where it was typed
-        problem = error
-    switches = {name: query[name] for name in _SWITCHES if query.get(name)}
-    names, where = _read_runs(query)
+        values["problem"] = error
     chosen = {"run": names, "where": where}
 
     def link(**changes: object) -> str:
         """The address of this page with something else."""
         return f"{request.url.path}?{_build_query(**{**chosen, **switches, **changes})}"
 
-    order, number, last = _order(page, switches)
-    charts = page.metrics if page else []
-    most = len(charts) if switches.get("charts") else _MOST_CHARTS
     return site.render(
         request,
         "compare.html",
-        status=400 if problem else 200,
+        status=400 if values["problem"] else 200,
         snapshot=load_study(request),
-        page=page,
-        problem=problem,
         switches=switches,
         where=where,
         names=names,
         link=link,
-        base=base,
-        order=order[(number - 1) * _PER_PAGE : number * _PER_PAGE],
-        number=number,
-        last=last,
         per_page=_PER_PAGE,
-        metrics=charts[:most],
-        left_out=len(charts) - len(charts[:most]),
         curves=f"/api{request.url.path}/curves?{_build_query(**chosen, x=switches.get('x'))}",
-        runs=_list_runs(choice) if choice and page else [],
-        command=_find_command(choice) if choice and page else "",
         split_diff=split_diff,
+        **values,
     )
 
 
-def _list_runs(choice: Choice) -> list[tuple[str, str, str]]:
-    """The name of each as it is shown, its address, and its name in this page's address."""
-    several = len(set(choice.slugs)) > 1
-    return [
+def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows of the runs beside their fields. `runs`: the name of each as it is shown, its address, and
+    its name in this page's address; `order`: those on this page; `command`: what compares two runs of one study."""
+    rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
+    several = len({study.slug for study in studies}) > 1
+    runs = [
         (
             f"{row.study}/{row.name}" if several else row.name,
-            build_address("studies", slug, "runs", row.folder),
-            _name_run(choice, i),
+            build_address("studies", study.slug, "runs", row.folder),
+            choice.name(i),
         )
-        for i, (row, slug) in enumerate(zip(choice.table.rows, choice.slugs, strict=True))
+        for i, (row, study) in enumerate(zip(rows, studies, strict=True))
     ]
+    sort, wanted, last = switches.get("sort", ""), switches.get("page", ""), -(-len(rows) // _PER_PAGE)
+    number = max(1, min(int(wanted), last)) if wanted.isdecimal() and len(wanted) < 9 else 1
+    order = _order(rows, groups, sort.removeprefix("-"), is_falling=sort.startswith("-"))
+    curves = [name for name, each in metrics.items() if name not in COUNTERS and any(n > 1 for n in each.count)]
+    curves.sort(key=metric_priority)
+    most = len(curves) if switches.get("charts") else _MOST_CHARTS
+    is_pair = len(rows) == 2 and studies[0].location == studies[1].location
+    return {
+        "rows": rows,
+        "runs": runs,
+        "order": order[(number - 1) * _PER_PAGE : number * _PER_PAGE],
+        "number": number,
+        "last": last,
+        "metrics": curves[:most],
+        "left_out": len(curves) - len(curves[:most]),
+        "command": show_command(["diff"], studies[0].location, *(row.folder for row in rows)) if is_pair else "",
+    }
 
 
-def _find_command(choice: Choice) -> str:
-    """The command that compares two runs of one study."""
-    rows, places = choice.table.rows, choice.locations
-    if len(rows) != 2 or places[0] != places[1]:
-        return ""
-    return show_command(["diff"], places[0], *(row.folder for row in rows))
+def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, is_falling: bool) -> list[int]:
+    """The runs by a field (`Metrics/loss`) or by their names (`run`), those without a value last; by another word in
+    their own order."""
+    every = range(len(rows))
+    if title == "run":
+        return sorted(every, key=lambda i: rows[i].name, reverse=is_falling)
+    fields = (field for group in groups for field in group.fields if f"{group.title}/{field.name}" == title)
+    if (field := next(fields, None)) is None:
+        return [*every]
+    cells = field.cells
+    known = [i for i in every if cells[i].text and not math.isnan(cells[i].value or 0.0)]
+    known.sort(key=lambda i: cells[i].sort_key, reverse=is_falling)
+    return known + [i for i in every if i not in set(known)]
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
     """The run that metrics are compared with: that of `to`, or the first that was marked; None: the best of each."""
     wanted = query.get("to", "")
-    names = [_name_run(choice, i) for i in range(len(choice.table.rows))]
+    names = [choice.name(i) for i in range(len(choice.studies))]
     if wanted in names:
         return names.index(wanted)
     return 0 if choice.names and not query.get("best") and wanted != "best" else None
-
-
-def _name_run(choice: Choice, i: int) -> str:
-    """The name of a run as `run=` takes it."""
-    run, slug = choice.table.rows[i].folder, choice.slugs[i]
-    return run if slug == choice.snapshot.slug else f"{slug}/{run}"
-
-
-def _order(page: ComparePage | None, switches: Mapping[str, str]) -> tuple[list[int], int, int]:
-    """The runs in the order that was asked for; the page of them, and the last one there is."""
-    if page is None:
-        return [], 1, 1
-    sort = switches.get("sort", "")
-    last = -(-len(page.rows) // _PER_PAGE)
-    wanted = switches.get("page", "")
-    number = min(int(wanted), last) if wanted.isdecimal() and len(wanted) < 9 else 1
-    return page.order_by(sort.removeprefix("-"), is_falling=sort.startswith("-")), max(1, number), last
 
 
 def _build_query(**values: object) -> str:
@@ -413,16 +379,16 @@ def _build_query(**values: object) -> str:
 @ROUTES.json("/api/studies/{study}/compare/curves", "compareCurves", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
     """One metric of the runs that are compared, of many the 50 best"""
-    site = get_site(request)
-    choice = choose(site, request)
+    choice = choose(request)
     metric, x = request.query_params.get("metric", ""), read_x(request.query_params.get("x", ""))
     known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
     counts = choice.table.metrics[metric].count
     keep = [i for i in range(len(choice.table.rows)) if counts[i]]
-    beside = [row for slug in dict.fromkeys(choice.slugs) for row in site.snapshots.load(slug).table.rows]
-    locations = list(dict.fromkeys(choice.locations))
+    studies = {study.slug: study for study in choice.studies}.values()
+    beside = [row for study in studies for row in study.table.rows]
+    locations = [study.location for study in studies]
     selection = plotting.PlottedRuns(choice.table, keep, locations, {metric: int(max(counts))}, beside=beside)
-    with site.snapshots.read_points(choice.snapshot.location.root) as index:
+    with get_site(request).snapshots.read_points(choice.snapshot.location.root) as index:
         return send(build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=_MOST_CURVES)))

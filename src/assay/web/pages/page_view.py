@@ -81,11 +81,11 @@ class StudyView(NamedTuple):
         if changes and "page" not in changes:
             changes["page"] = 1
         fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
-        told = [
-            f"{name}={quote(_write(value), safe='', errors='backslashreplace')}"
-            for name, value, default in fields
-            if value != default
-        ]
+        told = []
+        for name, value, default in fields:
+            if value != default:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else "1" if value is True else str(value)
+                told.append(f"{name}={quote(text, safe='', errors='backslashreplace')}")
         return f"?{'&'.join(told)}"
 
     def build_options(self) -> SummaryOptions:
@@ -144,9 +144,3 @@ def _read(name: str, texts: list[str], default: object) -> object:
             raise UsageError(f"{name} is not a usable number: {texts[-1]!r}")
         return number
     return texts[-1].strip()
-
-
-def _write(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return "1" if value is True else str(value)

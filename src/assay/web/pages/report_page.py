@@ -127,7 +127,8 @@ def _build_best(
 
 
 def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:
-    yield Heading("Groups" if options.group_by else "Runs", note=_describe_order(found.sort))
+    order = [f"{key.name}, {'lowest' if key.direction == 'min' else 'highest'} first" for key in found.sort]
+    yield Heading("Groups" if options.group_by else "Runs", note=f"by {', '.join(order)}" if order else "")
     yield TableBlock(found.table)
     if found.left_out:
         yield Text(f"{render_count(found.left_out, 'more row')} (-n N shows more)", role="soft")
@@ -137,11 +138,6 @@ def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequen
         yield Text(f"{render_count(found.hidden, 'more metric')} (--metrics all shows them)", role="soft")
     if found.front is not None:
         yield Text(describe_front(found.front, "group" if options.group_by else "run", found.not_done), role="soft")
-
-
-def _describe_order(keys: Sequence[SortKey]) -> str:
-    words = {"min": "lowest", "max": "highest"}
-    return f"by {', '.join(f'{key.name}, {words[key.direction]} first' for key in keys)}" if keys else ""
 
 
 # ---------------------------------------------------------------- charts

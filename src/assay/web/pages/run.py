@@ -32,7 +32,7 @@ from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
-from assay.values.document import Facts, Section, TableBlock
+from assay.values.document import Facts, TableBlock
 from assay.values.plain import render_value
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
@@ -52,7 +52,7 @@ from assay.web.pages.run_files import (
     load_log,
     split_diff,
 )
-from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
+from assay.web.pages.study_page import build_answer, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import COUNT, Param, Routes, Schema, ref
 from assay.web.security import FRAME_POLICY
@@ -66,15 +66,6 @@ _LONGEST_READING = 4096
 Pairs = Sequence[tuple[str, str]]
 
 
-class CommandTry(NamedTuple):
-    """A command in one attempt. `code` None: it has not ended, or its end is unknown."""
-
-    attempt: int
-    code: int | None
-    seconds: float | None
-    is_late: bool  # ended by the time limit
-
-
 class Failure(NamedTuple):
     """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
 
@@ -83,12 +74,6 @@ class Failure(NamedTuple):
     attempts: int = 1
     log: str = ""
     lines: Sequence[str] = ()
-
-
-class CommandFacts(NamedTuple):
-    name: str
-    text: str
-    tries: Sequence[CommandTry]
 
 
 def build_run_page(
@@ -104,6 +89,7 @@ def build_run_page(
     git = (run.environment or {}).get("git")
     changes = git.get("diff") if isinstance(git, dict) else None
     name = os.path.basename(run_dir)
+    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
     return {
         "facts": [
             pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")
@@ -119,7 +105,7 @@ def build_run_page(
         "readings": list_readings(run_dir),
         "verdicts": load_run_verdicts(location, name)[:_MOST_VERDICTS],
         "origin": run_description.build_origin_facts(run, now),
-        "environment": _build_environment(run),
+        "environment": [each for each in sections if any(isinstance(b, Facts) and b.pairs for b in each.blocks)],
         "variables": list(record.spec.env),
         "code_changes": changes if isinstance(changes, str) else "",
         "parent": record.parent or "",
@@ -152,14 +138,6 @@ def _find_problems(run: RunDescription) -> list[str]:
     if os.path.lexists(path) and is_special(path):
         found.append(f"{layout.READINGS_FILE} is not a file: there are no readings")
     return found
-
-
-def _build_environment(run: RunDescription) -> list[Section]:
-    """The sections of the environment that are not empty."""
-    if run.environment is None:
-        return []
-    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
-    return [section for section in sections if any(isinstance(each, Facts) and each.pairs for each in section.blocks)]
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
@@ -200,7 +178,9 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
 # ---------------------------------------------------------------- commands
 
 
-def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
+def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
+    """Each command with its text, and how it ended in each attempt. `code` None: it has not ended, or its end is
+    unknown; `is_late`: ended by the time limit."""
     spans = _load_spans(run)
     attempts = run.status.history.attempts
     found = []
@@ -214,8 +194,9 @@ def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
             if begin is not None and end is None and attempt.number == run.status.attempt:
                 end = None if run.status.state.is_over else now
             seconds = max(0.0, end - begin) if begin is not None and end is not None else None
-            tries.append(CommandTry(attempt.number, code, seconds, name in attempt.timeouts))
-        found.append(CommandFacts(name, text, tries))
+            ended = {"attempt": attempt.number, "code": code, "seconds": seconds}
+            tries.append({**ended, "is_late": name in attempt.timeouts})
+        found.append({"name": name, "text": text, "tries": tries})
     return found
 
 
@@ -293,18 +274,8 @@ def _build_timed(
     xs = [second / seconds for second, _ in pairs]
     line = Line(name, xs, [values[i] for _, i in pairs])
     chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
-    key = SortKey(name, direction_of(name))
-    return {
-        "metric": name,
-        "direction": key.direction,
-        "x": chart.x_name,
-        "y": name,
-        "log": False,
-        "log_x": False,
-        "notes": [],
-        "curves": [build_curve(line, chart, table.rows[number], key) for line in chart.lines],
-        "x_range": [0.0, (end - start) / seconds],
-    }
+    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, StudyView())
+    return {**answer, "x_range": [0.0, (end - start) / seconds]}
 
 
 def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
@@ -330,8 +301,7 @@ def _find_readings(run_dir: str) -> _Readings:
 
 @lru_cache(maxsize=4)  # a page asks for each of its charts alone
 def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
-    names = ("time", "cpu", "memory", "processes", "gpu", "gpu memory", "gpu power", "gpu temperature", "gpu clock")
-    found = [array("d") for _ in names]
+    found = [array("d") for _ in range(9)]
     stride, count = 1, 0
     with open(path, "rb") as file:
         for line in iter(lambda: file.readline(_LONGEST_READING), b""):
@@ -341,13 +311,9 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
             count += 1
             if count % stride:
                 continue
-            gpu = reading.gpu
-            parts = (
-                (gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz)
-                if gpu
-                else (math.nan,) * 5
-            )
-            values = (reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *parts)
+            values = [reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *[math.nan] * 5]
+            if gpu := reading.gpu:
+                values[4:] = gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz
             for column, value in zip(found, values, strict=True):
                 column.append(value)
             if len(found[0]) >= _MOST_READINGS:
@@ -503,7 +469,7 @@ def send_log(request: Request) -> Response:
     path = choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
     words = query.get("find", "")
     if not words:
-        return send(load_log(path, start)._asdict())
+        return send(load_log(path, start))
     if len(words) > 1000:
         raise UsageError("a search has at most 1000 characters")
     try:
@@ -511,11 +477,9 @@ def send_log(request: Request) -> Response:
     except queue.Empty:
         raise HTTPException(429, "other searches are going on; try again in a moment") from None
     try:
-        found = searcher.call("assay.web.pages.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S)
+        return send(searcher.call("assay.web.pages.run_files:search_log", path, words, start or 0, limit_s=_SEARCH_S))
     finally:
         _searchers.put(searcher)
-    items = [each._asdict() for each in found.items]
-    return send({**found._asdict(), "items": None, "matches": items})
 
 
 def _read_whole(text: str | None, name: str) -> int | None:

@@ -46,29 +46,6 @@ _LARGEST_TABLE = 4 << 20
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 50, 30, 300
 
 
-class LogPart(NamedTuple):
-    """Bytes `start` to `end` of `size` as text; what is not UTF-8 is replaced."""
-
-    name: str
-    text: str
-    start: int
-    end: int
-    size: int
-
-
-class Match(NamedTuple):
-    offset: int  # where its line begins
-    line: str
-
-
-class Matches(NamedTuple):
-    items: Sequence[Match]
-    start: int
-    searched: int  # up to this byte
-    size: int
-    is_whole: bool  # False: the search ended before the end of the log, by its time or its count
-
-
 class RunFile(NamedTuple):
     name: str  # relative to the run's directory
     size: int
@@ -129,8 +106,9 @@ def find_default_log(run_dir: str) -> str:
         return ""
 
 
-def load_log(path: str, start: int | None) -> LogPart:
-    """The part of the log from `start` on, in whole lines where possible; without `start` its end."""
+def load_log(path: str, start: int | None) -> dict[str, Any]:
+    """The part of the log from `start` on, in whole lines where possible; without `start` its end. What is not UTF-8 is
+    replaced. The answer is a `LogPart` of the JSON interface."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         begin = max(0, size - LOG_BYTES) if start is None else min(max(0, start), size)
@@ -146,16 +124,18 @@ def load_log(path: str, start: int | None) -> LogPart:
     elif end < size:  # not in the middle of a character
         cut = next((n for n in range(1, 4) if len(data) > n and data[-n] >= 0xC0), 0)
         end, data = (end - cut, data[:-cut]) if cut else (end, data)
-    return LogPart(os.path.basename(path), data.decode("utf-8", "replace"), begin, end, size)
+    text = data.decode("utf-8", "replace")
+    return {"name": os.path.basename(path), "text": text, "start": begin, "end": end, "size": size}
 
 
-def search_log(path: str, words: str, start: int = 0) -> Matches:
-    """Lines that hold these words, in any case; a log of gigabytes is searched for some seconds, and then on."""
+def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
+    """Lines that hold these words, in any case, each with where it begins; a log of gigabytes is searched for some
+    seconds up to `searched`, and then on. The answer is a `LogMatches` of the JSON interface."""
     if not words.strip():
         raise UsageError("search for what?")
     pattern = re.compile(re.escape(words.encode("utf-8", "surrogateescape")), re.IGNORECASE)
     deadline = time.monotonic() + _LONGEST_SEARCH_S
-    found: list[Match] = []
+    found: list[dict[str, Any]] = []
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         offset = min(start, size)
@@ -175,13 +155,13 @@ def search_log(path: str, words: str, start: int = 0) -> Matches:
                 if hit.start() - begin > _LONGEST_LINE // 2:  # a long line is shown around what was found
                     begin = hit.start() - 80
                 line = block[begin : min(end, begin + _LONGEST_LINE)].decode("utf-8", "replace").rstrip()
-                found.append(Match(offset + begin, line))
+                found.append({"offset": offset + begin, "line": line})
                 at = end + 1
                 if len(found) >= _MOST_FOUND:
                     seen = min(at, len(block))
                     break
             offset += seen
-    return Matches(found, start, offset, size, offset >= size)
+    return {"matches": found, "start": start, "searched": offset, "size": size, "is_whole": offset >= size}
 
 
 # ---------------------------------------------------------------- files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -102,6 +102,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     """The best of the finished runs, by what the study's search or its most telling metric is about."""
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
+    done = leave_out_foreign(table, done) or done
     keys = choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
         return None
@@ -167,7 +168,6 @@ class StudyTable(NamedTuple):
     names: Sequence[str]
     sorts: Sequence[str]
     choices: Sequence[ColumnChoice]
-    total: int
     page: int  # the one that is shown: the last, where a later one is asked for
     by: str = ""  # what the rows are sorted by, in words
     members: Sequence[str] = ()
@@ -195,7 +195,6 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
         [bases[index] for index in kept],
         [sorts[index] for index in kept],
         _list_choices(bases, names, view),
-        summary.total,
         view.page,
         _describe_order(summary, columns),
         [*_describe_groups(summary, bases, view)] if view.group else (),
@@ -513,21 +512,26 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
     rank = _add_direction(view.by, selection.objectives) if is_other else key
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
     (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
-    chart = plot.chart
-    if not isinstance(chart, LineChart):
+    if not isinstance(plot.chart, LineChart):
         raise TypeError("curves are one chart")
-    drawn = _fit_scales(chart) if view.log or view.log_x else chart
     labels = dict(zip(plotting.build_labels(selection.rows), selection.rows, strict=True)) if not view.group else {}
+    answer = build_answer(plot.chart, key, labels, view)
+    return {**answer, "metric": plot.name, "notes": [*notes, *plot.notes]}
+
+
+def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
+    """The lines of a chart as JSON. `labels`: the run that a line is of."""
+    drawn = _fit_scales(chart) if view.log or view.log_x else chart
     return {
-        "metric": plot.name,
+        "metric": key.name,
         "direction": key.direction,
         "x": chart.x_name,
         "y": chart.y_name,
         "log": view.log,
         "log_x": view.log_x,
-        "notes": [*notes, *plot.notes],
+        "notes": [],
         "curves": [
-            build_curve(line, chart, labels.get(line.label), key, shown)
+            _build_curve(line, chart, labels.get(line.label), key, shown)
             for line, shown in zip(chart.lines, drawn.lines, strict=True)
         ],
     }
@@ -539,22 +543,13 @@ def _fit_scales(chart: LineChart) -> LineChart:
     if chart.x_scale != "log":
         return shown
 
-    def keep(line: Line, values: Sequence[float]) -> list[float]:
-        return [value for x, value in zip(line.xs, values, strict=bool(values)) if x > 0]
+    def cut(line: Line) -> Line:
+        parts: dict[str, Any] = {name: getattr(line, name) for name in ("xs", "ys", "raw", "spread")}
+        for name, values in parts.items():
+            parts[name] = [value for x, value in zip(line.xs, values, strict=bool(values)) if x > 0]
+        return replace(line, **parts)
 
-    return replace(
-        shown,
-        lines=tuple(
-            replace(
-                line,
-                xs=keep(line, line.xs),
-                ys=keep(line, line.ys),
-                raw=keep(line, line.raw),
-                spread=keep(line, line.spread),
-            )
-            for line in shown.lines
-        ),
-    )
+    return replace(shown, lines=tuple(map(cut, shown.lines)))
 
 
 def _keep_best(
@@ -584,16 +579,14 @@ def _keep_groups(
     return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
 
 
-def build_curve(
-    line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line | None = None
-) -> dict[str, Any]:
+def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line) -> dict[str, Any]:
     """`points`: how many there are behind what is sent; `last`, `best`: not smoothed, and of a group the mean of its
-    runs' last values. `shown`: what can be drawn of the line, where that is not all."""
+    runs' last values. `shown`: what can be drawn of the line."""
     most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
     values = line.raw or line.ys
     last = line.end[0] if line.end else values[-1] if values else math.nan
     finite = values if has_finite_sum(values) else [y for y in values if math.isfinite(y)]
-    points, line = len(line.ys), shown or line
+    points, line = len(line.ys), shown
     xs, ys = thin_line(line.xs, line.ys, most)
     x_raw, raw = thin_line(line.xs, line.raw, most) if line.raw else ((), ())
     curve: dict[str, Any] = {
@@ -605,19 +598,19 @@ def build_curve(
         "points": points,
         "last": to_json(last),
         "best": (min if key.direction == "min" else max)(finite) if finite else None,
-        "x": _plain(xs),
-        "y": _plain(ys),
+        "x": leave_gaps(xs),
+        "y": leave_gaps(ys),
     }
     if line.spread and line.members > 1:
         lower, upper = build_band_edges(line, chart.scale)
-        curve["x_low"], curve["low"] = map(_plain, thin_line(line.xs, lower, most))
-        curve["x_high"], curve["high"] = map(_plain, thin_line(line.xs, upper, most))
+        curve["x_low"], curve["low"] = map(leave_gaps, thin_line(line.xs, lower, most))
+        curve["x_high"], curve["high"] = map(leave_gaps, thin_line(line.xs, upper, most))
     if line.raw:
-        curve["x_raw"], curve["raw"] = _plain(x_raw), _plain(raw)
+        curve["x_raw"], curve["raw"] = leave_gaps(x_raw), leave_gaps(raw)
     return curve
 
 
-def _plain(values: Sequence[float]) -> list[float | None]:
+def leave_gaps(values: Iterable[float]) -> list[float | None]:
     """JSON knows neither NaN nor infinity: a gap."""
     return [value if math.isfinite(value) else None for value in values]
 

@@ -42,12 +42,8 @@ def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Seq
         return read_verdict_line(line, location)
     except ValueError:
         text = f"a line of {os.path.basename(find_verdicts_file(location))} is damaged: what was judged is not known"
-        return [VerdictRow(key, _find_time(line), "unknown", "ERROR", "ERROR", "a verdict", text)]
-
-
-def _find_time(line: bytes) -> float:
-    match = re.match(rb'\{"at": (\d{1,10}(\.\d+)?),', line)
-    return float(match[1]) if match else 0.0
+        at = re.match(rb'\{"at": (\d{1,10}(\.\d+)?),', line)
+        return [VerdictRow(key, float(at[1]) if at else 0.0, "unknown", "ERROR", "ERROR", "a verdict", text)]
 
 
 def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
