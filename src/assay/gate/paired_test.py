@@ -81,16 +81,11 @@ class Judged:
     verdict: Choice
     pairs: int  # that count
     effect: float | None = None
+    relative: float | None = None  # the effect as a fraction of side a
     interval: tuple[float, float] | None = None
     threshold: float | None = None
-    mean_a: float | None = None
     failed_a: int = 0
     failed_b: int = 0
-
-    @property
-    def relative(self) -> float | None:
-        """The effect as a fraction of side a."""
-        return self.effect / abs(self.mean_a) if self.effect is not None and self.mean_a else None
 
 
 def check_libraries() -> None:
@@ -155,7 +150,9 @@ def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judge
         verdict = "better" if (mean < 0) == (question.direction == "min") else "worse"
     if all(pair.change is None for pair in pairs):  # nothing was measured on both sides
         return Judged(verdict, len(changes), failed_a=failed_a, failed_b=failed_b)
-    return Judged(verdict, len(changes), mean, interval, threshold, mean_and_sd(good)[0], failed_a, failed_b)
+    mean_a, _ = mean_and_sd(good)
+    relative = mean / abs(mean_a) if mean_a else None
+    return Judged(verdict, len(changes), mean, relative, interval, threshold, failed_a, failed_b)
 
 
 def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float], list[float], float]:
