@@ -18,7 +18,7 @@ from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import render_count, render_number
 from assay.show.table import render_json
-from assay.system.fast_dataclasses import asdict
+from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -225,9 +225,9 @@ def _build_rebase_table(outcome: Rebased) -> Table:
                Column("since the first", align="right"))  # fmt: skip
     old, new = (measure_levels(golden) if golden else {} for golden in (outcome.before, outcome.after))
     rows: list[list[Any]] = []
-    for name, effect in (outcome.effects or {}).items():
+    for name, effect in outcome.effects.items():
         levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
-        shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
+        shift, first = outcome.shifts.get(name), outcome.since_first.get(name)
         noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
         cells = [f"{render_shift(100 * effect)}%", noise, shift.kind if shift else None, render_percent(first)]
         rows.append([name, *levels, *cells])
@@ -235,20 +235,10 @@ def _build_rebase_table(outcome: Rebased) -> Table:
 
 
 def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
-    return {
-        "test": outcome.test,
-        "manifest": outcome.manifest,
-        "accepted": outcome.is_accepted,
-        "kept": outcome.kept,
-        "refusals": list(outcome.refusals),
-        "effects": dict(outcome.effects or {}),
-        "since_first": dict(outcome.since_first or {}),
-        "shifts": {name: asdict(shift) for name, shift in outcome.shifts.items()},
-        "wider": list(outcome.wider),
-        "creep": list(outcome.creep),
-        "archived": outcome.archived,
-        "interrupted": outcome.interrupted,
-    }
+    """All but the recordings, which the manifests have."""
+    facts = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
+    del facts["before"], facts["after"]
+    return {"accepted": outcome.is_accepted, **facts}
 
 
 # ---------------------------------------------------------------- selftest
@@ -315,7 +305,8 @@ def _build_selftest_facts(report: SelftestReport) -> dict[str, Any]:
 
 
 def build_bisect_document(report: BisectReport) -> doc.Document:
-    return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=_build_bisect_facts(report))
+    facts = {"exit_code": int(report.exit_code), **asdict(report)}
+    return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=facts)
 
 
 def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
@@ -327,9 +318,9 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
         yield from build_suspects(report.suspects)
     if report.evidence:
         yield from _build_evidence(report.evidence)
-    tested = len({trial.commit for trial in report.tried})
+    tested = len({trial.commit for trial in report.trials})
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
-    trials = render_count(len(report.tried), "trial")
+    trials = render_count(len(report.trials), "trial")
     yield doc.Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
 
 
@@ -341,23 +332,6 @@ def _build_evidence(evidence: Tried) -> Iterator[doc.Block]:
         since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
         yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
     yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
-
-
-def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
-    return {
-        "exit_code": int(report.exit_code),
-        "good": asdict(report.good),
-        "bad": asdict(report.bad),
-        "culprit": asdict(report.culprit) if report.culprit else None,
-        "suspects": [asdict(commit) for commit in report.suspects],
-        "evidence": asdict(report.evidence) if report.evidence else None,
-        "stuck": report.stuck,
-        "commits": report.commits,
-        "trials": [asdict(trial) for trial in report.tried],
-        "resumed": report.resumed,
-        "interrupted": report.interrupted,
-        "dir": report.dir,
-    }
 
 
 # ---------------------------------------------------------------- blame
