@@ -83,8 +83,11 @@ def _each_test(
             reports.append(run(context, hooks))
             if options.explain is not None and not reports[-1].interrupted:
                 reports[-1] = _add_notes(reports[-1], options.explain(context, reports[-1], hooks))
-            if run is not count_test:
-                _keep(context, mode, file.source, reports[-1], hooks)
+            try:
+                if run is not count_test:
+                    write_report(context.location, mode, file.source, reports[-1])
+            except OSError as error:  # the report is still the caller's answer
+                hooks.console.warning(f"the report was not kept for the page: {error}")
         except AssayError as error:
             manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
             verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
@@ -112,14 +115,6 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
     """In place of those of an earlier explanation."""
     others = [note for note in report.notes if not note.startswith(_EXPLAINED)]
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
-
-
-def _keep(context: GoldenContext, mode: ReportMode, source: str, report: GoldenTestReport, hooks: RunHooks) -> None:
-    """Keep the report for the page. One that cannot be kept is still the caller's answer."""
-    try:
-        write_report(context.location, mode, source, report)
-    except OSError as error:
-        hooks.console.warning(f"the report was not kept for the page: {error}")
 
 
 # ---------------------------------------------------------------- `assay golden validate`

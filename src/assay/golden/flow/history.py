@@ -100,16 +100,12 @@ def _build_history(
     for each in mine:
         days.setdefault(render_date(each[0].at, "%Y-%m-%d"), []).append(each)
     nights = tuple(_build_night(date, group, accepted.get(date, "")) for date, group in days.items())
-    by_label = {name: rule for night in nights for name in night.levels for rule in _match(name, rules)}
+    names = dict.fromkeys(name for night in nights for name in night.levels)
+    by_label = {name: rules[metric] for name in names for metric in rules if f"{name} ".startswith(f"{metric} ")}
     verdict, moves = judge_nights(nights, by_label, find_steps)
     others = len(checks) - len(mine)
     notes = [f"{others} earlier checks are against another golden, and are not compared"] if others else []
     return NightHistory(mine[-1][1].test, environment, golden, nights, verdict, tuple(moves), tuple(notes))
-
-
-def _match(name: str, rules: dict[str, Rule]) -> Iterable[Rule]:
-    """The rule of a metric, or of `metric label`."""
-    return [rule for metric, rule in rules.items() if name == metric or name.startswith(f"{metric} ")]
 
 
 def _build_night(date: str, checks: Sequence[Check], accepted: str) -> Night:
