@@ -26,7 +26,7 @@ from assay.golden.report.rows import (
     render_rule,
     render_step,
 )
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport
 from assay.show import formatting
 from assay.show.junit import ALLOWED
 from assay.show.terminal_report import render_terminal
@@ -356,15 +356,13 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
         "rule": rule,
         "noise": metric.noise,
         **_build_verdict_facts(metric.verdict),
-        "golden": _build_tracks(metric.golden),
-        "check": _build_tracks(metric.check),
-    }
-
-
-def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
-    return {
-        label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
-        for label, found in tracks.items()
+        **{
+            side: {
+                label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
+                for label, found in tracks.items()
+            }
+            for side, tracks in (("golden", metric.golden), ("check", metric.check))
+        },
     }
 
 
@@ -381,7 +379,8 @@ def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Secti
         mine = [row for row in rows if row.configuration == name and row.segment is not None]
         cells.append([name or "canonical", *(_build_cell(mine, metric) for metric in metrics), title])
         bad = sorted((row for row in mine if name and row.kind is not VerdictKind.PASS), key=rank_row)
-        notes.append([_describe(row) for row in bad[:_MOST_REASONS]])
+        reasons = [(row, row.finding.message.splitlines() if row.finding else ()) for row in bad[:_MOST_REASONS]]
+        notes.append([f"segment {row.segment} {row.metric}: {'; '.join(lines)}" for row, lines in reasons])
         roles.append(str(min((row.kind for row in mine), key=SEVERITY.index, default=VerdictKind.ERROR)))
     return doc.Section((doc.TableBlock(Table(columns, cells), notes, roles),), "Configurations that must agree")
 
@@ -394,11 +393,6 @@ def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
     worst = min(found, key=rank_row)
     effect = render_percent(worst.finding.effect if worst.finding else None)
     return doc.Span(f"{worst.kind} {effect}".strip(), str(worst.kind))
-
-
-def _describe(row: ReportRow) -> str:
-    finding = row.finding
-    return f"segment {row.segment} {row.metric}: {'; '.join(finding.message.splitlines()) if finding else ''}"
 
 
 def rank_row(row: ReportRow) -> tuple[int, float]:

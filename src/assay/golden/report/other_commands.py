@@ -389,13 +389,11 @@ def _describe_moved(metric: str, parts: Mapping[str, Moved]) -> str:
     code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
     text = f"the environment moved {metric} by {environment}, the code {code}"
     more = parts["interaction"].shift if "interaction" in parts else None
-    return f"{text}; together by another {render_shift(more.effect)}" if more and _matters(more, parts) else text
-
-
-def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
-    """Effects that multiply have a tiny interaction, which the table shows."""
+    if more is None or more.kind != "moved":
+        return text
+    # effects that multiply have a tiny interaction, which the table shows
     least = min(abs(each.shift.effect) for each in parts.values() if each.shift and each.part != "interaction")
-    return shift.kind == "moved" and abs(shift.effect) > _TINY * least
+    return f"{text}; together by another {render_shift(more.effect)}" if abs(more.effect) > _TINY * least else text
 
 
 def _describe_part(shift: Shift | None) -> str:
