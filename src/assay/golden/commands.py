@@ -123,22 +123,23 @@ def build_hooks(console: Console, is_silent: bool | None = None) -> RunHooks:
 
 
 def show_report(
-    report: GoldenReport, as_json: bool, console: Console, allow_changed: bool = False, every_row: bool = True
+    report: GoldenReport,
+    as_json: bool,
+    console: Console,
+    allow_changed: bool = False,
+    every_row: bool = True,
+    files: ReportPages | None = None,
 ) -> int:
+    """Print it, and write it into `files`, which have every row."""
     from assay.golden.report.document import build_document
 
+    if files and (files.md or files.junit or files.html):
+        write_document(build_document(report, allow_changed=allow_changed), files)
     document = build_document(report, allow_changed=allow_changed, every_row=every_row)
     console.write_document(document, as_json=as_json)
     if report.problem:
         console.error(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))
-
-
-def write_reports(report: GoldenReport, request: ReportPages, allow_changed: bool = False) -> None:
-    from assay.golden.report.document import build_document
-
-    if request.md or request.junit or request.html:
-        write_document(build_document(report, allow_changed=allow_changed), request)
 
 
 def gather(request: GatherRequest, console: Console) -> int:
@@ -152,8 +153,7 @@ def gather(request: GatherRequest, console: Console) -> int:
     with prepare(request, console, writes=True) as (options, hooks):
         further = count_further(request.replicas)
         report = gather_file(replace(options, replicas=further, counting=request.counting), hooks)
-    write_reports(report, request)
-    return show_report(report, request.as_json, console.on_stderr(takes_stdout))
+    return show_report(report, request.as_json, console.on_stderr(takes_stdout), files=request)
 
 
 def validate(request: ValidateRequest, console: Console) -> int:
@@ -245,10 +245,8 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
             explaining = plugins.find_function("golden.explain") if getattr(request, "explain", False) else None
             chosen = replace(options, most_checks=most, only=request.only, early_stop=early_stop, explain=explaining)
             report = check_file(chosen, hooks)
-    write_reports(report, request, request.allow_changed)
-    return show_report(
-        report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row
-    )
+    shown = console.on_stderr(takes_stdout)
+    return show_report(report, request.as_json, shown, request.allow_changed, request.every_row, request)
 
 
 def explain(request: ExplainRequest, console: Console) -> int:

@@ -91,24 +91,17 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
         raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
-        study = parse_native(nodes, path, folder)
-        test = _parse_section(document, study)
+        study, problems = parse_native(nodes, path, folder), Problems()
+        entry = next((each for each in document.items() if each.key == SECTION), None)
+        if entry is None:
+            hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
+            raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
+        test = _Reader(entry, study, problems).test()
+        problems.raise_if_any()
+        assert test is not None  # a section without problems makes a test
         return GoldenFile(path, full, "native", (test,), config_hash, study.warnings, study)
     tests, warnings = parse_convergence(parse_documents(text, path, flavour="originals"), needs)
     return GoldenFile(path, full, "convergence", tests, config_hash, warnings)
-
-
-def _parse_section(document: Node, study: Study) -> GoldenTest:
-    problems = Problems()
-    section = next((entry for entry in document.items() if entry.key == SECTION), None)
-    if section is None:
-        hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
-        raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
-    test = _Reader(section, study, problems).test()
-    problems.raise_if_any()
-    if test is None:
-        raise AssertionError("a section without problems makes a test")
-    return test
 
 
 class _Reader(Fields):

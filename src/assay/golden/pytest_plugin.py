@@ -66,13 +66,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     headline, text = describe_headline(found.value.report), str(found.value)
     if not text.startswith(headline):
         found.value.args = (f"{headline}\n{text.lstrip()}",)
-    _hide_ours(found.value)
-
-
-def _hide_ours(error: BaseException) -> None:
-    """The traceback ends with the last line that is not Assay's."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    entry, last = error.__traceback__, None
+    entry, last = found.value.__traceback__, None  # it ends with the last line that is not Assay's
     while entry is not None:
         if not os.path.abspath(entry.tb_frame.f_code.co_filename).startswith(ours):
             last = entry

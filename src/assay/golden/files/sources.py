@@ -153,7 +153,8 @@ def choose_sources(
     Raises UsageError with the choices, as values of `flag`."""
     keys = list(dict.fromkeys(each.key for each in sources))
     if environment is not None:
-        keys = _match(keys, environment)
+        exact = [key for key in keys if environment in (key, _strip(key))]
+        keys = exact or [key for key in keys if environment.lower() in key.lower()]
     if len(keys) > 1:
         keys = [key for key in keys if _strip(key) in map(_strip, like)] or keys
     if len(keys) == 1:
@@ -165,11 +166,6 @@ def choose_sources(
     shown = [f"{flag} {shlex.quote(names[key])}" for key in keys[:_MOST_SHOWN]]
     more = [f"… and {len(keys) - _MOST_SHOWN} more"] if len(keys) > _MOST_SHOWN else []
     raise UsageError(f"{where} {what}", "\n  ".join(["one of:", *shown, *more]))
-
-
-def _match(keys: Sequence[str], environment: str) -> list[str]:
-    exact = [key for key in keys if environment in (key, _strip(key))]
-    return exact or [key for key in keys if environment.lower() in key.lower()]
 
 
 def _strip(key: str) -> str:

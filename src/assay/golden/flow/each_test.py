@@ -147,18 +147,14 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
         name = context.test.name
         commands += _list_commands(context.choose_checkpoints(), notes)
         notes += [f"{name}: {note}" for note in context.describe_locations()]
-        program = first_program(context.build_gather_command())
-        if program and not _has_program(program, context):
+        program = first_program(context.build_gather_command()) or ""
+        inside, path = os.path.join(context.folder, program), dict(context.test.env).get("PATH")
+        found = os.access(inside, os.X_OK) if os.sep in program else shutil.which(program, path=path)
+        if program and not found:
             problems.append(f"{name}: the program {program!r} was not found")
         if data is not None:
             problems += _try_patterns(context.test, data, notes)
     return Validation(file, tuple(commands), tuple(notes), tuple(problems))
-
-
-def _has_program(program: str, context: GoldenContext) -> bool:
-    if os.sep in program:
-        return os.access(os.path.join(context.folder, program), os.X_OK)
-    return shutil.which(program, path=dict(context.test.env).get("PATH")) is not None
 
 
 def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[str, str, str]]:

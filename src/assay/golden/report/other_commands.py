@@ -13,7 +13,7 @@ from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
-from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport, Tried
+from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import render_count, render_number
@@ -111,7 +111,11 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     starts = ", ".join(str(segment.start_step) for segment in golden.segments)
     yield "test", golden.test
     yield "manifest", manifest + ("" if golden.version > 1 else " (format 1, as the original writes it)")
-    yield "segments", f"{len(golden.segments)}{_describe_length(golden)}, at {starts}"
+    length = f" of {golden.steps_per_segment} steps" if golden.steps_per_segment else ""
+    counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
+    if counts and not length:  # an older manifest does not state how many steps it recorded: its tracks are counted
+        length = f" of {min(counts)} {f'to {max(counts)} ' if len(counts) > 1 else ''}values"
+    yield "segments", f"{len(golden.segments)}{length}, at {starts}"
     count = golden.recordings
     recordings = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
     yield "recordings", recordings + ("" if golden.complete else "; the training did not end")
@@ -123,16 +127,6 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
         yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
     yield from _build_environment(origin)
     yield from (("note", note) for note in golden.notes)
-
-
-def _describe_length(golden: Golden) -> str:
-    """An older manifest does not state how many steps it recorded: its tracks are counted."""
-    if golden.steps_per_segment:
-        return f" of {golden.steps_per_segment} steps"
-    counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
-    if not counts:
-        return ""
-    return f" of {max(counts)} values" if len(counts) == 1 else f" of {min(counts)} to {max(counts)} values"
 
 
 _NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
@@ -316,22 +310,17 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
         yield doc.Text(f"nothing was searched: {report.stuck}")
     elif report.suspects:
         yield from build_suspects(report.suspects)
-    if report.evidence:
-        yield from _build_evidence(report.evidence)
+    if evidence := report.evidence:
+        if effect := render_percent(evidence.effect):
+            interval = render_interval(evidence.interval)
+            around = f" [{interval}]" if interval not in ("", effect) else ""
+            since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
+            yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
+        yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
     tested = len({trial.commit for trial in report.trials})
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
     trials = render_count(len(report.trials), "trial")
     yield doc.Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
-
-
-def _build_evidence(evidence: Tried) -> Iterator[doc.Block]:
-    effect = render_percent(evidence.effect)
-    if effect:
-        interval = render_interval(evidence.interval)
-        around = f" [{interval}]" if interval not in ("", effect) else ""
-        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
-        yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
-    yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
 
 
 # ---------------------------------------------------------------- blame
