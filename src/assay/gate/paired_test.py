@@ -58,13 +58,6 @@ class Question:
     effect: float = 0.005
     change: float | None = None
 
-    def find_threshold(self, values: Sequence[float]) -> float:
-        """The smallest difference that matters, by the values of side a."""
-        if self.change is not None:
-            return self.change
-        mean, _ = mean_and_sd(values)
-        return self.effect * abs(mean) if mean is not None else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -160,7 +153,8 @@ def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float
     side that failed counts as worse, by the largest difference that there is."""
     counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
     good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
-    threshold = question.find_threshold(good)
+    mean, _ = mean_and_sd(good)
+    threshold = question.effect * abs(mean or 0.0) if question.change is None else question.change
     worst = max([2 * threshold, *(abs(pair.change) for pair in counted if pair.change is not None)]) or 1.0
     worse = worst if question.direction == "min" else -worst
     failed = [worse if pair.is_bad_b else -worse for pair in counted]

@@ -298,10 +298,6 @@ class StoredRecording:
     path: str  # relative to the root
     at: float
 
-    @property
-    def full(self) -> str:
-        return os.path.join(self.root, self.path)
-
 
 def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
     """Recordings in the roots themselves, and in their folders: a store beside the runs."""
@@ -318,7 +314,7 @@ def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
 
 
 def build_stored_blocks(stored: StoredRecording) -> Sequence[doc.Block]:
-    recordings = load_recordings(stored.full)
+    recordings = load_recordings(os.path.join(stored.root, stored.path))
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
     return [*page.blocks, doc.Only(("html",), [doc.Details("Origin and noise", more)])]

@@ -67,16 +67,11 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
 # ---------------------------------------------------------------- what CI kept
 
 
-@dataclass(frozen=True, slots=True)
-class Artifacts:
-    """By segment the runs of the last check, and of those before it with its verdict, code and environment."""
-
-    kind: VerdictKind
-    runs: dict[int, list[CheckRun]]
-
-
-def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artifacts:
-    """Raises where they are damaged, lack a whole run, or are of another study or golden."""
+def load_artifacts(
+    context: GoldenContext, golden: Golden, folder: str
+) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:
+    """The verdict of the last check, and by segment its runs, and of checks before it with its verdict, code and
+    environment. Raises where they are damaged, lack a whole run, or are of another study or golden."""
     location = _find_study(context, folder)
     reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
     if not reports:
@@ -104,7 +99,7 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
         if not found:
             what = f"segment {golden.segments[index].start_step} has no complete run in the artifacts"
             raise UsageError(what + ends.get(index, ""), f"let CI run it to its end: {_build_check(context)}")
-    return Artifacts(kind, runs)
+    return kind, runs
 
 
 def _find_study(context: GoldenContext, folder: str) -> StudyLocation:

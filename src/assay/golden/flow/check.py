@@ -228,15 +228,9 @@ class _State:
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
-        path = self.context.find_checkpoint(self.segment)
-        if path is None:
-            self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
-            return False
-        if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
-            why = "is not the one that was recorded: its content has changed"
-            self._find(f"the checkpoint {self.segment.checkpoint} {why}")
-            return False
-        return True
+        if problem := self.context.find_checkpoint_problem(self.segment):
+            self._find(problem)
+        return not problem
 
     def _find(self, message: str) -> None:
         finding = Finding(VerdictKind.ERROR, f"segment at {self.segment.start_step}", message)

@@ -13,7 +13,7 @@ from assay.errors import AssayError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
-from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
+from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread, read_values
 from assay.golden.flow.gather import count_test, gather_test
 from assay.golden.flow.segments import (
     Explain,
@@ -24,13 +24,12 @@ from assay.golden.flow.segments import (
     choose_tests,
 )
 from assay.golden.harness_file import Mode
-from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import list_ids, load_report, write_report
 from assay.golden.report.document import render_golden
 from assay.golden.values import DEFAULT_STORE, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode
 from assay.judge.statistics import load_numpy, needed_for, t_quantile
 from assay.launch.api import RunHooks, first_program
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Finding, Judgement, Verdict, VerdictKind
 
@@ -120,41 +119,37 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
 # ---------------------------------------------------------------- `assay golden validate`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Validation:
     """What can be known without running anything."""
 
     file: GoldenFile
-    commands: tuple[tuple[str, str, str], ...]  # test, gather or check, what would run
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
+    commands: list[tuple[str, str, str]] = field(default_factory=list)  # test, gather or check, what would run
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     """The file, its commands, and, with a sample log, what its patterns find there."""
-    file = load_golden_file(options.file)
-    data = None
+    found, data = Validation(load_golden_file(options.file)), None
     if log is not None:
         try:
             with open(log, "rb") as sample:
                 data = sample.read()
         except OSError as error:
             raise UsageError(f"the log {log} cannot be read: {error.strerror}") from None
-    commands: list[tuple[str, str, str]] = []
-    notes: list[str] = []
-    problems: list[str] = []
-    for context in build_contexts(file, options):
+    for context in build_contexts(found.file, options):
         name = context.test.name
-        commands += _list_commands(context.choose_checkpoints(), notes)
-        notes += [f"{name}: {note}" for note in context.describe_locations()]
+        found.commands += _list_commands(context.choose_checkpoints(), found.notes)
+        found.notes += [f"{name}: {note}" for note in context.describe_locations()]
         program = first_program(context.build_gather_command()) or ""
         inside, path = os.path.join(context.folder, program), dict(context.test.env).get("PATH")
-        found = os.access(inside, os.X_OK) if os.sep in program else shutil.which(program, path=path)
-        if program and not found:
-            problems.append(f"{name}: the program {program!r} was not found")
+        has_program = os.access(inside, os.X_OK) if os.sep in program else shutil.which(program, path=path)
+        if program and not has_program:
+            found.problems.append(f"{name}: the program {program!r} was not found")
         if data is not None:
-            problems += _try_patterns(context.test, data, notes)
-    return Validation(file, tuple(commands), tuple(notes), tuple(problems))
+            found.problems += _try_patterns(context.test, data, found.notes)
+    return found
 
 
 def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -188,10 +183,7 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
             notes.append(f"{test.name} {pattern.metric}: matches {count} lines")
         else:
             problems.append(f"{where}{test.name} {pattern.metric}: {NO_LINE}")
-    recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
-    recorder.feed(data)
-    recorder.finish()
-    problems += [f"{test.name}: {problem}" for problem in recorder.values.problems]
+    problems += [f"{test.name}: {problem}" for problem in read_values(test, data).problems]
     problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
 

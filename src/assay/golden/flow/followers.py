@@ -178,13 +178,18 @@ def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     found = {pattern.metric: NO_LINE for pattern in test.patterns if not count_lines(pattern, text)}
     if test.same_line:
-        recorder = RunRecorder(LogReader(test.step, test.metrics), same_line=True)
-        recorder.feed(data)
-        recorder.finish()
-        for pattern in test.metrics:
-            if pattern.metric not in found and not recorder.values.steps_of(pattern.metric):
-                found[pattern.metric] = NO_STEP_LINE
+        values = read_values(test, data)
+        unread = [each.metric for each in test.metrics if not values.steps_of(each.metric)]
+        found |= {metric: NO_STEP_LINE for metric in unread if metric not in found}
     return found
+
+
+def read_values(test: GoldenTest, data: bytes) -> Values:
+    """The values of a whole log."""
+    recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
+    recorder.feed(data)
+    recorder.finish()
+    return recorder.values
 
 
 def count_lines(pattern: Pattern, text: str) -> int:

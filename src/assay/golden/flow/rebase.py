@@ -177,11 +177,11 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 
 def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> Taken:
     """Nothing is run. The golden itself where it passed and failing ones alone are wanted."""
-    artifacts = load_artifacts(context, before, request.artifacts or "")
-    if request.only_failing and artifacts.kind is VerdictKind.PASS:
+    kind, kept = load_artifacts(context, before, request.artifacts or "")
+    if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
-    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in artifacts.runs.items()}, {})
+    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
     if after is None:
         return None, problems, None
     problems = [*manifests.find_not_finite(after, after.metrics), *find_dead(after)]

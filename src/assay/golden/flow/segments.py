@@ -152,6 +152,14 @@ class GoldenContext:
         """The path of the checkpoint that a segment begins at; empty where it begins with the training."""
         return manifests.find_checkpoint(self.manifest, segment.checkpoint)
 
+    def find_checkpoint_problem(self, segment: Segment) -> str:
+        """Why a run cannot begin at the segment's checkpoint; empty: it can."""
+        path, name = self.find_checkpoint(segment), f"the checkpoint {segment.checkpoint}"
+        if path is None:
+            return f"{name} is not in the store"
+        is_other = segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha
+        return f"{name} is not the one that was recorded: its content has changed" if is_other else ""
+
     def build_segment_spec(
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
