@@ -224,10 +224,6 @@ class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
     every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
 
 
-class ExplainRequest(GoldenRequest):
-    """Those of every command that runs something."""
-
-
 class GoldenHistoryRequest(ReportPages, Request):
     file: str = argument()
     tests: tuple[str, ...] = GoldenRequest.tests

@@ -345,11 +345,10 @@ def _fill_up(
     specs: dict[str, tuple[RunSpec, Segment]] = {}
     indices: dict[str, int] = {}
     for index, have in runs.items():
-        segment = golden.segments[index]
-        for number in range(len(have) + 1, wanted + 1):
-            if context.find_checkpoint(segment) is None:
-                message = f"the checkpoint {segment.checkpoint} is not in the store"
-                raise UsageError(message, "gather it again: --from gather")
+        segment, numbers = golden.segments[index], range(len(have) + 1, wanted + 1)
+        if numbers and (problem := context.find_checkpoint_problem(segment)):
+            raise UsageError(problem, "gather it again: --from gather")
+        for number in numbers:
             # named like a check's run, so that the next call finds it
             name = f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}"
             spec = context.build_segment_spec(name, segment, beyond=golden.steps_beyond, number=number)
