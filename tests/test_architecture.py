@@ -123,7 +123,6 @@ HOMES: dict[str, tuple[str, ...]] = {
         "assay.exchange.pytest_plugin",
         "assay.exchange.pytest_support",
         "assay.compat.torq.pytest_plugin",
-        "assay.golden.pytest_support",
         "assay.models.pytest_support",
         "assay.compat.torq.pytest_session",
         "assay.compat.torq.pytest_uploads",

@@ -40,15 +40,6 @@ class Outcome:
     is_reused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """What a JUnit report of ours says."""
-
-    cases: int  # that were judged
-    kinds: frozenset[VerdictKind]
-    text: str  # the first of the worst
-
-
 def execute(
     check: Check, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
 ) -> Outcome:
@@ -115,27 +106,29 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 def _judge(check: Check, code: int, junit: str, log: str, seconds: float) -> Outcome:
     """The exit code decides; a PASS needs a comparison in the report as well."""
     report = _read_report(junit)
+    cases, kinds, worst = report or (0, frozenset(), "")
     kind = _KINDS.get(code, VerdictKind.ERROR)
     ending = ExitCode(code) if code in list(ExitCode) else ExitCode.INTERNAL
     if report is None or kind is VerdictKind.ERROR:
         lines = [line for line in log.splitlines() if line.strip()]
         last = ([line for line in lines if line.startswith("assay: ")] or lines or [""])[-1]
-        message = (report.text if report is not None else "") or clean(last.removeprefix("assay: "))
+        message = worst or clean(last.removeprefix("assay: "))
         text = message or f"it ended with code {code} and said nothing"
         text = f"it was killed by signal {-code}" if code < 0 else text
         return Outcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
-    if kind is VerdictKind.PASS and not report.cases:
+    if kind is VerdictKind.PASS and not cases:
         return Outcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
-    if kind is VerdictKind.FAIL and VerdictKind.FAIL not in report.kinds:
+    if kind is VerdictKind.FAIL and VerdictKind.FAIL not in kinds:
         kind = VerdictKind.ERROR
-    if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in report.kinds:
+    if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in kinds:
         kind = VerdictKind.CHANGED
-    text = report.text or f"{render_count(report.cases, 'case')} passed"
-    return Outcome(check, kind, text, seconds, ending, report.cases, log)
+    text = worst or f"{render_count(cases, 'case')} passed"
+    return Outcome(check, kind, text, seconds, ending, cases, log)
 
 
-def _read_report(path: str) -> _Report | None:
-    """None: there is none that can be read."""
+def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
+    """How many cases of a JUnit report of ours were judged, the kinds that did not pass, and the first of the worst.
+    None: there is none that can be read."""
     try:
         cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
     except (OSError, ET.ParseError):
@@ -148,19 +141,20 @@ def _read_report(path: str) -> _Report | None:
             bad.append((SEVERITY.index(kind), f"{case.get('name')}: {message.splitlines()[0]}"))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
     _, worst = min(bad, key=itemgetter(0), default=(0, ""))
-    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(worst) + more)
+    return judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(worst) + more
 
 
 def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
     """The verdict and its message, which only what is not simply PASS has; as `show/junit.py` writes them."""
     for element in case:
         message = element.get("message") or "no message"
-        if element.tag == "error":
-            return VerdictKind.ERROR, message
-        if element.tag == "failure":
-            is_changed = element.get("type") == VerdictKind.CHANGED
-            return VerdictKind.CHANGED if is_changed else VerdictKind.FAIL, message
-        if element.tag == "skipped":  # INCONCLUSIVE, or an excuse, which makes it good enough
-            is_open = message.startswith(VerdictKind.INCONCLUSIVE)
-            return VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS, message
+        is_changed = element.get("type") == VerdictKind.CHANGED
+        is_open = message.startswith(VerdictKind.INCONCLUSIVE)  # otherwise an excuse, which makes it good enough
+        kinds = {
+            "error": VerdictKind.ERROR,
+            "failure": VerdictKind.CHANGED if is_changed else VerdictKind.FAIL,
+            "skipped": VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS,
+        }
+        if element.tag in kinds:
+            return kinds[element.tag], message
     return VerdictKind.PASS, ""

@@ -11,7 +11,7 @@ from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.follow.locations import choose_root
 from assay.gate.check_execution import INTERRUPTED, Outcome, execute
-from assay.gate.gate_settings import Check, GateSettings, find_judging_request, load_gate
+from assay.gate.gate_settings import Check, find_judging_request, load_gate
 from assay.gate.passes import Passes, Plan
 from assay.launch.api import build_side_command
 from assay.show.console import Console
@@ -67,7 +67,7 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
         console.write_document(_build_plan(plans), as_json=request.as_json)
         return int(ExitCode.OK)
     budget_s = request.budget or chosen.budget_s
-    outcomes = list(_execute_all(plans, more, (chosen, root, budget_s), passes, console.quieted(request.quiet)))
+    outcomes = list(_execute_all(plans, more, passes, budget_s, console.quieted(request.quiet)))
     environment = f"env ASSAY_ROOT={shlex.quote(root)}" if request.root else ""
     inside = os.path.relpath(chosen.folder)
     repeats = {
@@ -96,17 +96,12 @@ def _list_flags(check: Check, request: GateRequest, group: Group) -> frozenset[s
 
 
 def _execute_all(
-    plans: Sequence[Plan],
-    more: Sequence[str],
-    where: tuple[GateSettings, str, float | None],
-    passes: Passes,
-    console: Console,
+    plans: Sequence[Plan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
 ) -> Iterator[Outcome]:
     """In the order of the file; what does not fit into the budget, and what follows an interrupt, is left open."""
-    chosen, root, budget_s = where
     ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
-    environment = os.environ | {"ASSAY_ROOT": root}
+    environment = os.environ | {"ASSAY_ROOT": passes.root}
     for number, plan in enumerate(plans, 1):
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
@@ -118,7 +113,7 @@ def _execute_all(
             yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
         else:
             console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
-            outcome = execute(plan.check, more, chosen.folder, environment, left_s)
+            outcome = execute(plan.check, more, passes.settings.folder, environment, left_s)
             if outcome.kind is VerdictKind.INCONCLUSIVE and outcome.code is ExitCode.INTERRUPTED:
                 ended = INTERRUPTED
             try:
@@ -139,7 +134,11 @@ def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) ->
         for each in outcomes
     ]
     bad = [each for each in outcomes if each.kind is not VerdictKind.PASS]
-    answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {_count(outcomes)}"))
+    counts = [(sum(each.kind is of for each in outcomes), of) for of in VerdictKind]
+    shown = ", ".join(f"{count} {of}" for count, of in counts if count)
+    reused = sum(each.is_reused for each in outcomes)
+    shown += f"; {reused} of an earlier gate" if reused else ""
+    answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {shown}"))
     commands = doc.Commands([("", repeats[each.check]) for each in bad])
     reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole, however narrow the table is
     logs = [
@@ -157,19 +156,7 @@ def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) ->
     taken = [None if each.is_reused else each.seconds for each in outcomes]
     pairs = zip(outcomes, taken, strict=True)
     cases = [doc.Case("gate", each.check.line, each.kind, each.text, each.log, seconds) for each, seconds in pairs]
-    return doc.Document(f"{kind} gate", blocks, (doc.Suite("gate", cases),), facts=_build_facts(kind, outcomes))
-
-
-def _count(outcomes: Sequence[Outcome]) -> str:
-    """`3 PASS, 1 FAIL; 2 of an earlier gate`."""
-    counts = [(sum(each.kind is kind for each in outcomes), kind) for kind in VerdictKind]
-    reused = sum(each.is_reused for each in outcomes)
-    said = ", ".join(f"{count} {kind}" for count, kind in counts if count)
-    return f"{said}; {reused} of an earlier gate" if reused else said
-
-
-def _build_facts(kind: VerdictKind, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    checks = [
+    facts = [
         {
             "check": each.check.line,
             "verdict": str(each.kind),
@@ -181,7 +168,8 @@ def _build_facts(kind: VerdictKind, outcomes: Sequence[Outcome]) -> dict[str, ob
         }
         for each in outcomes
     ]
-    return {"verdict": str(kind), "checks": checks}
+    facts_of_all = {"verdict": str(kind), "checks": facts}
+    return doc.Document(f"{kind} gate", blocks, (doc.Suite("gate", cases),), facts=facts_of_all)
 
 
 def _build_plan(plans: Sequence[Plan]) -> doc.Document:

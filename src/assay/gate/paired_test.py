@@ -58,13 +58,6 @@ class Question:
     effect: float = 0.005
     change: float | None = None
 
-    def find_threshold(self, values: Sequence[float]) -> float:
-        """The smallest difference that matters, by the values of side a."""
-        if self.change is not None:
-            return self.change
-        mean, _ = mean_and_sd(values)
-        return self.effect * abs(mean) if mean is not None else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -81,16 +74,11 @@ class Judged:
     verdict: Choice
     pairs: int  # that count
     effect: float | None = None
+    relative: float | None = None  # the effect as a fraction of side a
     interval: tuple[float, float] | None = None
     threshold: float | None = None
-    mean_a: float | None = None
     failed_a: int = 0
     failed_b: int = 0
-
-    @property
-    def relative(self) -> float | None:
-        """The effect as a fraction of side a."""
-        return self.effect / abs(self.mean_a) if self.effect is not None and self.mean_a else None
 
 
 def check_libraries() -> None:
@@ -155,7 +143,9 @@ def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judge
         verdict = "better" if (mean < 0) == (question.direction == "min") else "worse"
     if all(pair.change is None for pair in pairs):  # nothing was measured on both sides
         return Judged(verdict, len(changes), failed_a=failed_a, failed_b=failed_b)
-    return Judged(verdict, len(changes), mean, interval, threshold, mean_and_sd(good)[0], failed_a, failed_b)
+    mean_a, _ = mean_and_sd(good)
+    relative = mean / abs(mean_a) if mean_a else None
+    return Judged(verdict, len(changes), mean, relative, interval, threshold, failed_a, failed_b)
 
 
 def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float], list[float], float]:
@@ -163,7 +153,8 @@ def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float
     side that failed counts as worse, by the largest difference that there is."""
     counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
     good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
-    threshold = question.find_threshold(good)
+    mean, _ = mean_and_sd(good)
+    threshold = question.effect * abs(mean or 0.0) if question.change is None else question.change
     worst = max([2 * threshold, *(abs(pair.change) for pair in counted if pair.change is not None)]) or 1.0
     worse = worst if question.direction == "min" else -worst
     failed = [worse if pair.is_bad_b else -worse for pair in counted]

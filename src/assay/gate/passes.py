@@ -83,7 +83,7 @@ class Passes:
     """The PASS verdicts of a root."""
 
     def __init__(self, root: str, settings: GateSettings) -> None:
-        self._root, self._settings = root, settings
+        self.root, self.settings = root, settings
         self._code = ""
         self._environment = ""
 
@@ -117,7 +117,7 @@ class Passes:
         write_atomic(path, json.dumps(kept))
 
     def _find_folder(self, check: Check) -> str:
-        return os.path.join(self._root, FOLDER, _digest([check.line]))
+        return os.path.join(self.root, FOLDER, _digest([check.line]))
 
     def _load(self, check: Check) -> dict[str, Kept]:
         """What was kept for a check, by key, the newest last. A file that is damaged, or of another version or another
@@ -134,11 +134,11 @@ class Passes:
         return {each.key: each for each in sorted(found, key=lambda each: each.at)}
 
     def _load_inputs(self, check: Check) -> Inputs:
-        folder = self._settings.folder
-        self._code = self._code or _digest_code(folder, self._root)
+        folder = self.settings.folder
+        self._code = self._code or _digest_code(folder, self.root)
         self._environment = self._environment or digest_environment(folder)
-        named = [path for path in _find_paths(check.words, folder) if not _is_below(self._root, path)]
-        data = _digest(_list_contents([*self._settings.data, *named]))
+        named = [path for path in _find_paths(check.words, folder) if not _is_below(self.root, path)]
+        data = _digest(_list_contents([*self.settings.data, *named]))
         return Inputs(self._code, self._environment, data, _digest(_find_commits(check.words, folder)))
 
 

@@ -37,7 +37,7 @@ class Side:
     """One side of a try: its code, and the command with `{seed}` in it."""
 
     code: str  # the hash of its snapshot, which the study keeps
-    commit: str
+    commit: str  # what it is, or what it was made from
     title: str  # for people: a commit's subject, or the work tree
     words: tuple[str, ...]
     environment: str = ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
 from assay.gate.paired_test import FEWEST, Question
-from assay.gate.tries_ledger import SEED, Metric, Side, Try, load_tries
+from assay.gate.tries_ledger import SEED, Metric, Try, load_tries
 from assay.launch.api import Budget, SideOptions, check_paths
 from assay.show.console import Console
 from assay.values.options import (
@@ -141,15 +141,15 @@ def try_command(request: TryRequest, console: Console) -> int:
     budget = Budget(request.budget) if request.budget is not None else None
     place = replace(place, timeout_s=request.timeout_s, budget=budget, command_line=tuple(sys.argv))
     check_paths(words, os.getcwd())
-    codes = keep_code(place, request.a_rev, request.b_rev, quieted)
+    *codes, notes = keep_code(place, request.a_rev, request.b_rev, quieted)
     machine = digest_environment(os.getcwd())
     a, b = (
-        Side(code.hash, code.commit, code.title, words, prefix, code.inside, digest_command(machine, prefix, words))
-        for code, prefix in zip(codes[:2], (request.a_env, request.b_env), strict=True)
+        replace(code, words=words, environment=prefix, machine=digest_command(machine, prefix, words))
+        for code, prefix in zip(codes, (request.a_env, request.b_env), strict=True)
     )
     farm = place.farm.name if place.farm else ""
     asked = Try(request.idea, request.metric, question, a, b, request.seeds, farm, request.timeout_s)
-    found = try_idea(replace(asked, notes=tuple(codes[2])), place, quieted)
+    found = try_idea(replace(asked, notes=tuple(notes)), place, quieted)
     console.write_document(build_try_document(found, place.location), as_json=request.as_json)
     return int(_CODES[found.verdict])
 

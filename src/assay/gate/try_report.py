@@ -38,16 +38,12 @@ def build_try_document(found: Try, location: StudyLocation) -> Document:
     table = Table((Column("seed", "number", digits=None), *numbers), rows)
     blocks = [Section((head, facts)), Section((TableBlock(table),)), Section((Notes(found.notes),))]
     shown = [block for block in blocks if block.blocks]
-    commands = Section((Commands(_list_commands(found, location)),))
-    return Document(f"{found.verdict}: {found.idea}", (*shown, commands), facts=build_facts(found, location))
-
-
-def _list_commands(found: Try, location: StudyLocation) -> list[tuple[str, str]]:
     listed = [("what was tried", _show_tries(location))]
     if found.values:
         names = [build_spec(side, 1, found.metric).name for side in (found.a, found.b)]
         listed.append(("how the code differs", show_command(["diff"], location, *names, options=["--code"])))
-    return listed
+    commands = Section((Commands(listed),))
+    return Document(f"{found.verdict}: {found.idea}", (*shown, commands), facts=build_facts(found, location))
 
 
 def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
+from assay.code.checkout import commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
 from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
@@ -58,10 +58,6 @@ class Place:
     budget: Budget | None = None
     command_line: tuple[str, ...] = ()
 
-    @property
-    def code_store(self) -> str:
-        return os.path.join(self.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
-
 
 def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None = None) -> Place:
     settings = load_settings(os.getcwd(), os.environ)
@@ -69,48 +65,32 @@ def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None 
     return Place(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)
 
 
-@dataclass(frozen=True, slots=True)
-class SideCode:
-    """The code of a side, kept by the study. `commit`: what it is, or what it was made from."""
-
-    hash: str
-    commit: str
-    title: str
-    inside: str
-
-
-def keep_code(place: Place, a_rev: str, b_rev: str | None, console: Console) -> tuple[SideCode, SideCode, list[str]]:
-    """The code of both sides, and notes. Without `b_rev` side b is the user's files as they are."""
+def keep_code(place: Place, a_rev: str, b_rev: str | None, console: Console) -> tuple[Side, Side, list[str]]:
+    """The code of both sides, without a command, and notes. Without `b_rev` side b is the user's files as they are."""
     meta = os.path.join(place.location.dir, layout.STUDY_META_DIR)
 
     def wait(trees: str) -> None:
         console.message(f"waiting for another try, checking out in {trees}")
 
+    def keep(commit: Commit) -> Side:
+        """Everything that git has is copied; what it has not is on neither side."""
+        trees.enter(_TREE, commit)
+        snapshot = take_snapshot(trees.open(_TREE).path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
+        return Side(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
+
     with open_checkouts(os.getcwd(), meta, wait) as trees:
         base, current = load_commit(trees.repository, a_rev), load_commit(trees.repository, "HEAD")
         secret, notes = place.settings.secrets.file_patterns, []
         work = commit_work_tree(trees.open(_TREE), place.location.root, secret)
-        head = SideCode("", current.sha, f"the files on {current.short}", trees.inside[0])
         if b_rev is not None:
             notes += [_LEFT_OUT] if work.sha != current.sha else []
             work = current = load_commit(trees.repository, b_rev)
-        if work.sha == current.sha:
-            head = replace(head, commit=work.sha, title=_name(work))
-        b = _keep(trees, work, place, head)
-        a = _keep(trees, base, place, replace(head, commit=base.sha, title=_name(base)))
+        b = keep(work)
+        if work.sha != current.sha:
+            b = replace(b, commit=current.sha, title=f"the files on {current.short}")
+        a = keep(base)
         notes += [_SUBMODULES] if os.path.exists(os.path.join(trees.open(_TREE).path, ".gitmodules")) else []
         return a, b, notes
-
-
-def _name(commit: Commit) -> str:
-    return f"{commit.short} {commit.subject}"
-
-
-def _keep(trees: Checkouts, commit: Commit, place: Place, code: SideCode) -> SideCode:
-    """Everything that git has is copied; what it has not is on neither side."""
-    trees.enter(_TREE, commit)
-    snapshot = take_snapshot(trees.open(_TREE).path, place.code_store, link=False)
-    return replace(code, hash=snapshot.hash)
 
 
 # ---------------------------------------------------------------- runs

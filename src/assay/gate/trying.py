@@ -23,7 +23,7 @@ from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_trie
 from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_number
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import asdict, replace
 from assay.values.secrets import HIDDEN
 from assay.values.series import mean_and_sd
 
@@ -132,14 +132,9 @@ class _Trial:
         results = [result for side in (self.asked.a, self.asked.b) for result in self._list_results(side)]
         return replace(
             self.asked,
-            verdict=judged.verdict,
+            **{name: value for name, value in asdict(judged).items() if name not in ("failed_a", "failed_b")},
             reason=reason,
-            pairs=judged.pairs,
             values=tuple((pair.seed, pair.a, pair.b) for pair in pairs),
-            effect=judged.effect,
-            relative=judged.relative,
-            interval=judged.interval,
-            threshold=judged.threshold,
             runs=len(results),
             new_runs=sum(result.is_new for result in results),
             seconds=sum(result.seconds for result in results),

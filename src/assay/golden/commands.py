@@ -10,7 +10,6 @@ from assay import plugins
 from assay.errors import ExitCode, UsageError
 from assay.golden.requests import (
     BlameRequest,
-    ExplainRequest,
     GatherRequest,
     GoldenBisectRequest,
     GoldenCheckRequest,
@@ -78,7 +77,7 @@ def prepare(
     """The store on this machine, and the options of a flow with it. `writes`: what changes there is sent back."""
     from assay.golden.flow.segments import GoldenOptions
 
-    quiet = console.quieted(request.quiet or request.as_json)
+    quiet, replicas = console.quieted(request.quiet or request.as_json), getattr(request, "replicas", None)
     with store_here(request.store, quiet.message, writes=writes) as store:
         options = GoldenOptions(
             file=request.file,
@@ -90,15 +89,11 @@ def prepare(
             slots=parse_slot_flags(request.slots, request.jobs),
             on=request.on,
             tests=request.tests,
+            replicas=replicas - 1 if replicas else None,  # the option counts all recordings, not those after the first
             timeout_s=request.timeout_s,
             command_line=tuple(sys.argv),
         )
         yield options, build_hooks(quiet, is_silent)
-
-
-def count_further(recordings: int | None) -> int | None:
-    """The option counts all recordings of a segment, the flow those after the first."""
-    return None if recordings is None else recordings - 1
 
 
 def build_hooks(console: Console, is_silent: bool | None = None) -> RunHooks:
@@ -123,22 +118,23 @@ def build_hooks(console: Console, is_silent: bool | None = None) -> RunHooks:
 
 
 def show_report(
-    report: GoldenReport, as_json: bool, console: Console, allow_changed: bool = False, every_row: bool = True
+    report: GoldenReport,
+    as_json: bool,
+    console: Console,
+    allow_changed: bool = False,
+    every_row: bool = True,
+    files: ReportPages | None = None,
 ) -> int:
+    """Print it, and write it into `files`, which have every row."""
     from assay.golden.report.document import build_document
 
+    if files and (files.md or files.junit or files.html):
+        write_document(build_document(report, allow_changed=allow_changed), files)
     document = build_document(report, allow_changed=allow_changed, every_row=every_row)
     console.write_document(document, as_json=as_json)
     if report.problem:
         console.error(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))
-
-
-def write_reports(report: GoldenReport, request: ReportPages, allow_changed: bool = False) -> None:
-    from assay.golden.report.document import build_document
-
-    if request.md or request.junit or request.html:
-        write_document(build_document(report, allow_changed=allow_changed), request)
 
 
 def gather(request: GatherRequest, console: Console) -> int:
@@ -150,10 +146,8 @@ def gather(request: GatherRequest, console: Console) -> int:
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     with prepare(request, console, writes=True) as (options, hooks):
-        further = count_further(request.replicas)
-        report = gather_file(replace(options, replicas=further, counting=request.counting), hooks)
-    write_reports(report, request)
-    return show_report(report, request.as_json, console.on_stderr(takes_stdout))
+        report = gather_file(replace(options, counting=request.counting), hooks)
+    return show_report(report, request.as_json, console.on_stderr(takes_stdout), files=request)
 
 
 def validate(request: ValidateRequest, console: Console) -> int:
@@ -215,7 +209,7 @@ def rebase(request: RebaseRequest, console: Console) -> int:
 
     takes_stdout = check_targets(request.md, as_json=request.as_json)
     with prepare(request, console, writes=True) as (options, hooks):
-        done = rebase_file(request, replace(options, replicas=count_further(request.replicas)), hooks)
+        done = rebase_file(request, options, hooks)
     document = build_rebase_document(done)
     write_document(document, ReportFiles(md=request.md))
     console.on_stderr(takes_stdout).write_document(document, as_json=request.as_json)
@@ -245,13 +239,11 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
             explaining = plugins.find_function("golden.explain") if getattr(request, "explain", False) else None
             chosen = replace(options, most_checks=most, only=request.only, early_stop=early_stop, explain=explaining)
             report = check_file(chosen, hooks)
-    write_reports(report, request, request.allow_changed)
-    return show_report(
-        report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row
-    )
+    shown = console.on_stderr(takes_stdout)
+    return show_report(report, request.as_json, shown, request.allow_changed, request.every_row, request)
 
 
-def explain(request: ExplainRequest, console: Console) -> int:
+def explain(request: GoldenRequest, console: Console) -> int:
     """Show what began the difference that the last check of FILE found.
 
     Executes the golden's commit and the current files with traces, at most three times each, from the checkpoint

@@ -91,46 +91,39 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
         raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
-        study = parse_native(nodes, path, folder)
-        test = _parse_section(document, study)
+        study, problems = parse_native(nodes, path, folder), Problems()
+        entry = next((each for each in document.items() if each.key == SECTION), None)
+        if entry is None:
+            hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
+            raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
+        test = _Reader(entry, study, problems).test()
+        problems.raise_if_any()
+        assert test is not None  # a section without problems makes a test
         return GoldenFile(path, full, "native", (test,), config_hash, study.warnings, study)
     tests, warnings = parse_convergence(parse_documents(text, path, flavour="originals"), needs)
     return GoldenFile(path, full, "convergence", tests, config_hash, warnings)
 
 
-def _parse_section(document: Node, study: Study) -> GoldenTest:
-    problems = Problems()
-    section = next((entry for entry in document.items() if entry.key == SECTION), None)
-    if section is None:
-        hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
-        raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
-    test = _Reader(section, study, problems).test()
-    problems.raise_if_any()
-    if test is None:
-        raise AssertionError("a section without problems makes a test")
-    return test
+class _Reader(Fields):
+    """The `golden:` section of a study."""
 
-
-class _Reader:
     def __init__(self, section: Entry, study: Study, problems: Problems) -> None:
+        super().__init__(problems)
         self._section = section
         self._study = study
-        self._problems = problems
-        self._fields = Fields(problems)
-        self._top: Mapping[str, Entry] = self._fields.mapping(section.node, SECTION, KEYS)
+        self._top = self.mapping(section.node, SECTION, KEYS)
         self._patterns = tuple(metric for metric in study.metrics if isinstance(metric, Pattern))
         self._files = tuple(metric for metric in study.metrics if isinstance(metric, MetricFile))
 
     def test(self) -> GoldenTest | None:
         self._check_checkpoints()
-        entry = self._need("segment", "how many steps are recorded, as in `segment: 300`")
-        segment = self._fields.integer(entry.node, self._key("segment"), 1) if entry else None
+        self._need("segment", "how many steps are recorded, as in `segment: 300`")
         flags = [self._flag(name, role) for name, role in (("resume", "checkpoint_input"), ("start", "start_step"))]
         flags += [self._length(), self._flag("seed", "seed")]
         checkpoint = self._flag("checkpoint", "checkpoint_output")
         metrics = tuple(pattern for pattern in self._patterns if pattern.metric not in _POSITIONS)
-        step, save, rules = self._step(), self._save(), self._rules(metrics)
-        if segment is None:
+        step, save, rules, segment = self._step(), self._save(), self._rules(metrics), self._count("segment", 0)
+        if not segment:
             return None
         return GoldenTest(
             name=self._study.name,
@@ -144,8 +137,8 @@ class _Reader:
             steps_to_record=segment,
             gather_flags=(*([checkpoint] if checkpoint else []), *self._arguments("gather")),
             run_flags=(*(flag for flag in flags if flag), *self._arguments("check")),
-            replicas=max(0, self._integer("replicas", DEFAULT_REPLICAS, 1) - 1),
-            most_checks=self._integer("most_checks", 3, 1),
+            replicas=self._count("replicas", DEFAULT_REPLICAS) - 1,
+            most_checks=self._count("most_checks", 3),
             timeout_s=self._study.timeout_s,
             position=self._section.position,
             files=self._files,
@@ -156,18 +149,16 @@ class _Reader:
             same=self._same(),
         )
 
-    def _key(self, name: str) -> str:
-        return join_key(SECTION, name)
-
-    def _need(self, name: str, hint: str) -> Entry | None:
+    def _need(self, name: str, hint: str) -> None:
         if name not in self._top and self._section.node.kind == "mapping":
-            self._problems.add(f"{name} is missing", SECTION, self._section.position, hint)
-        return self._top.get(name)
+            self.problems.add(f"{name} is missing", SECTION, self._section.position, hint)
 
-    def _integer(self, name: str, default: int, minimum: int) -> int:
-        entry = self._top.get(name)
-        found = self._fields.integer(entry.node, self._key(name), minimum) if entry else default
-        return default if found is None else found
+    def _count(self, name: str, default: int) -> int:
+        return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
+
+    def _text(self, name: str, wanted: str) -> str:
+        """Empty where there is none."""
+        return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:
         """Checkpoints need all of their keys; without any, keys that are about them mean nothing."""
@@ -178,77 +169,69 @@ class _Reader:
         for name, hint in () if named else _ONLY_WITH_CHECKPOINTS.items():
             if name in self._top:
                 message = f"is for checkpoints, and {', '.join(_CHECKPOINT_KEYS)} are missing"
-                self._problems.add(message, self._key(name), self._top[name].position, hint)
+                self.problems.add(message, join_key(SECTION, name), self._top[name].position, hint)
 
     def _step(self) -> Pattern | None:
         """Without such a pattern the values of a metric are counted, unless a run begins at a checkpoint."""
         found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
         if found is None and any(name in self._top for name in _CHECKPOINT_KEYS):
             hint = r"a run from a checkpoint has to log it: add one under metrics, as in step: 'step (\d+)'"
-            self._problems.add("no pattern reads the step", "metrics", self._section.position, hint)
+            self.problems.add("no pattern reads the step", "metrics", self._section.position, hint)
         return found
 
     def _save(self) -> Pattern | None:
-        entry = self._top.get("save")
-        text = self._fields.text(entry.node, self._key("save"), "a regular expression") if entry else None
-        if entry is None or text is None:
-            return None
-        compiled = compile_regex(text, self._key("save"), entry.node, self._problems)
+        text, key = self._text("save", "a regular expression"), join_key(SECTION, "save")
+        node = self._top["save"].node if text else self._section.node
+        compiled = compile_regex(text, key, node, self.problems) if text else None
         if compiled is None:
             return None
         if compiled.groups - ("step" in compiled.groupindex) < 1:
             hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"
-            self._problems.add("no group holds the checkpoint's path", self._key("save"), entry.node.position, hint)
-        return Pattern("save", text, position=entry.node.position)
+            self.problems.add("no group holds the checkpoint's path", key, node.position, hint)
+        return Pattern("save", text, position=node.position)
 
     # ------------------------------------------------------------ flags
 
-    def _flag(self, name: str, role: str) -> FlagSpec | None:
-        entry = self._top.get(name)
-        text = self._fields.text(entry.node, self._key(name), "a flag such as --resume") if entry else None
+    def _flag(self, name: str, role: str, example: str = "--resume") -> FlagSpec | None:
+        text = self._text(name, f"a flag such as {example}")
         return FlagSpec(role, text.strip(), is_set=True) if text else None
 
     def _length(self) -> FlagSpec | None:
         """`--steps`: the step to train to; with `counts: segment` the number of steps to train. Without it the program
         is ended when its segment is complete."""
-        entry = self._top.get("length")
+        entry, key = self._top.get("length"), join_key(SECTION, "length")
         if entry is None or entry.node.kind != "mapping":
-            text = self._fields.text(entry.node, self._key("length"), "a flag such as --steps") if entry else None
-            return FlagSpec("run_for", text.strip(), is_set=True) if text else None
-        key = self._key("length")
-        fields = self._fields.mapping(entry.node, key, ("flag", "counts"))
+            return self._flag("length", "run_for", "--steps")
+        fields = self.mapping(entry.node, key, ("flag", "counts"))
         counts = self._choice(fields, "counts", key, ("total", "segment"))
         if "flag" not in fields:
-            self._problems.add("has no `flag`", key, entry.position, "as in {flag: --steps, counts: total}")
-            return None
-        text = self._fields.text(fields["flag"].node, join_key(key, "flag"))
+            self.problems.add("has no `flag`", key, entry.position, "as in {flag: --steps, counts: total}")
+        text = self.child(fields, "flag", key, self.text, "")
         return FlagSpec("run_length" if counts == "segment" else "run_for", text.strip(), is_set=True) if text else None
 
     def _arguments(self, name: str) -> tuple[FlagSpec, ...]:
         """Further arguments, as they would be typed."""
-        entry = self._top.get(name)
-        return tuple(FlagSpec(name, word) for word in self._split(entry, self._key(name))) if entry else ()
+        words: tuple[str, ...] = self.child(self._top, name, SECTION, self._split, ())
+        return tuple(FlagSpec(name, word) for word in words)
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
         """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
-        named = self._named(self._top, name, SECTION, "a mapping of names to env and flags")
-        return tuple(self._variant(each, join_key(self._key(name), each.key)) for each in named)
+        named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
+        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
 
     def _variant(self, entry: Entry, key: str) -> Variant:
-        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
+        fields = self.mapping(entry.node, key, ("env", "flags"))
         if entry.node.kind == "mapping" and not fields:
             hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
-            self._problems.add("changes nothing", key, entry.position, hint)
-        where = join_key(key, "env")
-        found = self._named(fields, "env", key, "a mapping of variables")
-        texts = [(each.key, self._fields.text(each.node, join_key(where, each.key), "a value")) for each in found]
+            self.problems.add("changes nothing", key, entry.position, hint)
+        found, where = self._named(fields, "env", key, "a mapping of variables"), join_key(key, "env")
+        texts = [(each.key, self.text(each.node, join_key(where, each.key), "a value")) for each in found]
         env = tuple((name, text) for name, text in texts if text is not None)
-        flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
-        return Variant(entry.key, env, flags)
+        return Variant(entry.key, env, self.child(fields, "flags", key, self._split, ()))
 
     def _named(self, fields: Mapping[str, Entry], name: str, key: str, what: str) -> Sequence[Entry]:
         """The entries of a mapping that may be left out."""
-        return self._fields.open_mapping(fields[name].node, join_key(key, name), what) if name in fields else ()
+        return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
         """As variants. The canonical configuration would agree with itself, and is refused."""
@@ -258,38 +241,33 @@ class _Reader:
         for one in found:
             node, flags = self._top["same"].node.find(one.name), shlex.join(one.flags)
             is_here = f" {flags} ".replace("  ", " ") in command and {*one.env} <= {*self._study.env}
-            key = join_key(self._key("same"), one.name)
-            if one.name in ("", "canonical") and node is not None:
-                self._problems.add(
-                    "is how reports call the command as it is", key, node.position, "give it another name"
-                )
-            elif is_here and (one.flags or one.env) and node is not None:
+            key, position = f"{SECTION}.same.{one.name}", node.position if node else None
+            if one.name in ("", "canonical"):
+                self.problems.add("is how reports call the command as it is", key, position, "give it another name")
+            elif is_here and (one.flags or one.env):
                 hint = "set a variable or a flag to another value than the command has"
-                self._problems.add("is the canonical configuration itself", key, node.position, hint)
+                self.problems.add("is the canonical configuration itself", key, position, hint)
         return found
 
-    def _split(self, entry: Entry, key: str) -> tuple[str, ...]:
+    def _split(self, node: Node, key: str) -> tuple[str, ...]:
         """Arguments as they would be typed."""
-        text = self._fields.text(entry.node, key, "arguments, as they would be typed")
+        text = self.text(node, key, "arguments, as they would be typed")
         try:
             return tuple(shlex.split(text or ""))
         except ValueError as error:
-            self._problems.add(f"cannot be split into words: {error}", key, entry.node.position)
+            self.problems.add(f"cannot be split into words: {error}", key, node.position)
             return ()
 
     def _selftest(self) -> tuple[Fault, ...]:
         """`{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
-        entry = self._top.get("selftest")
-        if entry is None:
-            return ()
-        key = self._key("selftest")
-        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
-        faults: list[Fault] = []
-        for part, kind in (("env", "env"), ("flags", "flag")):
+        key, faults = join_key(SECTION, "selftest"), list[Fault]()
+        fields = self.mapping(self._top["selftest"].node, key, ("env", "flags")) if "selftest" in self._top else {}
+        kinds: dict[str, Literal["env", "flag"]] = {"env": "env", "flags": "flag"}
+        for part, kind in kinds.items():
             for each in self._named(fields, part, key, "a mapping of names to values"):
                 where = join_key(join_key(key, part), each.key)
-                values = self._fields.texts(each.node, where, "a value, or a list of values to try")
-                faults += [Fault(cast("Literal['env', 'flag']", kind), each.key, value.strip()) for value in values]
+                values = self.texts(each.node, where, "a value, or a list of values to try")
+                faults += [Fault(kind, each.key, value.strip()) for value in values]
         return tuple(faults)
 
     # ------------------------------------------------------------ rules
@@ -299,58 +277,49 @@ class _Reader:
         for pattern in patterns:
             names += list(re.compile(pattern.regex).groupindex) or [pattern.metric]
         known = tuple(dict.fromkeys(names))
-        entry = self._top.get("metrics")
-        if entry is None:
-            if not known:
-                hint = "name the metrics of the files under golden.metrics"
-                if not self._files:
-                    advice = "add patterns under metrics, as in loss: 'loss ({number})'"
-                    hint = f"{advice}; or name what the program passes to assay.log: {{metrics: {{loss: paired}}}}"
-                self._problems.add("nothing would be compared", SECTION, self._section.position, hint)
-            return tuple(Rule(name, position=self._section.position) for name in known)
-        key = self._key("metrics")
-        found = [
-            self._rule(metric, join_key(key, metric.key), known)
-            for metric in self._fields.open_mapping(entry.node, key, "a mapping of metrics to rules")
-        ]
-        return tuple(rule for rule in found if rule is not None)
+        if "metrics" in self._top:
+            listed, key = self._named(self._top, "metrics", SECTION, "a mapping of metrics to rules"), "golden.metrics"
+            found = [self._rule(metric, join_key(key, metric.key), known) for metric in listed]
+            return tuple(rule for rule in found if rule is not None)
+        if not known:
+            hint = "name the metrics of the files under golden.metrics"
+            if not self._files:
+                advice = "add patterns under metrics, as in loss: 'loss ({number})'"
+                hint = f"{advice}; or name what the program passes to assay.log: {{metrics: {{loss: paired}}}}"
+            self.problems.add("nothing would be compared", SECTION, self._section.position, hint)
+        return tuple(Rule(name, position=self._section.position) for name in known)
 
     def _rule(self, entry: Entry, key: str, known: Sequence[str]) -> Rule | None:
         if known and entry.key not in known and not self._files:  # without any, the program calls assay.log
             hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
-            self._problems.add("no pattern reads this metric", key, entry.position, hint)
+            self.problems.add("no pattern reads this metric", key, entry.position, hint)
         if entry.node.kind == "scalar" and entry.node.text == "margin":
             hint = f"as in {entry.key}: {{operator: '<=', margin: 0.1}}"
-            self._problems.add("a margin needs its operator and its size", key, entry.node.position, hint)
+            self.problems.add("a margin needs its operator and its size", key, entry.node.position, hint)
             return None
         if entry.node.kind == "scalar":
-            kind = self._fields.one_of(entry.node, key, _RULES[:-1])
+            kind = self.one_of(entry.node, key, _RULES[:-1])
             return Rule(entry.key, cast("RuleKind", kind), position=entry.position) if kind else None
-        fields = self._fields.mapping(entry.node, key, RULE_KEYS)
+        fields = self.mapping(entry.node, key, RULE_KEYS)
         return self._build_rule(entry, key, fields) if entry.node.kind == "mapping" else None
 
     def _build_rule(self, entry: Entry, key: str, fields: Mapping[str, Entry]) -> Rule | None:
         default = "margin" if "operator" in fields or "margin" in fields else "paired"
-        kind = self._fields.one_of(fields["rule"].node, join_key(key, "rule"), _RULES) if "rule" in fields else default
-        operator = self._choice(fields, "operator", key, OPERATORS)
-        direction = self._choice(fields, "direction", key, _DIRECTIONS)
-        delta, alpha = self._fraction(fields, "delta", key), self._fraction(fields, "alpha", key)
-        margin = self._fraction(fields, "margin", key)
-        window = self._fields.integer(fields["window"].node, join_key(key, "window"), 1) if "window" in fields else None
-        if kind is None:
-            return None
-        self._check_fit(entry, key, fields, kind)
-        return Rule(
+        kind = self._choice(fields, "rule", key, _RULES) if "rule" in fields else default
+        rule = Rule(
             entry.key,
             cast("RuleKind", kind),
-            delta=delta,
-            alpha=0.01 if alpha is None else alpha,
-            window=window,
-            direction=cast("Literal['min', 'max', 'both'] | None", direction),
-            operator=cast("Operator | None", operator),
-            margin=margin,
+            delta=self.child(fields, "delta", key, self._fraction, None),
+            alpha=self.child(fields, "alpha", key, self._fraction, 0.01),
+            window=self.child(fields, "window", key, lambda node, where: self.integer(node, where, 1), None),
+            direction=cast("Literal['min', 'max', 'both'] | None", self._choice(fields, "direction", key, _DIRECTIONS)),
+            operator=cast("Operator | None", self._choice(fields, "operator", key, OPERATORS)),
+            margin=self.child(fields, "margin", key, self._fraction, None),
             position=entry.position,
         )
+        if kind is not None:
+            self._check_fit(entry, key, fields, kind)
+        return rule if kind is not None else None
 
     def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
         """Keys of a rule of another kind are refused."""
@@ -361,25 +330,22 @@ class _Reader:
         hint = f"it takes {', '.join(fitting[1:]) or 'nothing'}"
         for name, field in fields.items():
             if name in RULE_KEYS and name not in fitting:
-                self._problems.add(f"does not go with the rule {kind}", join_key(key, name), field.position, hint)
+                self.problems.add(f"does not go with the rule {kind}", join_key(key, name), field.position, hint)
         for name in ("operator", "margin"):
             if kind == "margin" and name not in fields:
-                self._problems.add(f"has no `{name}`", key, entry.position, "as in {operator: '<=', margin: 0.1}")
+                self.problems.add(f"has no `{name}`", key, entry.position, "as in {operator: '<=', margin: 0.1}")
 
     def _choice(self, fields: Mapping[str, Entry], name: str, key: str, choices: Sequence[str]) -> str | None:
-        return self._fields.one_of(fields[name].node, join_key(key, name), choices) if name in fields else None
+        return self.child(fields, name, key, lambda node, where: self.one_of(node, where, choices), None)
 
-    def _fraction(self, fields: Mapping[str, Entry], name: str, key: str) -> float | None:
-        """`0.005` or `0.5%`, above 0."""
-        if name not in fields:
-            return None
-        node = fields[name].node
+    def _fraction(self, node: Node, key: str) -> float | None:
+        """`0.005` or `0.5%`, above 0; alpha is below 1, too."""
         text = node.text.strip()
         try:
             value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
             value = math.nan
-        if node.kind != "scalar" or not 0 < value < math.inf or (name == "alpha" and value >= 1):
-            self._fields.refuse(node, join_key(key, name), "a fraction above 0", "such as 0.005 or 0.5%")
-            return None
-        return value
+        if node.kind == "scalar" and 0 < value < (1 if key.endswith(".alpha") else math.inf):
+            return value
+        self.refuse(node, key, "a fraction above 0", "such as 0.005 or 0.5%")
+        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal, cast
 
 from assay.config.fields import Fields, build_duplicate_warnings
@@ -25,6 +26,7 @@ from assay.golden.values import (
     Rule,
 )
 from assay.system.fast_dataclasses import replace
+from assay.values.run import LogStream
 from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
 
 Mode = Literal["gather", "run"]
@@ -77,69 +79,64 @@ def compile_regex(text: str, key: str, node: Node, problems: Problems) -> re.Pat
         return None
 
 
-class _TestReader:
+class _TestReader(Fields):
     def __init__(self, entry: Entry, problems: Problems, warnings: list[Problem], needs: Sequence[Mode]) -> None:
+        super().__init__(problems)
         self._entry = entry
         self._name = entry.key
-        self._problems = problems
         self._warnings = warnings
         self._needs = needs
-        self._fields = Fields(problems)
 
     def test(self) -> GoldenTest | None:
         if not is_study_name(self._name, from_file=True):
-            self._problems.add("cannot name a test", self._name, self._entry.position, STUDY_NAME_RULE)
+            self.problems.add("cannot name a test", self._name, self._entry.position, STUDY_NAME_RULE)
         if self._entry.node.kind != "mapping":
-            self._fields.refuse(self._entry.node, self._name, "a test", _SHAPE)
+            self.refuse(self._entry.node, self._name, "a test", _SHAPE)
             return None
-        top = self._known(self._entry.node, self._name, _KEYS)
+        self._top = top = self._known(self._entry.node, self._name, _KEYS)
         for key in _NEEDED:
             if key not in top:
                 self._miss(MissingOption, f"the section {key} is missing", self._name, self._entry)
-        patterns = self._patterns(top.get("log_parsing"))
+        patterns: dict[str, Pattern] = self.child(top, "log_parsing", self._name, self._patterns, {})
         metrics = tuple(pattern for name, pattern in patterns.items() if name not in (STEP, SAVE))
-        rules = self._rules(top.get("metrics"), patterns)
-        flags = self._flags(top.get("flags"))
-        steps = self._steps(top.get("recording"))
+        rules = self._rules(top["metrics"].node, patterns) if "metrics" in top else ()
+        flags: dict[str, tuple[FlagSpec, ...]] = self.child(top, "flags", self._name, self._flags, {})
+        steps = self.child(top, "recording", self._name, self._steps, None)
         step, save = patterns.get(STEP), patterns.get(SAVE)
-        executable = self._executable(top.get("executable"))
-        directory, timeout = top.get("directory"), top.get("timeout")
+        executable: tuple[str, ...] = self.child(top, "executable", self._name, self._executable, ())
         if step is None or save is None or steps is None or not executable:
             return None
         return GoldenTest(
             name=self._name,
             executable=executable,
-            directory=self._fields.text(directory.node, self._key("directory"), "a folder") if directory else None,
-            stream=self._stream(top.get("log_output")),
+            directory=self.child(top, "directory", self._name, partial(self.text, wanted="a folder"), None),
+            stream=self.child(top, "log_output", self._name, self._stream, "stdout"),
             step=step,
             save=save,
             metrics=metrics,
             rules=rules,
             steps_to_record=steps,
-            gather_flags=flags["gather"],
-            run_flags=flags["run"],
+            gather_flags=flags.get("gather", ()),
+            run_flags=flags.get("run", ()),
             position=self._entry.position,
             same_line=True,
-            timeout_s=self._fields.duration(timeout.node, self._key("timeout")) if timeout else None,
+            timeout_s=self.child(top, "timeout", self._name, self.duration, None),
         )
 
     # ------------------------------------------------------------ small fields
-
-    def _key(self, *parts: str) -> str:
-        return ".".join((self._name, *parts))
 
     def _warn(self, message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
         self._warnings.append(Problem(message, key, node.position, hint))
 
     def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
         problem = kind(message, key, node.position, hint)
-        if problem not in self._problems.found:
-            self._problems.found.append(problem)
+        if problem not in self.problems.found:
+            self.problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Entry]:
         """A mapping; a key that the original would not have looked at is ignored, with a warning."""
         if node.kind != "mapping":
-            self._fields.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
+            self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
             return {}
         for entry in node.items():
             if entry.key not in names:
@@ -147,48 +144,36 @@ class _TestReader:
                 self._warn("unknown key, ignored", join_key(key, entry.key), entry, hint)
         return {entry.key: entry for entry in node.items() if entry.key in names}
 
-    def _executable(self, entry: Entry | None) -> tuple[str, ...]:
-        if entry is None:
-            return ()
+    def _executable(self, node: Node, key: str) -> tuple[str, ...]:
         wanted = "a list of texts, as in [python3, train.py]"
-        words = entry.node.text.split() if entry.node.kind == "scalar" and not entry.node.is_null else []
+        words = node.text.split() if node.kind == "scalar" and not node.is_null else []
         if len(words) > 1:
             message = "must be a list with one element for each word, not a string"
-            hint = f"as in executable: [{', '.join(words)}]"
-            self._problems.add(message, self._key("executable"), entry.node.position, hint)
+            self.problems.add(message, key, node.position, f"as in executable: [{', '.join(words)}]")
             return ()
-        if entry.node.kind == "sequence":
-            self._fields.elements(entry.node, self._key("executable"), wanted)
-        return self._fields.texts(entry.node, self._key("executable"), wanted)
+        if node.kind == "sequence":
+            self.elements(node, key, wanted)
+        return self.texts(node, key, wanted)
 
-    def _stream(self, entry: Entry | None) -> Literal["stdout", "stderr"]:
-        if entry is None:
-            return "stdout"
-        found = self._fields.one_of(entry.node, self._key("log_output"), ("stdout", "stderr"))
-        return cast("Literal['stdout', 'stderr']", found or "stdout")
+    def _stream(self, node: Node, key: str) -> LogStream | None:
+        return cast("LogStream | None", self.one_of(node, key, ("stdout", "stderr")))
 
-    def _steps(self, entry: Entry | None) -> int | None:
-        if entry is None:
-            return None
-        key = self._key("recording")
-        found = self._known(entry.node, key, (_STEPS,))
+    def _steps(self, node: Node, key: str) -> int | None:
+        found = self._known(node, key, (_STEPS,))
         if _STEPS not in found:
             hint = "how many steps are recorded after a checkpoint"
-            self._miss(MissingOption, f"{_STEPS} is missing", key, entry, hint)
-            return None
-        return self._fields.integer(found[_STEPS].node, join_key(key, _STEPS), minimum=1)
+            self._miss(MissingOption, f"{_STEPS} is missing", key, self._top["recording"], hint)
+        return self.child(found, _STEPS, key, lambda inner, where: self.integer(inner, where, minimum=1), None)
 
     # ------------------------------------------------------------ log_parsing
 
-    def _patterns(self, entry: Entry | None) -> dict[str, Pattern]:
-        if entry is None:
-            return {}
-        key = self._key("log_parsing")
-        parsers = self._fields.open_mapping(entry.node, key, "a mapping of names to regular expressions")
+    def _patterns(self, node: Node, key: str) -> dict[str, Pattern]:
+        parsers = self.open_mapping(node, key, "a mapping of names to regular expressions")
         for name in (STEP, SAVE):
             if name not in {parser.key for parser in parsers}:
                 what = "the step" if name == STEP else "the path of a saved checkpoint"
-                self._miss(MissingOption, f"the parser {name} is missing", key, entry, f"its one group is {what}")
+                hint = f"its one group is {what}"
+                self._miss(MissingOption, f"the parser {name} is missing", key, self._top["log_parsing"], hint)
         found = {parser.key: self._pattern(parser, join_key(key, parser.key)) for parser in parsers}
         return {name: pattern for name, pattern in found.items() if pattern is not None}
 
@@ -199,15 +184,13 @@ class _TestReader:
                 self._miss(MissingOption, "has no `regex`", key, entry, "as in {regex: 'Loss: (\\S+)'}")
             return None
         node, where = fields["regex"].node, join_key(key, "regex")
-        text = self._fields.text(node, where, "a regular expression")
-        if text is None:
-            return None
-        compiled = compile_regex(text, where, node, self._problems)
-        if compiled is None:
+        text = self.text(node, where, "a regular expression")
+        compiled = compile_regex(text, where, node, self.problems) if text is not None else None
+        if text is None or compiled is None:
             return None
         if not compiled.groups:
             hint = "put what is to be read into a group, as in 'Loss: (\\S+)'"
-            self._problems.add("the pattern has no group", where, node.position, hint)
+            self.problems.add("the pattern has no group", where, node.position, hint)
             return None
         labels = self._labels(fields.get("labels"), join_key(key, "labels"), compiled.groups)
         return Pattern(entry.key, text, labels, position=node.position)
@@ -215,7 +198,7 @@ class _TestReader:
     def _labels(self, entry: Entry | None, key: str, groups: int) -> tuple[str, ...]:
         if entry is None or entry.node.is_null:
             return ()
-        labels = self._fields.texts(entry.node, key, "a list of names, one for each group")
+        labels = self.texts(entry.node, key, "a list of names, one for each group")
         if len(labels) != groups:
             message = f"{len(labels)} labels for {groups} groups: the values are numbered instead"
             self._warn(message, key, entry, "give each group of the pattern one label")
@@ -224,14 +207,10 @@ class _TestReader:
 
     # ------------------------------------------------------------ metrics
 
-    def _rules(self, entry: Entry | None, patterns: Mapping[str, Pattern]) -> tuple[Rule, ...]:
-        if entry is None:
-            return ()
-        key = self._key("metrics")
-        found = [
-            self._rule(metric, join_key(key, metric.key), patterns)
-            for metric in self._fields.open_mapping(entry.node, key, "a mapping of metrics to margins and comparisons")
-        ]
+    def _rules(self, node: Node, patterns: Mapping[str, Pattern]) -> tuple[Rule, ...]:
+        key = join_key(self._name, "metrics")
+        listed = self.open_mapping(node, key, "a mapping of metrics to margins and comparisons")
+        found = [self._rule(metric, join_key(key, metric.key), patterns) for metric in listed]
         return tuple(rule for rule in found if rule is not None)
 
     def _rule(self, entry: Entry, key: str, patterns: Mapping[str, Pattern]) -> Rule | None:
@@ -240,9 +219,7 @@ class _TestReader:
             if name not in fields and entry.node.kind == "mapping":
                 self._miss(MissingOption, f"has no `{name}`", key, entry, 'as in {margin: 0.1, comparison: "<="}')
         margin = self._margin(fields["margin"], join_key(key, "margin")) if "margin" in fields else None
-        operator = None
-        if "comparison" in fields:
-            operator = self._fields.one_of(fields["comparison"].node, join_key(key, "comparison"), OPERATORS)
+        operator = self.child(fields, "comparison", key, lambda node, at: self.one_of(node, at, OPERATORS), None)
         if entry.key not in patterns:
             nothing = "without one there is nothing to compare, so the test cannot pass"
             self._warn("no parser reads this metric", key, entry, did_you_mean(entry.key, patterns) or nothing)
@@ -259,7 +236,7 @@ class _TestReader:
             except ValueError:
                 value = None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            self._fields.refuse(entry.node, key, "a number, 0 or more", "a fraction of the recorded value: 0.1 is 10%")
+            self.refuse(entry.node, key, "a number, 0 or more", "a fraction of the recorded value: 0.1 is 10%")
             return None
         if value == 0:
             self._warn("a margin of 0 accepts not even rounding", key, entry, "give it one above the noise")
@@ -267,17 +244,14 @@ class _TestReader:
 
     # ------------------------------------------------------------ flags
 
-    def _flags(self, entry: Entry | None) -> dict[str, tuple[FlagSpec, ...]]:
+    def _flags(self, node: Node, key: str) -> dict[str, tuple[FlagSpec, ...]]:
         """The flags in the order of the command: those that we set, those of the mode, the common ones."""
-        if entry is None:
-            return {"gather": (), "run": ()}
-        key = self._key("flags")
-        sections = self._known(entry.node, key, ("common", "gather", "run"))
-        common = self._plain_flags(sections.get("common"), join_key(key, "common"))
+        sections = self._known(node, key, ("common", "gather", "run"))
+        common: tuple[FlagSpec, ...] = self.child(sections, "common", key, self._plain_flags, ())
         missing = [mode for mode in SET_BY_US if mode not in sections]
         for mode in missing:  # reported before any flag: the original looks for the sections first
             hint = f"both gather and run must be there, as in {mode}: {{{SET_BY_US[mode][0]}: {_FLAG_EXAMPLE}}}"
-            self._miss(MissingSection, f"the section {mode} is missing", key, entry, hint)
+            self._miss(MissingSection, f"the section {mode} is missing", key, self._top["flags"], hint)
         return {
             mode: (*self._mode_flags(mode, sections[mode], join_key(key, mode)), *common) if mode in sections else ()
             for mode in SET_BY_US
@@ -285,7 +259,7 @@ class _TestReader:
 
     def _mode_flags(self, mode: str, section: Entry, key: str) -> tuple[FlagSpec, ...]:
         if section.node.kind != "mapping":
-            self._fields.refuse(section.node, key, "a mapping of flags")
+            self.refuse(section.node, key, "a mapping of flags")
             return ()
         names = SET_BY_US[mode]
         entries = {entry.key: entry for entry in section.node.items()}
@@ -297,7 +271,7 @@ class _TestReader:
             if name not in entries:
                 self._miss_flag(mode, f"the mandatory flag {name} is missing", key, section, f"{name}: {_FLAG_EXAMPLE}")
         found = [self._flag(entries[name], join_key(key, name), mode) for name in names if name in entries]
-        misc = self._plain_flags(entries.get("misc"), join_key(key, "misc"))
+        misc: tuple[FlagSpec, ...] = self.child(entries, "misc", key, self._plain_flags, ())
         return (*(flag for flag in found if flag is not None), *misc)
 
     def _miss_flag(self, mode: str, message: str, key: str, entry: Entry, example: str) -> None:
@@ -307,13 +281,12 @@ class _TestReader:
         else:
             self._warn(f"{message}: {'checking' if mode == 'run' else 'gathering'} will need it", key, entry)
 
-    def _plain_flags(self, section: Entry | None, key: str) -> tuple[FlagSpec, ...]:
-        if section is None or section.node.is_null:
+    def _plain_flags(self, node: Node, key: str) -> tuple[FlagSpec, ...]:
+        if node.is_null or node.kind != "mapping":
+            if not node.is_null:
+                self.refuse(node, key, "a mapping of flags")
             return ()
-        if section.node.kind != "mapping":
-            self._fields.refuse(section.node, key, "a mapping of flags")
-            return ()
-        found = [self._flag(entry, join_key(key, entry.key)) for entry in section.node.items()]
+        found = [self._flag(entry, join_key(key, entry.key)) for entry in node.items()]
         return tuple(flag for flag in found if flag is not None)
 
     def _flag(self, entry: Entry, key: str, ours: str | None = None) -> FlagSpec | None:
@@ -326,22 +299,21 @@ class _TestReader:
             elif entry.node.kind == "mapping":
                 self._miss(MissingOption, "has no `key`", key, entry, "as in {key: --flag, value: 5}")
             return None
-        name = self._fields.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
-        given, where = fields.get("set_in_script"), join_key(key, "set_in_script")
-        is_set = self._fields.boolean(given.node, where) if given else None
-        value = self._value(fields["value"], join_key(key, "value")) if "value" in fields else None
+        name = self.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
+        is_set = self.child(fields, "set_in_script", key, self.boolean, None)
+        value = self.child(fields, "value", key, self._value, None)
         if name is None:
             return None
         if ours:
-            counts = fields.get("counts")  # ours: whether the length of a check is an amount, not the step to train to
-            choices = ("total", "segment")
-            count = self._fields.one_of(counts.node, join_key(key, "counts"), choices) if counts else None
+            # ours: whether the length of a check is an amount, not the step to train to
+            counts = self.child(fields, "counts", key, lambda node, at: self.one_of(node, at, ("total", "segment")), "")
             flag = self._our_flag(entry, key, name, value, is_set)
-            return replace(flag, name="run_length") if count == "segment" else flag
-        if given and is_set:  # as in the original
+            return replace(flag, name="run_length") if counts == "segment" else flag
+        if is_set:  # as in the original
             known = ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
             hint = f"only {known} are set by the harness; give it a value"
-            self._warn("nothing sets this flag: it is left out", where, given, hint)
+            given = fields["set_in_script"]
+            self._warn("nothing sets this flag: it is left out", join_key(key, given.key), given, hint)
             return None
         return FlagSpec(entry.key, name, value)
 
@@ -355,11 +327,8 @@ class _TestReader:
             self._warn("has no `set_in_script`: taken as true, since the harness sets this flag", key, entry)
         return FlagSpec(entry.key, name, is_set=True)
 
-    def _value(self, entry: Entry, key: str) -> str | None:
+    def _value(self, node: Node, key: str) -> str | None:
         """A value is what Python's `str()` makes of it, as in the original; null is the bare flag."""
-        if entry.node.is_null:
-            return None
-        if entry.node.kind != "scalar":
-            self._fields.refuse(entry.node, key, "a single value", "several words need a flag each")
-            return None
-        return str(entry.node.value)
+        if node.kind != "scalar" and not node.is_null:
+            self.refuse(node, key, "a single value", "several words need a flag each")
+        return str(node.value) if node.kind == "scalar" and not node.is_null else None

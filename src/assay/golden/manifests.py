@@ -12,6 +12,7 @@ ours) are checked by what else they contain.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -64,7 +65,7 @@ def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
 
 def parse_manifest(text: str, file: str, test: str) -> Golden:
     content = _parse_object(text, file)
-    version = _parse_version(content, file)
+    version = _check_version(content.get("format", 1), file)
     gaps: list[tuple[str, int]] = []
     try:
         found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
@@ -110,8 +111,7 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     return content
 
 
-def _parse_version(content: Mapping[str, Any], file: str) -> int:
-    version = content.get("format", 1)
+def _check_version(version: object, file: str) -> int:
     if type(version) is not int or version < 1:
         raise _damaged(file, f"its version is {version!r}")
     if version > VERSION:
@@ -264,12 +264,8 @@ def render_manifest(golden: Golden) -> str:
         "counts": {"segments": {key: _count_contents(segment) for key, segment in segments.items()}},
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
-        "replicas": {key: _render_replicas(segment) for key, segment in segments.items()},
-        "variants": {
-            key: {name: _render_labels(metrics) for name, metrics in segment.variants.items()}
-            for key, segment in segments.items()
-            if segment.variants
-        },
+        "replicas": {key: _render_tracks(_find_replicas(segment)) for key, segment in segments.items()},
+        "variants": {key: _render_tracks(segment.variants) for key, segment in segments.items() if segment.variants},
         "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
     }
@@ -314,24 +310,23 @@ def _render_segment(segment: Segment) -> dict[str, Any]:
     return {"checkpoint": segment.checkpoint or None, "start_step": segment.start_step, "results": ordered}
 
 
+def _find_replicas(segment: Segment) -> dict[str, dict[str, tuple[Track, ...]]]:
+    """The recordings after the first, of metrics that have any."""
+    found = {name: {label: runs[1:] for label, runs in labels.items()} for name, labels in segment.tracks.items()}
+    return {name: labels for name, labels in found.items() if any(labels.values())}
+
+
+def _render_tracks(value: Any) -> Any:
+    """The curves in mappings and tuples, whatever those are by."""
+    if isinstance(value, Track):
+        return {"steps": list(value.steps), "values": _texts(value)}
+    if isinstance(value, Mapping):
+        return {key: _render_tracks(each) for key, each in value.items()}
+    return [_render_tracks(each) for each in value]
+
+
 def _texts(track: Track) -> list[str]:
     return list(track.texts) if track.texts else [repr(value) for value in track.values]
-
-
-def _render_replicas(segment: Segment) -> dict[str, Any]:
-    return {
-        metric: {label: [_render_track(run) for run in runs[1:]] for label, runs in labels.items()}
-        for metric, labels in segment.tracks.items()
-        if any(len(runs) > 1 for runs in labels.values())
-    }
-
-
-def _render_labels(metrics: Mapping[str, Mapping[str, Track]]) -> dict[str, Any]:
-    return {metric: {label: _render_track(run) for label, run in each.items()} for metric, each in metrics.items()}
-
-
-def _render_track(track: Track) -> dict[str, Any]:
-    return {"steps": list(track.steps), "values": _texts(track)}
 
 
 def write_manifest(path: str, golden: Golden) -> None:
@@ -391,15 +386,13 @@ def list_manifests(store: str) -> list[str]:
         paths = [entry.path for entry in os.scandir(store) if entry.is_file()]
     except OSError:
         return []
-    return sorted(path for path in paths if _looks_like_manifest(path))
-
-
-def _looks_like_manifest(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return b'"ckpt_logs"' in file.read(4096)
-    except OSError:
-        return True  # what it refers to is unknown
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # of one that cannot be read nothing is known
+            if b'"ckpt_logs"' not in file.read(4096):
+                continue
+        found.append(path)
+    return sorted(found)
 
 
 def load_references(manifest: str) -> set[str] | None:
@@ -421,20 +414,13 @@ def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
     store = os.path.dirname(os.path.abspath(manifest))
     others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
     used = [load_references(path) for path in others]
-    stem = os.path.basename(manifest).removesuffix(".json")
-    number = 0
-    while True:
-        below = stem if number < 2 else f"{stem}-{number}"
-        folder = os.path.join(wanted, below) if number else wanted
-        if not any(_is_used(folder, references) for references in used):
-            return folder
-        number += 1
-
-
-def _is_used(folder: str, references: set[str] | None) -> bool:
-    if references is None:
-        return os.path.isdir(folder) and bool(os.listdir(folder))
-    return any(path == folder or path.startswith(folder + os.sep) for path in references)
+    stem, known = os.path.basename(manifest).removesuffix(".json"), {path for each in used for path in each or ()}
+    folder, number = wanted, 1
+    while any(path == folder or path.startswith(folder + os.sep) for path in known) or (
+        None in used and os.path.isdir(folder) and os.listdir(folder)
+    ):
+        folder, number = os.path.join(wanted, stem if number == 1 else f"{stem}-{number}"), number + 1
+    return folder
 
 
 def remove_checkpoints(manifest: str, old: Iterable[str]) -> None:

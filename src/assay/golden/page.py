@@ -27,22 +27,8 @@ from assay.golden.report.other_commands import build_recording_blocks, build_sho
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.values import document as doc
 from assay.values import layout
-from assay.values.document import (
-    Block,
-    Chart,
-    Curve,
-    Details,
-    Document,
-    Legend,
-    Notes,
-    Only,
-    Panel,
-    Section,
-    Span,
-    TableBlock,
-    Text,
-)
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
@@ -114,10 +100,10 @@ class GoldenPage:
     `drift` and `recording`: what else is known of the test."""
 
     head: Head | None
-    blocks: Sequence[Block]
+    blocks: Sequence[doc.Block]
     history: tuple[Head, ...]
-    drift: Sequence[Block]
-    recording: Sequence[Block]
+    drift: Sequence[doc.Block]
+    recording: Sequence[doc.Block]
     problems: tuple[str, ...]
     commands: Sequence[tuple[str, str]] = ()  # what each does, and its line
 
@@ -131,7 +117,7 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
     problems = [head.problem for head in history if head.problem]
     first = next((each for each, mode in known if mode == "check"), known[0][0] if known else None)
-    head, blocks = None, list[Block]()
+    head, blocks = None, list[doc.Block]()
     if wanted or first:
         try:
             head, report = load_report(location, wanted or first or "")
@@ -168,7 +154,7 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- two checks
 
 
-def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[Block]:
+def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[doc.Block]:
     """Two checks of a test side by side: verdicts and effects of each row, and both curves over the golden's band.
     Raises NotFoundError for an id that is not there, FormatError where a report cannot be read."""
     (first, mine), (second, theirs) = (load_report(location, each) for each in (one, other))
@@ -182,10 +168,10 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     columns = [Column("segment", "number"), Column("metric")]
     for name in names:
         columns += [Column(f"{name}: verdict", "state"), Column("effect", align="right")]
-    blocks: list[Block] = [TableBlock(Table(tuple(columns), cells))]
+    blocks: list[doc.Block] = [doc.TableBlock(Table(tuple(columns), cells))]
     made = [each.golden.provenance.get("gathered_at") if each.golden else None for each in (mine, theirs)]
     if made[0] != made[1]:
-        blocks.insert(0, Text("The two were checked against different recordings; the band is that of this one."))
+        blocks.insert(0, doc.Text("The two were checked against different recordings; the band is that of this one."))
     charts = []
     for metric in order_metrics(mine):
         for segment in mine.segments:
@@ -197,7 +183,7 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
             ]
     keys = [("reference", "wide", "golden"), ("band", "area", "band of the recordings")]
     keys += [("measured", "line", names[0]), ("own c2", "line", names[1])]
-    return [*blocks, *([Section([Legend(keys), *charts], "Both over the golden")] if charts else [])]
+    return [*blocks, *([doc.Section([doc.Legend(keys), *charts], "Both over the golden")] if charts else [])]
 
 
 def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricReport | None:
@@ -205,18 +191,18 @@ def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricRepor
     return next((each for each in found if each.metric == name), None)
 
 
-def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> Iterator[Chart]:
+def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> Iterator[doc.Chart]:
     for label in dict.fromkeys((*mine.golden, *mine.check)):
         name = f"{mine.metric} {label}".strip()
         tracks = theirs.check.get(label, ()) if theirs else ()
-        title = (Span(name, "strong"), Span(f"after step {start}", "soft"))
+        title = (doc.Span(name, "strong"), doc.Span(f"after step {start}", "soft"))
         chart = build_chart(name, title, mine.golden.get(label, ()), mine.check.get(label, ()), delta=mine.delta)
         upper, *rest = chart.panels
-        added = [Curve(list(zip(track.steps, track.values, strict=True)), "c2 curve") for track in tracks]
+        added = [doc.Curve(list(zip(track.steps, track.values, strict=True)), "c2 curve") for track in tracks]
         yield replace(chart, panels=(replace(upper, curves=[*upper.curves, *added]), *rest))
 
 
-def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
+def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
     """Show the recording as it is in its store now, which may be elsewhere, or be gone."""
     try:
         there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would be waited for
@@ -232,13 +218,13 @@ def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
 # ---------------------------------------------------------------- drift
 
 
-def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[Block]:
+def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[doc.Block]:
     """A sentence for each device: what moved since when, as `assay golden history` says it."""
     newest = checks[-_MOST_NIGHTS:]
     if len({render_date(head.at, "%Y-%m-%d") for head in newest}) < FEWEST_NIGHTS:
         return
     lines = _describe_nights(location, tuple(head.id for head in newest), repr(load_accepted(location)))
-    yield Section([Text((Span(kind, kind), text)) for kind, text in lines], "Over nights")
+    yield doc.Section([doc.Text((doc.Span(kind, kind), text)) for kind, text in lines], "Over nights")
 
 
 @lru_cache(maxsize=256)
@@ -249,7 +235,7 @@ def _describe_nights(location: StudyLocation, ids: tuple[str, ...], _accepted: s
     return [(str(each.verdict.kind), f" {each.environment}: {describe_history(each)}") for each in found]
 
 
-def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
+def build_drift(checks: Sequence[Head]) -> Iterator[doc.Block]:
     """Oldest first: by how much each metric was off in each check, where it was off most."""
     by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
     for number, head in enumerate(checks, 1):
@@ -274,29 +260,29 @@ def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
         if kind in seen
     ]
     keys += [("tolerance", "area", "allowed, by the rules of the newest check")] if allowed else []
-    yield Section([*charts, Legend(keys)], "Drift over checks")
+    yield doc.Section([*charts, doc.Legend(keys)], "Drift over checks")
 
 
 def _build_drift_chart(
     metric: str, points: Sequence[tuple[int, Head, VerdictKind, float]], count: int, allowed: float | None
-) -> Chart:
+) -> doc.Chart:
     """Draw the effects of one metric with the limits that they may reach."""
-    curves = [Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
+    curves = [doc.Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
     for kind, (style, marker) in _POINTS.items():
         mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
         if mine:
             places = [(float(n), 100 * effect) for n, _, effect in mine]
             texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
-            curves.append(Curve(places, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
+            curves.append(doc.Curve(places, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
     effects = [100 * effect for _, _, _, effect in points]
     edge = 100 * (allowed or 0.0)
     low, high = min([*effects, -1.4 * edge]), max([*effects, 1.4 * edge])
     room = 0.08 * (high - low) or 1.0
     limits = [("tolerance", -edge, edge)] if edge else []
     limit = f"; allowed ±{render_share(allowed)}" if allowed else ""
-    return Chart(
-        (Span(metric, "strong"), Span(f"largest effect of each check, percent{limit}", "soft")),
-        (Panel(curves, limits=limits, y_range=(low - room, high + room)),),
+    return doc.Chart(
+        (doc.Span(metric, "strong"), doc.Span(f"largest effect of each check, percent{limit}", "soft")),
+        (doc.Panel(curves, limits=limits, y_range=(low - room, high + room)),),
         f"{metric}: effect of each check in percent",
         x_range=(0.5, count + 0.5),
         x_label="check, the newest on the right",
@@ -311,10 +297,6 @@ class StoredRecording:
     root: str
     path: str  # relative to the root
     at: float
-
-    @property
-    def full(self) -> str:
-        return os.path.join(self.root, self.path)
 
 
 def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
@@ -331,11 +313,11 @@ def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
     return sorted(found, key=lambda each: -each.at)
 
 
-def build_stored_blocks(stored: StoredRecording) -> Sequence[Block]:
-    recordings = load_recordings(stored.full)
+def build_stored_blocks(stored: StoredRecording) -> Sequence[doc.Block]:
+    recordings = load_recordings(os.path.join(stored.root, stored.path))
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
-    return [*page.blocks, Only(("html",), [Details("Origin and noise", more)])]
+    return [*page.blocks, doc.Only(("html",), [doc.Details("Origin and noise", more)])]
 
 
 # ---------------------------------------------------------------- `assay report`
@@ -352,7 +334,7 @@ def find_kept(path: str) -> tuple[StudyLocation, str]:
     return StudyLocation(os.path.dirname(study), os.path.basename(study)), kept
 
 
-def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
+def build_report(location: StudyLocation, wanted: str | None) -> doc.Document | None:
     """`wanted`: the id of a check; None: the last one. None where the study has no such report."""
     known = [each for each, _ in list_ids(location)]
     if not known or (wanted is not None and wanted not in known):
@@ -360,18 +342,18 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     page = build_golden_page(location, wanted)
     if page.head is None or not page.blocks:
         raise FormatError("; ".join(page.problems))
-    blocks: list[Block] = [Notes(page.problems), *page.blocks, *page.drift]
+    blocks: list[doc.Block] = [doc.Notes(page.problems), *page.blocks, *page.drift]
     if len(page.history) > 1:
-        blocks.append(Section((TableBlock(_build_list(page.history[:_MOST_LISTED])),), "Checks and gatherings"))
+        blocks.append(doc.Section((doc.TableBlock(_build_list(page.history[:_MOST_LISTED])),), "Checks and gatherings"))
     if page.recording:
-        blocks.append(Details("The recording now", page.recording))
-    return Document(f"{page.head.kind} {page.head.test}", blocks)
+        blocks.append(doc.Details("The recording now", page.recording))
+    return doc.Document(f"{page.head.kind} {page.head.test}", blocks)
 
 
 def _build_list(heads: tuple[Head, ...]) -> Table:
     columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
     rows = [
-        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, Span(each.word, str(each.kind)), each.source)
+        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, doc.Span(each.word, str(each.kind)), each.source)
         for each in heads
     ]
     return Table(columns, rows)

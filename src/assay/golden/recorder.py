@@ -306,7 +306,7 @@ class TrainingRecorder:
         self._reader = reader
         self._length = length
         self._same_line = same_line
-        self._step: int | None = None
+        self.last_step: int | None = None
         self.recordings: list[SegmentRecording] = []
         self.warnings: list[str] = []
         self.disorder: list[str] = []  # steps that come back after the first save: segments are then ambiguous
@@ -322,10 +322,6 @@ class TrainingRecorder:
         self._take(self._reader.finish())
         for recording in self._open():
             self._close(recording, "the training ended")
-
-    @property
-    def last_step(self) -> int | None:
-        return self._step
 
     def describe_last_save(self) -> str | None:
         """The warning where the training ends with a save, as most do."""
@@ -353,8 +349,8 @@ class TrainingRecorder:
 
     def _enter(self, step: int) -> bool:
         """A step line: it may be the first of a recording, or come after its end."""
-        if self.recordings and self._step is not None and step < self._step:
-            self.disorder.append(f"step {step} is logged after step {self._step}: out of order")
+        if self.recordings and self.last_step is not None and step < self.last_step:
+            self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
         self.steps += 1
         filled = False
         for recording in self._open():
@@ -368,11 +364,11 @@ class TrainingRecorder:
                 recording.is_over = filled = True
             else:
                 recording.values.step(step)
-        self._step = step
+        self.last_step = step
         return filled
 
     def _record(self, line: LogLine) -> None:
-        step = line.step if self._same_line else self._step
+        step = line.step if self._same_line else self.last_step
         if step is None:
             return
         for recording in self._open():
@@ -382,14 +378,14 @@ class TrainingRecorder:
 
     def _begin(self, saved: Saved) -> None:
         self.saves += 1
-        start = saved.step if saved.step is not None else self._step or 0
+        start = saved.step if saved.step is not None else self.last_step or 0
         for recording in self._open():
             if recording.values.last_step is None and recording.start_step == start:
                 if recording.saved.path == saved.path:
                     return self.warn(f"the checkpoint {saved.path} of step {start} is announced twice")
                 continue  # two checkpoints of one step: both are followed
             self._close(recording, "the next checkpoint was saved")
-        limit = None if self._step is None else start + self._length
+        limit = None if self.last_step is None else start + self._length
         self.recordings.append(SegmentRecording(saved, start, self._length, limit))
         return None
 

@@ -44,19 +44,15 @@ class Recording:
 def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
     """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
     if os.path.isdir(path):
-        return tuple(_load(manifest, None) for manifest in _find_manifests(path))
+        found = [os.path.join(path, each) for each in sorted(os.listdir(path)) if each.endswith(".json")]
+        known = [each for each in found if _is_manifest(each)]
+        if not known:
+            raise UsageError(f"there is no golden recording in {path}", "gather one: assay golden gather FILE")
+        return tuple(_load(manifest, None) for manifest in known)
     if _is_manifest(path):
         return (_load(path, None),)
     file = load_golden_file(path, ("run",))
     return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
-
-
-def _find_manifests(store: str) -> list[str]:
-    found = [os.path.join(store, name) for name in sorted(os.listdir(store)) if name.endswith(".json")]
-    known = [path for path in found if _is_manifest(path)]
-    if not known:
-        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE")
-    return known
 
 
 def _is_manifest(path: str) -> bool:
@@ -83,12 +79,9 @@ def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) 
 
 
 def build_sensitivity(golden: Golden, rules: Sequence[Rule]) -> tuple[Sensitivity, ...]:
-    noises = measure_golden_noise(rules, golden)
-    return tuple(
-        _combine(rule, [noise for noise in noises if noise.metric == rule.metric])
-        for rule in rules
-        if any(noise.metric == rule.metric for noise in noises)
-    )
+    measured = measure_golden_noise(rules, golden)
+    found = [(rule, [noise for noise in measured if noise.metric == rule.metric]) for rule in rules]
+    return tuple(_combine(rule, noises) for rule, noises in found if noises)
 
 
 def _combine(rule: Rule, noises: Sequence[SegmentNoise]) -> Sensitivity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from assay.errors import UsageError
 from assay.golden.values import DEFAULT_MANIFEST, DEFAULT_STORE, Fault
@@ -24,22 +24,6 @@ from assay.values.options import (
 from assay.values.units import parse_timeout
 
 
-def manifest_option() -> Any:
-    return option("--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name.")
-
-
-def tests_option() -> Any:
-    return option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
-
-
-def environment_option() -> Any:
-    return option(
-        "--environment",
-        metavar="NAME",
-        help="Use the golden of this environment; a part of its name is enough.",
-    )
-
-
 class GoldenRequest(Request):
     """The options of every command that runs something."""
 
@@ -51,9 +35,13 @@ class GoldenRequest(Request):
         metavar="DIR",
         help="Where recordings and checkpoints are: a folder, or s3://BUCKET/golden.",
     )
-    manifest_name: str = manifest_option()
-    environment: str | None = environment_option()
-    tests: tuple[str, ...] = tests_option()
+    manifest_name: str = option(
+        "--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name."
+    )
+    environment: str | None = option(
+        "--environment", metavar="NAME", help="Use the golden of this environment; a part of its name is enough."
+    )
+    tests: tuple[str, ...] = option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     on: str | None = farm_option()
@@ -86,8 +74,8 @@ class GatherRequest(ReportPages, GoldenRequest):
 class ValidateRequest(Request):
     file: str = argument()
     store: str = option("-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="Where the recordings are.")
-    manifest_name: str = manifest_option()
-    tests: tuple[str, ...] = tests_option()
+    manifest_name: str = GoldenRequest.manifest_name
+    tests: tuple[str, ...] = GoldenRequest.tests
     log: str | None = option("--log", metavar="FILE", help="A sample log: report which patterns match nothing in it.")
 
 
@@ -100,7 +88,7 @@ class GoldenShowRequest(Request):
         metavar="DIR",
         help="With a convergence file: where its recordings are.",
     )
-    manifest_name: str = manifest_option()
+    manifest_name: str = GoldenRequest.manifest_name
     metrics: tuple[str, ...] = option(
         "-m",
         "--metric",
@@ -176,7 +164,7 @@ class SourceRequest(Request):
     history: str | None = option(
         "--history", metavar="DIR", help="Earlier good runs of the golden's environment: they show the noise."
     )
-    environment: str | None = environment_option()
+    environment: str | None = GoldenRequest.environment
 
 
 class AgainstRequest(SourceRequest):
@@ -210,7 +198,7 @@ class GoldenImportRequest(SourceRequest):
     path: str = argument()
     store: str = option("-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="Where recordings are.")
     name: str | None = option("--name", metavar="NAME", help="Name of the recording.  [default: that of the file]")
-    manifest_name: str = manifest_option()
+    manifest_name: str = GoldenRequest.manifest_name
     as_json: bool = json_option()
 
 
@@ -236,13 +224,9 @@ class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
     every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
 
 
-class ExplainRequest(GoldenRequest):
-    """Those of every command that runs something."""
-
-
 class GoldenHistoryRequest(ReportPages, Request):
     file: str = argument()
-    tests: tuple[str, ...] = tests_option()
+    tests: tuple[str, ...] = GoldenRequest.tests
     root: str | None = root_option("Where the runs are.  [default: ./runs]")
     accept: str | None = option(
         "--accept", metavar="NIGHT", help="Accept a night (its date, or last), those after it, and their level."

@@ -34,7 +34,7 @@ class BisectReport:
     bad: Commit
     dir: str
     commits: int  # between the ends, the bad one included
-    tried: tuple[Tried, ...]
+    trials: tuple[Tried, ...]
     culprit: Commit | None = None
     evidence: Tried | None = None
     suspects: tuple[Commit, ...] = ()
@@ -50,7 +50,7 @@ class BisectReport:
 
     @property
     def skipped(self) -> int:
-        return len({trial.commit for trial in self.tried if trial.verdict is VerdictKind.ERROR})
+        return len({trial.commit for trial in self.trials if trial.verdict is VerdictKind.ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Rebased:
     manifest: str
     before: Golden
     after: Golden | None = None
-    effects: Mapping[str, float] | None = None
-    since_first: Mapping[str, float] | None = None
+    effects: Mapping[str, float] = field(default_factory=dict)
+    since_first: Mapping[str, float] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
     wider: tuple[str, ...] = ()  # accepted nevertheless
     creep: tuple[str, ...] = ()

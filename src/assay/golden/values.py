@@ -365,7 +365,9 @@ class GoldenReport:
         return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts)).kind
 
     def exit_code(self, allow_changed: bool = False) -> ExitCode:
-        codes = {test.exit_code or _exit_code(test.verdict.kind, allow_changed) for test in self.tests}
+        excused = (VerdictKind.PASS, VerdictKind.CHANGED) if allow_changed else (VerdictKind.PASS,)
+        kinds = [(test.exit_code, test.verdict.kind) for test in self.tests]
+        codes = {code or (ExitCode.OK if kind in excused else kind.exit_code) for code, kind in kinds}
         if not self.tests:
             codes.add(ExitCode.FAILED)
         if self.interrupted:
@@ -373,7 +375,3 @@ class GoldenReport:
         if self.problem:
             codes.add(ExitCode.INTERNAL)
         return ExitCode.worst(codes)
-
-
-def _exit_code(kind: VerdictKind, allow_changed: bool) -> ExitCode:
-    return ExitCode.OK if allow_changed and kind is VerdictKind.CHANGED else kind.exit_code

@@ -46,3 +46,11 @@ def test_a_recording_of_a_program_that_does_not_train_is_refused(
     (rebased,) = rebase(lab, source)
     assert not rebased.is_accepted
     assert rebased.refusals == ("loss is 0.693147 at every step of the recording: nothing shows that it trains",)
+
+
+def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(lab: Lab) -> None:
+    lab.use_golden()
+    (lab.store / "ckpts" / "model_10.bin").write_text("another one")
+    (rebased,) = rebase(lab, "check")
+    assert not rebased.is_accepted
+    assert "model_10.bin is not the one that was recorded" in rebased.refusals[0]

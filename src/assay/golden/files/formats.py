@@ -224,15 +224,14 @@ def _parse_number(value: Any) -> float | None:
 
 
 def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
-    if form == MLLOG:
-        return _parse_mllog(path, facts)
-    if form == TITAN:
-        return _parse_titan(path)
-    if form == EVENTS:
-        return _parse_pieces(path, lambda data, state, _: parse_events_columns(data, state))
-    if form == JSON_LINES:
-        return _parse_pieces(path, _parse_json)
-    return _parse_pieces(path, lambda data, state, final: parse_csv_columns(data, state, final=final))
+    if form in (MLLOG, TITAN):
+        return _parse_mllog(path, facts) if form == MLLOG else _parse_titan(path)
+    parsers: dict[str, Parse] = {
+        EVENTS: lambda data, state, _: parse_events_columns(data, state),
+        JSON_LINES: _parse_json,
+        CSV: lambda data, state, final: parse_csv_columns(data, state, final=final),
+    }
+    return _parse_pieces(path, parsers[form])
 
 
 def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:

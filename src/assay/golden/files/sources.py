@@ -68,21 +68,17 @@ def list_sources(path: str) -> list[Source]:
         found = list(_list_folder(path, unknown))
         if not found:
             refuse(path, "no file in this folder is of a known format", KNOWN)
-        _refuse_siblings(found, unknown)
+        # a file that is called as a recording but for its number, and is none, is of a run that crashed
+        names = {re.sub(r"\d+", _MARK, each) for source in found for each in source.paths}
+        for each in unknown:
+            if re.search(r"\d", os.path.basename(each)) and re.sub(r"\d+", _MARK, each) in names:
+                hint = "did the run crash? Remove the file, or name one file instead of the folder"
+                refuse(each, "it has the name of a recording, but holds none", hint)
         return _mark_numbers(found)
     format_ = find_format(path)
     if format_ is None:
         refuse(path, "it is empty" if not read_head(path).strip() else "its format is not known", KNOWN)
     return list(_build_sources(path, os.path.basename(path), format_))
-
-
-def _refuse_siblings(found: Sequence[Source], unknown: Sequence[str]) -> None:
-    """A file that is called as a recording but for its number, and is none, is of a run that crashed."""
-    names = {re.sub(r"\d+", _MARK, path) for each in found for path in each.paths}
-    for path in unknown:
-        if re.search(r"\d", os.path.basename(path)) and re.sub(r"\d+", _MARK, path) in names:
-            hint = "did the run crash? Remove the file, or name one file instead of the folder"
-            refuse(path, "it has the name of a recording, but holds none", hint)
 
 
 def _list_folder(folder: str, unknown: list[str]) -> Iterator[Source]:
@@ -153,7 +149,8 @@ def choose_sources(
     Raises UsageError with the choices, as values of `flag`."""
     keys = list(dict.fromkeys(each.key for each in sources))
     if environment is not None:
-        keys = _match(keys, environment)
+        exact = [key for key in keys if environment in (key, _strip(key))]
+        keys = exact or [key for key in keys if environment.lower() in key.lower()]
     if len(keys) > 1:
         keys = [key for key in keys if _strip(key) in map(_strip, like)] or keys
     if len(keys) == 1:
@@ -165,11 +162,6 @@ def choose_sources(
     shown = [f"{flag} {shlex.quote(names[key])}" for key in keys[:_MOST_SHOWN]]
     more = [f"… and {len(keys) - _MOST_SHOWN} more"] if len(keys) > _MOST_SHOWN else []
     raise UsageError(f"{where} {what}", "\n  ".join(["one of:", *shown, *more]))
-
-
-def _match(keys: Sequence[str], environment: str) -> list[str]:
-    exact = [key for key in keys if environment in (key, _strip(key))]
-    return exact or [key for key in keys if environment.lower() in key.lower()]
 
 
 def _strip(key: str) -> str:

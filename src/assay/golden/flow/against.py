@@ -53,7 +53,10 @@ class Goldens:
 def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[Source] = ()) -> Goldens:
     """Raises UsageError for goldens that cannot be used, and for a folder with those of several environments."""
     sources = _leave_out(list_sources(path), runs, path)
-    like = [each.key for each in runs] + _find_batch_sizes(sources, runs)
+    like = [each.key for each in runs]
+    if runs and all(each.format == RCP for each in sources):  # the entries with the batch size of :::MLLOG lines
+        size = load_curves(runs[0])[0].facts.get("global_batch_size")
+        like += [each.key for each in sources if each.facts and each.facts.get("BS") == size]
     chosen = choose_sources(sources, path, environment, like)
     files = own = [each for source in chosen for each in load_curves(source)]
     if history is not None:
@@ -61,7 +64,10 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
         found = choose_sources(earlier_files, history, environment, [chosen[0].key])
         earlier = [each for source in found for each in load_curves(source)]
         files = [each for each in files if all(each.tracks != other.tracks for other in earlier)] + earlier
-    _check_finite(files)
+    bad = [(file.name, metric, *each.bad) for file in files for metric, each in file.extents.items() if each.bad]
+    for name, metric, step, value in bad[:1]:
+        message = f"{metric} is {_render_bad(value)} at step {step:g}: a golden that is not finite is refused"
+        refuse(name, message, "record a run that is good, and use that")
     tracks = {
         metric: _align(metric, own, files) for metric in dict.fromkeys(name for file in own for name in file.tracks)
     }
@@ -78,22 +84,6 @@ def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) ->
     if not found:
         raise UsageError(f"{where} is the run itself: there is nothing to compare it with", "name another golden")
     return found
-
-
-def _find_batch_sizes(sources: Sequence[Source], runs: Sequence[Source]) -> list[str]:
-    """Of an RCP file the entries whose batch size is that of the run's :::MLLOG lines."""
-    if not runs or any(each.format != RCP for each in sources):
-        return []
-    size = load_curves(runs[0])[0].facts.get("global_batch_size")
-    return [each.key for each in sources if each.facts and each.facts.get("BS") == size]
-
-
-def _check_finite(files: Sequence[CurveFile]) -> None:
-    for file in files:
-        for metric, (step, value) in ((name, each.bad) for name, each in file.extents.items() if each.bad):
-            message = f"{file.name}: {metric} is {_render_bad(value)} at step {step:g}"
-            hint = "record a run that is good, and use that"
-            raise UsageError(f"{message}: a golden that is not finite is refused", hint)
 
 
 def _render_bad(value: float | str) -> str:
@@ -144,7 +134,9 @@ class _Check:
         golden = Golden(self.goldens.environment, (segment,))
         rules = [self._build_rule(metric, len(tracks[metric])) for metric in metrics]
         rules = [rule for rule in rules if rule.kind != "level" or rule.delta is not None]
-        checks = [self._build_check(file, tracks) for file in self.files]
+        steps = {metric: {*runs[0].steps} for metric, runs in tracks.items()}
+        sides = [{metric: file.tracks.get(self.names[metric]) for metric in steps} for file in self.files]
+        checks = [{name: {"": track.cut(steps[name])} for name, track in side.items() if track} for side in sides]
         reports = tuple(self._judge(rule, golden, checks, rules) for rule in rules)
         found = [(each.metric, finding) for each in reports for finding in each.verdict.findings]
         verdict = Verdict.of([each for _, each in found], sum(each.verdict.comparisons for each in reports))
@@ -226,10 +218,6 @@ class _Check:
 
     # ------------------------------------------------------------ judging
 
-    def _build_check(self, file: CurveFile, tracks: Mapping[str, tuple[Track, ...]]) -> CheckRun:
-        names = {metric: self.names[metric] for metric in tracks if self.names[metric] in file.tracks}
-        return {metric: {"": file.tracks[name].cut({*tracks[metric][0].steps})} for metric, name in names.items()}
-
     def _judge(self, rule: Rule, golden: Golden, checks: Sequence[CheckRun], rules: Sequence[Rule]) -> MetricReport:
         segment, name = golden.segments[0], self.names[rule.metric]
         tracks, absent = segment.tracks[rule.metric], [each for each in self.files if name not in each.tracks]
@@ -268,12 +256,11 @@ class _Check:
             return f"no step in common: {self._describe_steps(metric, file)}"
         others = [name for name in file.extents if name not in self.goldens.tracks]
         both = [f"--only {shlex.quote(name)}" for name in self.goldens.tracks if self.names[name] in file.extents]
-        rest = (
-            f"{' '.join(both)} leaves it out"
-            if 0 < len(both) <= _MOST_NAMES
-            else f"it has {_join_names([*file.extents])}"
-        )
-        hint = _render_map(metric, others) if suggest(metric, others) else rest
+        hint = f"it has {_join_names([*file.extents])}"
+        if suggest(metric, others):
+            hint = _render_map(metric, others)
+        elif 0 < len(both) <= _MOST_NAMES:
+            hint = f"{' '.join(both)} leaves it out"
         return f"{file.name} has no {self.names[metric]}; {hint}"
 
     # ------------------------------------------------------------ notes

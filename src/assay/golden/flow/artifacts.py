@@ -67,16 +67,11 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
 # ---------------------------------------------------------------- what CI kept
 
 
-@dataclass(frozen=True, slots=True)
-class Artifacts:
-    """By segment the runs of the last check, and of those before it with its verdict, code and environment."""
-
-    kind: VerdictKind
-    runs: dict[int, list[CheckRun]]
-
-
-def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artifacts:
-    """Raises where they are damaged, lack a whole run, or are of another study or golden."""
+def load_artifacts(
+    context: GoldenContext, golden: Golden, folder: str
+) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:
+    """The verdict of the last check, and by segment its runs, and of checks before it with its verdict, code and
+    environment. Raises where they are damaged, lack a whole run, or are of another study or golden."""
     location = _find_study(context, folder)
     reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
     if not reports:
@@ -86,7 +81,8 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
     segments = {(each.start_step, each.checkpoint): index for index, each in enumerate(golden.segments)}
     runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(golden.segments))}
     origin, ends = None, dict[int, str]()
-    for report in takewhile(lambda each: _fits(each, reports[0], golden), reports):
+    kind = reports[0].verdict.kind
+    for report in takewhile(lambda each: _is_of(each, golden) and each.verdict.kind is kind, reports):
         for each in report.segments:
             index = segments[each.start_step, each.checkpoint]
             for run in each.runs:
@@ -103,7 +99,7 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
         if not found:
             what = f"segment {golden.segments[index].start_step} has no complete run in the artifacts"
             raise UsageError(what + ends.get(index, ""), f"let CI run it to its end: {_build_check(context)}")
-    return Artifacts(reports[0].verdict.kind, runs)
+    return kind, runs
 
 
 def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
@@ -124,16 +120,14 @@ def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
 def _check_golden(context: GoldenContext, report: GoldenTestReport, golden: Golden) -> None:
     if report.test != context.test.name:
         raise UsageError(f"the artifacts are of the test {report.test}, not of {context.test.name}")
-    if report.golden is None or _build_mark(report.golden) != _build_mark(golden):
+    if not _is_of(report, golden):
         when = report.golden.provenance.get("gathered_at") if report.golden else None
         message = f"the check in the artifacts was of another golden, recorded {when or 'at an unknown time'}"
         raise UsageError(message, f"check with the one in the store: {_build_check(context)}")
 
 
-def _fits(report: GoldenTestReport, last: GoldenTestReport, golden: Golden) -> bool:
-    """Whether an earlier check was of the same golden, and ended like the last one."""
-    is_same = report.golden is not None and _build_mark(report.golden) == _build_mark(golden)
-    return is_same and report.verdict.kind is last.verdict.kind
+def _is_of(report: GoldenTestReport, golden: Golden) -> bool:
+    return report.golden is not None and _build_mark(report.golden) == _build_mark(golden)
 
 
 def _build_check(context: GoldenContext) -> str:

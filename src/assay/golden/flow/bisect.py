@@ -101,16 +101,12 @@ class _Search:
     tried: list[Tried] = field(default_factory=list)
     resumed: int = 0
 
-    @property
-    def log(self) -> str:
-        return os.path.join(self.checkouts.folder, LOG_FILE)
-
     def run(self) -> BisectReport:
-        message = self.hooks.console.message
-        self.tried = load_trials(self.log)
+        message, log = self.hooks.console.message, os.path.join(self.checkouts.folder, LOG_FILE)
+        self.tried = load_trials(log)
         self.resumed = len(self.tried)
         message(f"{len(self.parents)} commits from {self.good.short} to {self.bad.short}, both included")
-        message(f"trials are kept in {self.log}")
+        message(f"trials are kept in {log}")
         if self.resumed:
             message(f"continuing: {self.resumed} trials were made before")
         while isinstance(step := self._choose_next(), NextTry):
@@ -119,7 +115,7 @@ class _Search:
             tried, interrupted = self._try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
-            append_trial(self.log, tried)
+            append_trial(log, tried)
             self.tried.append(tried)
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
@@ -143,22 +139,17 @@ class _Search:
         return outcomes.get(tried.verdict, "skip")
 
     def _conclude(self, step: Culprit | Stuck) -> BisectReport:
-        if isinstance(step, Stuck):
-            return self._report(stuck=self._explain(step.reason))
+        if isinstance(step, Stuck):  # with the results of the two ends
+            lines = [step.reason]
+            for name, commit in (("good", self.good), ("bad", self.bad)):
+                last = [each for each in self.tried if each.commit == commit.sha][-1:]
+                lines += [f"{name} end {commit.short}: {each.verdict}, {each.message}" for each in last]
+            return self._report(stuck="\n  ".join(lines))
         suspects = tuple(map(self._load, step.suspects))
         if step.culprit is None:
             return self._report(suspects=suspects)
         bad = [each for each in self.tried if each.commit == step.culprit and self._outcome(each) == "bad"]
         return self._report(culprit=suspects[0], evidence=next(iter(bad), None), suspects=suspects)
-
-    def _explain(self, reason: str) -> str:
-        """The results of the two ends, for the message of a search that cannot begin."""
-        lines = [reason]
-        for name, commit in (("good", self.good), ("bad", self.bad)):
-            last = next((each for each in reversed(self.tried) if each.commit == commit.sha), None)
-            if last is not None:
-                lines.append(f"{name} end {commit.short}: {last.verdict}, {last.message}")
-        return "\n  ".join(lines)
 
     def _report(self, **facts: Any) -> BisectReport:
         ends, tried = (self.good, self.bad, self.checkouts.folder), tuple(self.tried)

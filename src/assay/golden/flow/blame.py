@@ -16,7 +16,6 @@ from math import isfinite
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.errors import UsageError
 from assay.follow.api import Entry, StudyLocation
-from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import describe_end, find_log
@@ -207,9 +206,8 @@ class _Trial:
 
     def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
         (cell, _), segment = job, self._segment(job)
-        path = context.find_checkpoint(segment)
-        if path is None or (segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha):
-            raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store as it was recorded")
+        if problem := context.find_checkpoint_problem(segment):
+            raise UsageError(problem)
         spec = context.build_segment_spec(name, segment, beyond=self.golden.steps_beyond, number=number)
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
         return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell})

@@ -14,6 +14,7 @@ from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import (
     describe_early,
+    describe_origin,
     falls_one_short,
     find_differences,
     find_other_environment,
@@ -77,6 +78,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     end = _run_rounds(context, [*states, *(state for group in others.values() for state in group)], hooks)
     same = tuple(_report_same(each, group) for each, group in others.items())
     reports = tuple(state.report() for state in states)
+    runs = [run.dir for report in reports for run in report.runs]
+    origin = load_origin(runs[0]) if runs else {}
     judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(context, golden)
@@ -99,7 +102,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         segments=reports,
         notes=(
             *context.describe_locations(),
-            *find_other_environment(context, golden, reports),
+            *find_other_environment(context, golden, origin),
             *(line for state, report in judged for line in state.describe_stop(report)),
             *(
                 f"log: {state.log} (segment {state.segment.start_step})"
@@ -117,11 +120,11 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *_describe_counting(context, golden, states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
         ),
-        differs=tuple(find_differences(context, golden, reports)) if is_bad else (),
+        differs=tuple(find_differences(context, golden, origin)) if is_bad else (),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
         same=same,
-        origin=load_origin(context, reports),
+        origin=describe_origin(context, origin),
     )
 
 
@@ -225,15 +228,9 @@ class _State:
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
-        path = self.context.find_checkpoint(self.segment)
-        if path is None:
-            self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
-            return False
-        if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
-            why = "is not the one that was recorded: its content has changed"
-            self._find(f"the checkpoint {self.segment.checkpoint} {why}")
-            return False
-        return True
+        if problem := self.context.find_checkpoint_problem(self.segment):
+            self._find(problem)
+        return not problem
 
     def _find(self, message: str) -> None:
         finding = Finding(VerdictKind.ERROR, f"segment at {self.segment.start_step}", message)
@@ -413,18 +410,15 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
         words += ["--root", options.root] if options.root else []
         check = f"assay convergence {shlex.join(words)}"
     known = {rule.metric: list_labels(golden, rule.metric) for rule in rules if rule.metric in golden.metrics}
-    names = [f"{metric} {label}".strip() for metric, label in _list_judged(rules) if label in known.get(metric, ())]
-    names += [metric for metric, label in _list_judged(rules) if metric in known and not label]
+    judged_parts = [(rule.metric, label) for rule in rules for label in rule.labels or ("",)]
+    names = [f"{metric} {label}".strip() for metric, label in judged_parts if label in known.get(metric, ())]
+    names += [metric for metric, label in judged_parts if metric in known and not label]
     if lost and names:
         notes.append(f"judge a part alone:  {check} {shlex.join(word for name in names for word in ('--only', name))}")
     if lost or looser:
         notes.append(f"accept from now on:  assay golden rebase {tail} --allow-wider --reason 'an intended change'")
     texts = [f"{name} is recorded and not judged" for name in lost]
     return [*texts, *(f"{text}, since it was recorded" for text in looser)], notes
-
-
-def _list_judged(rules: Sequence[Rule]) -> list[tuple[str, str]]:
-    return [(rule.metric, label) for rule in rules for label in rule.labels or ("",)]
 
 
 def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[_State]) -> list[str]:

@@ -13,7 +13,7 @@ from assay.errors import AssayError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
-from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
+from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread, read_values
 from assay.golden.flow.gather import count_test, gather_test
 from assay.golden.flow.segments import (
     Explain,
@@ -24,13 +24,12 @@ from assay.golden.flow.segments import (
     choose_tests,
 )
 from assay.golden.harness_file import Mode
-from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import list_ids, load_report, write_report
 from assay.golden.report.document import render_golden
 from assay.golden.values import DEFAULT_STORE, GoldenFile, GoldenReport, GoldenTest, GoldenTestReport, ReportMode
 from assay.judge.statistics import load_numpy, needed_for, t_quantile
 from assay.launch.api import RunHooks, first_program
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Finding, Judgement, Verdict, VerdictKind
 
@@ -83,8 +82,11 @@ def _each_test(
             reports.append(run(context, hooks))
             if options.explain is not None and not reports[-1].interrupted:
                 reports[-1] = _add_notes(reports[-1], options.explain(context, reports[-1], hooks))
-            if run is not count_test:
-                _keep(context, mode, file.source, reports[-1], hooks)
+            try:
+                if run is not count_test:
+                    write_report(context.location, mode, file.source, reports[-1])
+            except OSError as error:  # the report is still the caller's answer
+                hooks.console.warning(f"the report was not kept for the page: {error}")
         except AssayError as error:
             manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
             verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
@@ -114,56 +116,40 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
 
 
-def _keep(context: GoldenContext, mode: ReportMode, source: str, report: GoldenTestReport, hooks: RunHooks) -> None:
-    """Keep the report for the page. One that cannot be kept is still the caller's answer."""
-    try:
-        write_report(context.location, mode, source, report)
-    except OSError as error:
-        hooks.console.warning(f"the report was not kept for the page: {error}")
-
-
 # ---------------------------------------------------------------- `assay golden validate`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Validation:
     """What can be known without running anything."""
 
     file: GoldenFile
-    commands: tuple[tuple[str, str, str], ...]  # test, gather or check, what would run
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
+    commands: list[tuple[str, str, str]] = field(default_factory=list)  # test, gather or check, what would run
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     """The file, its commands, and, with a sample log, what its patterns find there."""
-    file = load_golden_file(options.file)
-    data = None
+    found, data = Validation(load_golden_file(options.file)), None
     if log is not None:
         try:
             with open(log, "rb") as sample:
                 data = sample.read()
         except OSError as error:
             raise UsageError(f"the log {log} cannot be read: {error.strerror}") from None
-    commands: list[tuple[str, str, str]] = []
-    notes: list[str] = []
-    problems: list[str] = []
-    for context in build_contexts(file, options):
+    for context in build_contexts(found.file, options):
         name = context.test.name
-        commands += _list_commands(context.choose_checkpoints(), notes)
-        notes += [f"{name}: {note}" for note in context.describe_locations()]
-        program = first_program(context.build_gather_command())
-        if program and not _has_program(program, context):
-            problems.append(f"{name}: the program {program!r} was not found")
+        found.commands += _list_commands(context.choose_checkpoints(), found.notes)
+        found.notes += [f"{name}: {note}" for note in context.describe_locations()]
+        program = first_program(context.build_gather_command()) or ""
+        inside, path = os.path.join(context.folder, program), dict(context.test.env).get("PATH")
+        has_program = os.access(inside, os.X_OK) if os.sep in program else shutil.which(program, path=path)
+        if program and not has_program:
+            found.problems.append(f"{name}: the program {program!r} was not found")
         if data is not None:
-            problems += _try_patterns(context.test, data, notes)
-    return Validation(file, tuple(commands), tuple(notes), tuple(problems))
-
-
-def _has_program(program: str, context: GoldenContext) -> bool:
-    if os.sep in program:
-        return os.access(os.path.join(context.folder, program), os.X_OK)
-    return shutil.which(program, path=dict(context.test.env).get("PATH")) is not None
+            found.problems += _try_patterns(context.test, data, found.notes)
+    return found
 
 
 def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -197,10 +183,7 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
             notes.append(f"{test.name} {pattern.metric}: matches {count} lines")
         else:
             problems.append(f"{where}{test.name} {pattern.metric}: {NO_LINE}")
-    recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
-    recorder.feed(data)
-    recorder.finish()
-    problems += [f"{test.name}: {problem}" for problem in recorder.values.problems]
+    problems += [f"{test.name}: {problem}" for problem in read_values(test, data).problems]
     problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
 

@@ -14,7 +14,7 @@ from assay.golden.recorder import LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
 from assay.launch.api import RunHooks
 from assay.observe.columns import Columns
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Ending, Usage
@@ -47,15 +47,13 @@ def follow_runs(hooks: RunHooks, followers: Callable[[Entry], RunFollower]) -> R
     return replace(hooks, observe=lambda inner: Listening(inner, followers, live), prune=prune)
 
 
+@dataclass(slots=True)
 class Listening:
     """An observer around another: each run's follower reads after every tick and once more at the end."""
 
-    def __init__(
-        self, inner: Observer, followers: Callable[[Entry], RunFollower], live: dict[str, RunFollower]
-    ) -> None:
-        self._inner = inner
-        self._make = followers
-        self._live = live
+    _inner: Observer
+    _make: Callable[[Entry], RunFollower]
+    _live: dict[str, RunFollower]
 
     def started(self, entry: Entry) -> None:
         self._live[entry.dir] = self._make(entry)
@@ -153,8 +151,12 @@ class SegmentFollower:
 def describe_end(entry: Entry) -> str:
     """Why a run that is not done ended, with the last line of its output."""
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
-    last = _load_last_line(entry)
-    return f"{reason}; its last line of output: {last}" if last else reason
+    errors = [entry.spec.other_log_name] if entry.spec.log_stream == "stdout" else []
+    for template in (*errors, entry.spec.log_name):  # the last line on stderr, or of the only log
+        lines = [line.strip() for line in read_end(find_log(entry, template), _TAIL_BYTES).split("\n") if line.strip()]
+        if lines:
+            return f"{reason}; its last line of output: {lines[-1][-300:]}"
+    return reason
 
 
 def find_log(entry: Entry, template: str = "") -> str:
@@ -176,27 +178,20 @@ def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     found = {pattern.metric: NO_LINE for pattern in test.patterns if not count_lines(pattern, text)}
     if test.same_line:
-        recorder = RunRecorder(LogReader(test.step, test.metrics), same_line=True)
-        recorder.feed(data)
-        recorder.finish()
-        for pattern in test.metrics:
-            if pattern.metric not in found and not recorder.values.steps_of(pattern.metric):
-                found[pattern.metric] = NO_STEP_LINE
+        values = read_values(test, data)
+        unread = [each.metric for each in test.metrics if not values.steps_of(each.metric)]
+        found |= {metric: NO_STEP_LINE for metric in unread if metric not in found}
     return found
+
+
+def read_values(test: GoldenTest, data: bytes) -> Values:
+    """The values of a whole log."""
+    recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
+    recorder.feed(data)
+    recorder.finish()
+    return recorder.values
 
 
 def count_lines(pattern: Pattern, text: str) -> int:
     regex = re.compile(pattern.regex)
     return sum(regex.search(line) is not None for line in text.split("\n"))
-
-
-def _load_last_line(entry: Entry) -> str:
-    """The last line on stderr, or of the only log."""
-    names = [entry.spec.log_name]
-    if entry.spec.log_stream == "stdout":
-        names.insert(0, entry.spec.other_log_name)
-    for template in names:
-        lines = [line.strip() for line in read_end(find_log(entry, template), _TAIL_BYTES).split("\n") if line.strip()]
-        if lines:
-            return lines[-1][-300:]
-    return ""

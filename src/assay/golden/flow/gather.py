@@ -43,7 +43,7 @@ from assay.golden.recorder import LogReader, SegmentRecording, TrainingRecorder,
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
 from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -396,11 +396,11 @@ def _order_tracks(
     return {name: tracks[name] for name in order}
 
 
+@dataclass(slots=True)
 class SegmentBuilder:
-    def __init__(self, context: GoldenContext, console: Console) -> None:
-        self._context = context
-        self._console = console
-        self._hashes: dict[str, str | None] = {}
+    _context: GoldenContext
+    _console: Console
+    _hashes: dict[str, str | None] = field(default_factory=dict)
 
     def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
         tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
@@ -419,8 +419,13 @@ class SegmentBuilder:
             return None
         if path not in self._hashes:
             self._hashes[path] = manifests.hash_checkpoint(path)
-        ordered = _order_tracks(self._context.test, tracks)
-        return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
+        ordered, folder = _order_tracks(self._context.test, tracks), os.path.dirname(self._context.manifest)
+        is_inside = path.startswith(folder + os.sep)
+        if not is_inside:
+            text = f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine"
+            self._console.warning(text)
+        shown = os.path.relpath(path, folder) if is_inside else path
+        return Segment(recording.start_step, shown, ordered, self._hashes[path])
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""
@@ -432,11 +437,3 @@ class SegmentBuilder:
         found = [path for path in paths if os.path.lexists(path)]
         inside = [path for path in found if path.startswith(self._context.store + os.sep)]
         return next(iter(inside or found), None)
-
-    def _relative(self, path: str) -> str:
-        folder = os.path.dirname(self._context.manifest)
-        if path.startswith(folder + os.sep):
-            return os.path.relpath(path, folder)
-        text = f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine"
-        self._console.warning(text)
-        return path

@@ -99,25 +99,18 @@ def _build_history(
     days: dict[str, list[Check]] = {}
     for each in mine:
         days.setdefault(render_date(each[0].at, "%Y-%m-%d"), []).append(each)
-    nights = tuple(_build_night(date, group, accepted.get(date, "")) for date, group in days.items())
-    by_label = {name: rule for night in nights for name in night.levels for rule in _match(name, rules)}
+    nights = []
+    for date, group in days.items():  # the runs of all checks of a day are one sample, and the worst verdict counts
+        segments = [segment for _, report in group for segment in report.segments]
+        runs, kind = sum(len(segment.runs) for segment in segments), find_worst(head.kind for head, _ in group)
+        why, origin = accepted.get(date, ""), group[-1][1].origin
+        nights.append(Night(date, kind, runs, measure_levels(segments), why, origin))
+    names = dict.fromkeys(name for night in nights for name in night.levels)
+    by_label = {name: rules[metric] for name in names for metric in rules if f"{name} ".startswith(f"{metric} ")}
     verdict, moves = judge_nights(nights, by_label, find_steps)
     others = len(checks) - len(mine)
     notes = [f"{others} earlier checks are against another golden, and are not compared"] if others else []
-    return NightHistory(mine[-1][1].test, environment, golden, nights, verdict, tuple(moves), tuple(notes))
-
-
-def _match(name: str, rules: dict[str, Rule]) -> Iterable[Rule]:
-    """The rule of a metric, or of `metric label`."""
-    return [rule for metric, rule in rules.items() if name == metric or name.startswith(f"{metric} ")]
-
-
-def _build_night(date: str, checks: Sequence[Check], accepted: str) -> Night:
-    """All checks of a day: their runs are one sample, and the worst verdict is the night's."""
-    segments = [segment for _, report in checks for segment in report.segments]
-    runs, last = sum(len(segment.runs) for segment in segments), checks[-1][1]
-    kind = find_worst(head.kind for head, _ in checks)
-    return Night(date, kind, runs, measure_levels(segments), accepted, last.origin)
+    return NightHistory(mine[-1][1].test, environment, golden, tuple(nights), verdict, tuple(moves), tuple(notes))
 
 
 def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:

@@ -46,7 +46,7 @@ from assay.golden.judge.golden import (
 )
 from assay.golden.requests import RebaseRequest
 from assay.golden.results import Rebased
-from assay.golden.values import Golden
+from assay.golden.values import Golden, Segment
 from assay.launch.api import RunHooks
 from assay.observe.environment import load_environment
 from assay.record import run_directory
@@ -62,7 +62,12 @@ _PASSED = "it passed in the artifacts"
 def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
     if not request.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
-    _check_request(request)
+    if request.only_failing and not request.artifacts:
+        raise UsageError("--only-failing needs --artifacts", "without it the tests are run: -t NAME chooses one")
+    others = {"--environment-only": request.environment_only, "--fresh": request.fresh, "--from": request.source}
+    for flag, value in others.items() if request.artifacts else ():
+        if value and value != request.OPTIONS["source"].default:
+            raise UsageError(f"{flag} is not for --artifacts, with which nothing is run")
     contexts = [choose_golden(each) for each in build_contexts(load_golden_file(options.file), options)]
     befores = [manifests.load_manifest(each.manifest, each.test.name, each.hint_to_gather()) for each in contexts]
     done: list[Rebased] = []
@@ -71,16 +76,6 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
         if done[-1].interrupted:
             break
     return tuple(done)
-
-
-def _check_request(request: RebaseRequest) -> None:
-    """Refuse options that do not go together."""
-    if request.only_failing and not request.artifacts:
-        raise UsageError("--only-failing needs --artifacts", "without it the tests are run: -t NAME chooses one")
-    others = {"--environment-only": request.environment_only, "--fresh": request.fresh, "--from": request.source}
-    for flag, value in others.items() if request.artifacts else ():
-        if value and value != request.OPTIONS["source"].default:
-            raise UsageError(f"{flag} is not for --artifacts, with which nothing is run")
 
 
 def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Rebased:
@@ -182,11 +177,11 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 
 def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> Taken:
     """Nothing is run. The golden itself where it passed and failing ones alone are wanted."""
-    artifacts = load_artifacts(context, before, request.artifacts or "")
-    if request.only_failing and artifacts.kind is VerdictKind.PASS:
+    kind, kept = load_artifacts(context, before, request.artifacts or "")
+    if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
-    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in artifacts.runs.items()}, {})
+    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
     if after is None:
         return None, problems, None
     problems = [*manifests.find_not_finite(after, after.metrics), *find_dead(after)]
@@ -347,30 +342,26 @@ def _fill_up(
 ) -> str | None:
     """More runs of the segments that have too few; the signal that interrupted it, if one did."""
     stamp = build_stamp()
-    specs: dict[str, tuple[int, RunSpec]] = {}
+    specs: dict[str, tuple[RunSpec, Segment]] = {}
+    indices: dict[str, int] = {}
     for index, have in runs.items():
-        for number in range(len(have) + 1, wanted + 1):
-            spec = _build_spec(context, golden, index, number, stamp)
-            specs[spec.name] = index, spec
+        segment, numbers = golden.segments[index], range(len(have) + 1, wanted + 1)
+        if numbers and (problem := context.find_checkpoint_problem(segment)):
+            raise UsageError(problem, "gather it again: --from gather")
+        for number in numbers:
+            # named like a check's run, so that the next call finds it
+            name = f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}"
+            spec = context.build_segment_spec(name, segment, beyond=golden.steps_beyond, number=number)
+            specs[name], indices[name] = (spec, segment), index
     if not specs:
         return None
-    named = {name: (spec, golden.segments[index]) for name, (index, spec) in specs.items()}
-    report, logged = follow_specs(context, named, hooks)
+    report, logged = follow_specs(context, specs, hooks)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:
-        index = specs[entry.spec.name][0]
+        name, (_, segment) = entry.spec.name, specs[entry.spec.name]
         if entry.state not in ENDED_WELL:
-            raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
-        if is_whole(golden.segments[index], logged[entry.spec.name]):
-            runs[index].append(CheckRun(entry, logged[entry.spec.name]))
+            raise UsageError(f"segment {segment.start_step} failed: {describe_end(entry)}")
+        if is_whole(segment, logged[name]):
+            runs[indices[name]].append(CheckRun(entry, logged[name]))
     return None
-
-
-def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
-    """Named like a check's run, so that the next call finds it."""
-    segment = golden.segments[index]
-    if context.find_checkpoint(segment) is None:
-        raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather it again: --from gather")
-    name = f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}"
-    return context.build_segment_spec(name, segment, beyond=golden.steps_beyond, number=number)

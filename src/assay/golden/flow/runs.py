@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.code.tree import FileEntry, Selection, load_tree
+from assay.code.tree import Selection, load_tree
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
 from assay.follow.api import Entry, FoundRun
@@ -26,7 +26,7 @@ from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
-from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
+from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
 from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
@@ -75,7 +75,9 @@ def _load_code(context: GoldenContext, text: str) -> list[Any]:
 
 def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
     tree = load_tree(context.folder, Selection(exclude=(context.location.root, context.store)))
-    code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}
+    files = [file for folder in tree.walk() for file in folder.files]
+    programs = {file.path for file in files if file.executable and "." not in os.path.basename(file.path)}
+    code = {file.path for file in files if _CODE.fullmatch(file.path)} | programs
     try:
         words = shlex.split(text)
     except ValueError:
@@ -95,11 +97,6 @@ def load_code_marks(context: GoldenContext) -> dict[str, str]:
     return {names[name]: str(mark)[-16:] for name, mark in files.items()} if len(files) <= _MOST_FILES else {}
 
 
-def _is_code(file: FileEntry) -> bool:
-    has_suffix = "." in os.path.basename(file.path)
-    return _CODE.fullmatch(file.path) is not None or (file.executable and not has_suffix)
-
-
 def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
     variables = {name: value for name, value in os.environ.items() if not _SESSION.fullmatch(name)}
     program = first_program(text)
@@ -115,7 +112,7 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **_load_origin(entry.dir),
+        **load_origin(entry.dir),
         "image": find_image(context.farm),
         "files": dict(marks),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
@@ -128,7 +125,7 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
     }
 
 
-def _load_origin(run_dir: str) -> dict[str, Any]:
+def load_origin(run_dir: str) -> dict[str, Any]:
     """What a run found around itself. Of a farm's node only what environment.json says of the machine that submitted
     can hold for it: git, and Python with its packages where both have the same file system."""
     environment = run_directory.load_environment(run_dir) or {}
@@ -151,11 +148,10 @@ def _load_origin(run_dir: str) -> dict[str, Any]:
     }
 
 
-def load_origin(context: GoldenContext, reports: Sequence[SegmentReport]) -> dict[str, str]:
+def describe_origin(context: GoldenContext, origin: Mapping[str, Any]) -> dict[str, str]:
     """What the first run of a check found around itself, for comparing nights."""
-    runs = [run.dir for report in reports for run in report.runs]
     command = _strip_ours(context, context.build_check_command("", 0))
-    return {"command": command, **_flatten_origin(_load_origin(runs[0]))} if runs else {}
+    return {"command": command, **_flatten_origin(origin)} if origin else {}
 
 
 _OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
@@ -163,12 +159,12 @@ _MOST_DIFFERENCES = 8
 _MOST_NAMED = 4
 
 
-def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
-    """What else differs from the recording than the values, by the first run of a check."""
-    runs, found = [run.dir for report in reports for run in report.runs], list[str]()
-    if not runs or not golden.provenance:
+def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
+    """What else differs from the recording than the values, by what a run of a check found around itself."""
+    if not origin or not golden.provenance:
         return []
-    before, now = (_flatten_origin(origin) for origin in (golden.provenance, _load_origin(runs[0])))
+    found = list[str]()
+    before, now = _flatten_origin(golden.provenance), _flatten_origin(origin)
     commands = [context.build_gather_command(), context.build_check_command("", 0)]
     then, *texts = (_strip_ours(context, text) for text in (str(golden.provenance.get("command", "")), *commands))
     if then and then not in texts:
@@ -185,13 +181,11 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     return shown or [_describe_same(bool(files), now)]
 
 
-def find_other_environment(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
+def find_other_environment(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
     """One line where the golden is of another GPU, torch or image than the runs of a check had."""
-    runs = [run.dir for report in reports for run in report.runs]
-    here = build_key({**_load_origin(runs[0]), "image": find_image(context.farm)}) if runs else {}
-    then = build_key(golden.provenance)
-    is_other = find_other(then, here)
-    return [f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"] if is_other else []
+    here, then = build_key({**origin, "image": find_image(context.farm)}), build_key(golden.provenance)
+    text = f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"
+    return [text] if origin and find_other(then, here) else []
 
 
 def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:

@@ -152,6 +152,14 @@ class GoldenContext:
         """The path of the checkpoint that a segment begins at; empty where it begins with the training."""
         return manifests.find_checkpoint(self.manifest, segment.checkpoint)
 
+    def find_checkpoint_problem(self, segment: Segment) -> str:
+        """Why a run cannot begin at the segment's checkpoint; empty: it can."""
+        path, name = self.find_checkpoint(segment), f"the checkpoint {segment.checkpoint}"
+        if path is None:
+            return f"{name} is not in the store"
+        is_other = segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha
+        return f"{name} is not the one that was recorded: its content has changed" if is_other else ""
+
     def build_segment_spec(
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
@@ -260,8 +268,10 @@ def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenConte
 def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, settings: Settings) -> GoldenContext:
     _check_names(test, options)
     folder, found = resolve_folder(file, test)
-    study = _build_study(file, test, folder)
+    name, live = STUDY_PREFIX + test.name, CodePolicy("live")
+    study = Study(name, "native", file.source, folder, (), (), resources=test.resources, code=live)
     if file.study is not None:
+        study = replace(file.study, name=name, code=live, checks=(), retries=0, stop=())
         test = replace(test, command=_render_native(file.study))
     test = replace(test, timeout_s=options.timeout_s or test.timeout_s, env=(*test.env, *options.env))
     root, _ = choose_root(options.root, study.root, settings)
@@ -295,13 +305,6 @@ def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
         raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
 
 
-def _build_study(file: GoldenFile, test: GoldenTest, folder: str) -> Study:
-    name = STUDY_PREFIX + test.name
-    if file.study is not None:
-        return replace(file.study, name=name, code=CodePolicy("live"), checks=(), retries=0, stop=())
-    return Study(name, "native", file.source, folder, (), (), resources=test.resources, code=CodePolicy("live"))
-
-
 def _render_native(study: Study) -> str:
     """The one command of the one run of a golden study."""
     runs = build_plan(study).runs
@@ -321,21 +324,16 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     root = find_git_root(config_folder)
     tried = [(root, "the git root of the file")] if root else []
     tried += [(config_folder, "the file's folder"), (os.getcwd(), "the working directory")]
-    for base, how in tried:
-        path = os.path.normpath(os.path.join(base, test.directory or "."))
-        if os.path.isdir(path) and (test.directory or _has_program(path, test)):
+    paths = [(os.path.normpath(os.path.join(base, test.directory or ".")), how) for base, how in tried]
+    scripts = [word for word in test.executable if word.endswith((".py", ".sh")) or word.startswith("./")]
+    for path, how in paths:  # without `directory` the folder that has the program's files is used
+        has_program = all(os.path.exists(os.path.join(path, script)) for script in scripts)
+        if os.path.isdir(path) and (test.directory or has_program):
             return path, how
-    listed = ", ".join(os.path.normpath(os.path.join(base, test.directory or ".")) for base, _ in tried)
     if not test.directory:
         return config_folder, "the file's folder"
     message, key = f"there is no folder {test.directory!r}", f"{test.name}.directory"
-    raise ConfigError([Problem(message, key, test.position, f"looked for: {listed}")])
-
-
-def _has_program(folder: str, test: GoldenTest) -> bool:
-    """Without `directory` the folder that has the program's files is used."""
-    scripts = [word for word in test.executable if word.endswith((".py", ".sh")) or word.startswith("./")]
-    return all(os.path.exists(os.path.join(folder, script)) for script in scripts)
+    raise ConfigError([Problem(message, key, test.position, f"looked for: {', '.join(path for path, _ in paths)}")])
 
 
 # ---------------------------------------------------------------- commands

@@ -15,7 +15,7 @@ from assay.golden.flow.check import check_variants
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
 from assay.golden.results import Injected, SelftestReport
-from assay.golden.values import Fault, Golden, Segment, SegmentReport
+from assay.golden.values import Fault, Golden, Segment, SegmentReport, Variant
 from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import replace
 
@@ -95,9 +95,9 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
 
 def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenContext:
     if fault.kind == "env":
-        return replace(context, test=replace(context.test, env=(*context.test.env, (fault.name, fault.value))))
+        return context.use_variant(Variant(fault.title, env=((fault.name, fault.value),)))
     words = build_arguments(fault, context.build_check_command(segment.checkpoint, segment.start_step))
-    return replace(context, options=replace(context.options, run_arguments=(*context.options.run_arguments, *words)))
+    return context.use_variant(Variant(fault.title, flags=words))
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from statistics import median
 
-from assay.golden.judge.effects import ENOUGH_RECORDINGS, Effects, build_limits, build_starts, is_schedule, measure_pair
+from assay.golden.judge.effects import ENOUGH_RECORDINGS, build_limits, build_starts, is_schedule, measure_pair
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import compare, measure_relative, render_bounded, render_effect, render_fraction
 from assay.golden.judge.same import measure_noise
@@ -158,7 +158,9 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
-    decimals = None if is_schedule(rule) else _find_decimals(pair)
+    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
+    known = [each.decimals for each in map(find_digits, columns) if each.decimals is not None]
+    decimals = None if is_schedule(rule) else min(known, default=None)
     alike = pair if decimals is None else _round_alike(pair, decimals)
     found = _judge_alike(rule, alike, peers)
     if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
@@ -170,7 +172,11 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
 def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
     plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
-    effects = _settle(measure_pair(pair, starts))
+    effects, np = measure_pair(pair, starts), load_numpy()
+    # the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at first
+    # must not hide what is outside later
+    quiet = np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own)))
+    effects = replace(effects, replicas=quiet)
     limits = build_limits(plain, pair, starts, effects)
     outside = find_outside(plain, effects, limits, len(starts) * peers)
     unsure = ~outside & ~(effects.distance <= limits.inside)
@@ -200,19 +206,6 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
     """Of what is outside."""
     holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
-
-
-def _settle(effects: Effects) -> Effects:
-    """With the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at
-    first must not hide what is outside later."""
-    np = load_numpy()
-    return replace(effects, replicas=np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own))))
-
-
-def _find_decimals(pair: Pair) -> int | None:
-    """Those of the curve that has the fewest."""
-    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
-    return min((each.decimals for each in map(find_digits, columns) if each.decimals is not None), default=None)
 
 
 def _round_alike(pair: Pair, decimals: int) -> Pair:

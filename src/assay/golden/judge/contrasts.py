@@ -145,8 +145,8 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
     """How far chance carries the sum, per column. The spread of two repeats says little: it is that of the cells
     themselves or of all that were repeated, whichever is larger, and half of it the mean of all windows."""
     np = load_numpy()
-    spread = {cell: _pool(each.var(axis=0, ddof=1)) for cell, each in runs.items() if len(each) > 1}
-    spread = {cell: each for cell, each in spread.items() if each.any()}
+    variances = {cell: each.var(axis=0, ddof=1) for cell, each in runs.items() if len(each) > 1}
+    spread = {cell: (each + each.mean()) / 2 for cell, each in variances.items() if each.any()}
     noisy = [cell for cell in weights if cell in spread or (spread and cell in single)]
     if not noisy:  # what differs cancels in the mean
         return np.zeros(next(iter(runs.values())).shape[1])
@@ -156,10 +156,6 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
     fourth = sum(each * each / (len(runs[cell]) - 1) for cell, each in spread.items())
     freedom = np.maximum(1, np.floor((usual * len(spread)) ** 2 / fourth))
     return np.array([t_quantile(int(each), tail) for each in freedom]) * np.sqrt(np.maximum(own, pooled))
-
-
-def _pool(variance: Array) -> Array:
-    return (variance + variance.mean()) / 2
 
 
 def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, Shift]:

@@ -14,17 +14,11 @@ from assay.golden.judge.pointwise import find_failing, find_margin_problem, judg
 from assay.golden.judge.same import judge_same
 from assay.golden.judge.window import judge_spikes, judge_unmatched, judge_windows
 from assay.golden.values import Golden, Rule, Segment, Track
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """One rule over one segment. Gaps are separate: their kind depends on whether anything failed before them."""
-
-    findings: tuple[Finding, ...]
-    gaps: tuple[Finding, ...]
-    comparisons: int
+# One rule over one segment: findings, gaps, comparisons. The kind of gaps depends on whether anything failed before.
+RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
@@ -49,8 +43,8 @@ def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int)
     for label, pair in zip(labels, pairs, strict=True):
         judged = _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
         findings += [replace(found, label=label) for found in (*pair.findings, *judged)]
-    gaps = tuple(replace(gap, label=label) for label, pair in zip(labels, pairs, strict=True) for gap in pair.gaps)
-    return RuleResult(tuple(findings), gaps, sum(pair.compared for pair in pairs))
+    gaps = [replace(gap, label=label) for label, pair in zip(labels, pairs, strict=True) for gap in pair.gaps]
+    return findings, gaps, sum(pair.compared for pair in pairs)
 
 
 _RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
@@ -85,11 +79,11 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
     """A run that ended early is an ERROR, unless what it logged had failed by then: we may have stopped it for that."""
-    findings = [finding for part in judged for finding in part.findings]
+    findings = [finding for found, _, _ in judged for finding in found]
     failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
     kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
-    findings += [replace(gap, kind=kind) for part in judged for gap in part.gaps]
-    return Verdict.of(findings, sum(part.comparisons for part in judged))
+    findings += [replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps]
+    return Verdict.of(findings, sum(comparisons for _, _, comparisons in judged))
 
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:

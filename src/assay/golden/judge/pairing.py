@@ -129,16 +129,10 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     findings += [finding for track in sound for finding in _find_bad_values(track, subject)]
     gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]
     aligned = tuple(_align(track, steps) for track in sound)
-    variants = _find_variants(rule, segment, label, steps)
+    others = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
+    whole = [track for track in others if track is not None and track.steps == steps]  # the others are not used
+    variants = tuple(track for track in whole if all(map(math.isfinite, track.values)))
     return Pair(subject, steps, golden, aligned, tuple(findings), tuple(gaps), variants)
-
-
-def _find_variants(rule: Rule, segment: Segment, label: str, steps: tuple[int, ...]) -> tuple[Track, ...]:
-    """The variants that logged every step; the others are not used."""
-    found = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
-    return tuple(
-        track for track in found if track is not None and track.steps == steps and all(map(math.isfinite, track.values))
-    )
 
 
 def _find_obstacle(golden: Sequence[Track]) -> str | None:

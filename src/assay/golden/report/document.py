@@ -13,20 +13,14 @@ from assay.golden.report.rows import (
     ReportRow,
     build_step,
     build_test_rows,
-    describe_coverage,
-    describe_differences,
-    describe_extent,
-    describe_golden,
     describe_outcome,
-    describe_savings,
-    list_runs,
     name_finding,
     render_interval,
     render_percent,
     render_rule,
     render_step,
 )
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, SegmentRun
 from assay.show import formatting
 from assay.show.junit import ALLOWED
 from assay.show.terminal_report import render_terminal
@@ -37,6 +31,7 @@ from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
 _MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
 _MOST_REASONS = 5  # below a row of a page
+_MOST_GAPS = 5
 
 
 def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> doc.Document:
@@ -65,9 +60,9 @@ def render_golden(report: GoldenReport) -> str:
 def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -> Iterator[doc.Block]:
     rows = build_test_rows(test)
     took = f" in {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
-    extent, savings = describe_extent(test, report.mode), describe_savings(test)
-    golden = f"golden: {', '.join(describe_golden(test.golden))}" if test.golden else ""
-    coverage, differences = describe_coverage(test.golden), describe_differences(test)
+    extent, savings = _describe_extent(test, report.mode), _describe_savings(test)
+    golden = f"golden: {', '.join(_describe_golden(test.golden))}" if test.golden else ""
+    coverage, differences = _describe_coverage(test.golden), _describe_differences(test)
     warnings = [f"warning: {text}" for text in test.warnings]
     word = describe_outcome(report, test)
     yield doc.Heading(test.test, test.verdict.kind, word=word)
@@ -110,6 +105,54 @@ def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
     more = f"; {formatting.render_count(others, 'further row')} below did not pass either" if others else ""
     message = "; ".join(worst.finding.message.splitlines())
     return f"{worst.locate(worst.finding)}: {message}{more}."
+
+
+def _describe_golden(golden: Golden) -> list[str]:
+    """The origin of a recording, in short facts."""
+    origin = golden.provenance
+    facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
+    if origin.get("commit"):
+        facts.append(f"commit {str(origin['commit'])[:12]}{' with local changes' if origin.get('dirty') else ''}")
+    if origin.get("host"):
+        facts.append(f"on {origin['host']}")
+    facts.append(formatting.render_count(golden.recordings, "recording") + " of each segment")
+    return facts
+
+
+def _describe_coverage(golden: Golden | None) -> str:
+    """Which steps of the training a check says nothing about."""
+    gaps = find_uncovered(golden) if golden else []
+    if len(gaps) > _MOST_GAPS:
+        gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
+    return f"not covered by a segment: steps {', '.join(gaps)}" if gaps else ""
+
+
+def _describe_savings(test: GoldenTestReport) -> str:
+    if not test.saved_steps:
+        return ""
+    count = sum(run.stopped_early is not None for segment in test.segments for run in segment.runs)
+    stopped, steps = formatting.render_count(count, "run"), formatting.render_count(test.saved_steps, "step")
+    return f"{stopped} stopped early: {steps} saved, about {formatting.render_duration(test.saved_s)}"
+
+
+def _describe_extent(test: GoldenTestReport, mode: str) -> str:
+    """`3 segments, 540 values compared`."""
+    count = len(test.segments) or len(test.golden.segments if test.golden else ())
+    verb = "compared" if mode == "check" else "recorded"
+    values = formatting.render_count(test.verdict.comparisons, "value")
+    same = f"{formatting.render_count(len(test.same), 'configuration')}, " if test.same else ""
+    return f"{formatting.render_count(count, 'segment')}, {same}{values} {verb}"
+
+
+def _describe_differences(test: GoldenTestReport) -> list[str]:
+    """One line for each."""
+    return [f"differs from the recording: {each}" for each in test.differs]
+
+
+def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
+    """Of a check, those of its configurations too."""
+    segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
+    return [run for segment in segments for run in segment.runs]
 
 
 # ---------------------------------------------------------------- tables
@@ -177,7 +220,7 @@ def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Bl
         yield LEGEND
         yield from build_check_charts(test)
     yield doc.Details("Provenance", (doc.Facts(list(_list_origin(test))),))
-    runs = [*test.runs, *list_runs(test)]
+    runs = [*test.runs, *_list_runs(test)]
     if runs:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
         rows = []
@@ -225,8 +268,8 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
         test.test,
         [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
         properties,
-        sum(run.elapsed_s or 0.0 for run in list_runs(test)),
-        "\n".join([*(f"warning: {text}" for text in test.warnings), *describe_differences(test), *test.notes]),
+        sum(run.elapsed_s or 0.0 for run in _list_runs(test)),
+        "\n".join([*(f"warning: {text}" for text in test.warnings), *_describe_differences(test), *test.notes]),
     )
 
 
@@ -356,15 +399,13 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
         "rule": rule,
         "noise": metric.noise,
         **_build_verdict_facts(metric.verdict),
-        "golden": _build_tracks(metric.golden),
-        "check": _build_tracks(metric.check),
-    }
-
-
-def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
-    return {
-        label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
-        for label, found in tracks.items()
+        **{
+            side: {
+                label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
+                for label, found in tracks.items()
+            }
+            for side, tracks in (("golden", metric.golden), ("check", metric.check))
+        },
     }
 
 
@@ -381,7 +422,8 @@ def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Secti
         mine = [row for row in rows if row.configuration == name and row.segment is not None]
         cells.append([name or "canonical", *(_build_cell(mine, metric) for metric in metrics), title])
         bad = sorted((row for row in mine if name and row.kind is not VerdictKind.PASS), key=rank_row)
-        notes.append([_describe(row) for row in bad[:_MOST_REASONS]])
+        reasons = [(row, row.finding.message.splitlines() if row.finding else ()) for row in bad[:_MOST_REASONS]]
+        notes.append([f"segment {row.segment} {row.metric}: {'; '.join(lines)}" for row, lines in reasons])
         roles.append(str(min((row.kind for row in mine), key=SEVERITY.index, default=VerdictKind.ERROR)))
     return doc.Section((doc.TableBlock(Table(columns, cells), notes, roles),), "Configurations that must agree")
 
@@ -394,11 +436,6 @@ def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
     worst = min(found, key=rank_row)
     effect = render_percent(worst.finding.effect if worst.finding else None)
     return doc.Span(f"{worst.kind} {effect}".strip(), str(worst.kind))
-
-
-def _describe(row: ReportRow) -> str:
-    finding = row.finding
-    return f"segment {row.segment} {row.metric}: {'; '.join(finding.message.splitlines()) if finding else ''}"
 
 
 def rank_row(row: ReportRow) -> tuple[int, float]:

@@ -13,12 +13,12 @@ from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
-from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport, Tried
+from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import render_count, render_number
 from assay.show.table import render_json
-from assay.system.fast_dataclasses import asdict
+from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -111,7 +111,11 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     starts = ", ".join(str(segment.start_step) for segment in golden.segments)
     yield "test", golden.test
     yield "manifest", manifest + ("" if golden.version > 1 else " (format 1, as the original writes it)")
-    yield "segments", f"{len(golden.segments)}{_describe_length(golden)}, at {starts}"
+    length = f" of {golden.steps_per_segment} steps" if golden.steps_per_segment else ""
+    counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
+    if counts and not length:  # an older manifest does not state how many steps it recorded: its tracks are counted
+        length = f" of {min(counts)} {f'to {max(counts)} ' if len(counts) > 1 else ''}values"
+    yield "segments", f"{len(golden.segments)}{length}, at {starts}"
     count = golden.recordings
     recordings = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
     yield "recordings", recordings + ("" if golden.complete else "; the training did not end")
@@ -123,16 +127,6 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
         yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
     yield from _build_environment(origin)
     yield from (("note", note) for note in golden.notes)
-
-
-def _describe_length(golden: Golden) -> str:
-    """An older manifest does not state how many steps it recorded: its tracks are counted."""
-    if golden.steps_per_segment:
-        return f" of {golden.steps_per_segment} steps"
-    counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
-    if not counts:
-        return ""
-    return f" of {max(counts)} values" if len(counts) == 1 else f" of {min(counts)} to {max(counts)} values"
 
 
 _NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
@@ -225,9 +219,9 @@ def _build_rebase_table(outcome: Rebased) -> Table:
                Column("since the first", align="right"))  # fmt: skip
     old, new = (measure_levels(golden) if golden else {} for golden in (outcome.before, outcome.after))
     rows: list[list[Any]] = []
-    for name, effect in (outcome.effects or {}).items():
+    for name, effect in outcome.effects.items():
         levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
-        shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
+        shift, first = outcome.shifts.get(name), outcome.since_first.get(name)
         noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
         cells = [f"{render_shift(100 * effect)}%", noise, shift.kind if shift else None, render_percent(first)]
         rows.append([name, *levels, *cells])
@@ -235,20 +229,10 @@ def _build_rebase_table(outcome: Rebased) -> Table:
 
 
 def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
-    return {
-        "test": outcome.test,
-        "manifest": outcome.manifest,
-        "accepted": outcome.is_accepted,
-        "kept": outcome.kept,
-        "refusals": list(outcome.refusals),
-        "effects": dict(outcome.effects or {}),
-        "since_first": dict(outcome.since_first or {}),
-        "shifts": {name: asdict(shift) for name, shift in outcome.shifts.items()},
-        "wider": list(outcome.wider),
-        "creep": list(outcome.creep),
-        "archived": outcome.archived,
-        "interrupted": outcome.interrupted,
-    }
+    """All but the recordings, which the manifests have."""
+    facts = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
+    del facts["before"], facts["after"]
+    return {"accepted": outcome.is_accepted, **facts}
 
 
 # ---------------------------------------------------------------- selftest
@@ -315,7 +299,8 @@ def _build_selftest_facts(report: SelftestReport) -> dict[str, Any]:
 
 
 def build_bisect_document(report: BisectReport) -> doc.Document:
-    return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=_build_bisect_facts(report))
+    facts = {"exit_code": int(report.exit_code), **asdict(report)}
+    return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=facts)
 
 
 def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
@@ -325,39 +310,17 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
         yield doc.Text(f"nothing was searched: {report.stuck}")
     elif report.suspects:
         yield from build_suspects(report.suspects)
-    if report.evidence:
-        yield from _build_evidence(report.evidence)
-    tested = len({trial.commit for trial in report.tried})
+    if evidence := report.evidence:
+        if effect := render_percent(evidence.effect):
+            interval = render_interval(evidence.interval)
+            around = f" [{interval}]" if interval not in ("", effect) else ""
+            since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
+            yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
+        yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
+    tested = len({trial.commit for trial in report.trials})
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
-    trials = render_count(len(report.tried), "trial")
+    trials = render_count(len(report.trials), "trial")
     yield doc.Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
-
-
-def _build_evidence(evidence: Tried) -> Iterator[doc.Block]:
-    effect = render_percent(evidence.effect)
-    if effect:
-        interval = render_interval(evidence.interval)
-        around = f" [{interval}]" if interval not in ("", effect) else ""
-        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
-        yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
-    yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
-
-
-def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
-    return {
-        "exit_code": int(report.exit_code),
-        "good": asdict(report.good),
-        "bad": asdict(report.bad),
-        "culprit": asdict(report.culprit) if report.culprit else None,
-        "suspects": [asdict(commit) for commit in report.suspects],
-        "evidence": asdict(report.evidence) if report.evidence else None,
-        "stuck": report.stuck,
-        "commits": report.commits,
-        "trials": [asdict(trial) for trial in report.tried],
-        "resumed": report.resumed,
-        "interrupted": report.interrupted,
-        "dir": report.dir,
-    }
 
 
 # ---------------------------------------------------------------- blame
@@ -415,13 +378,11 @@ def _describe_moved(metric: str, parts: Mapping[str, Moved]) -> str:
     code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
     text = f"the environment moved {metric} by {environment}, the code {code}"
     more = parts["interaction"].shift if "interaction" in parts else None
-    return f"{text}; together by another {render_shift(more.effect)}" if more and _matters(more, parts) else text
-
-
-def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
-    """Effects that multiply have a tiny interaction, which the table shows."""
+    if more is None or more.kind != "moved":
+        return text
+    # effects that multiply have a tiny interaction, which the table shows
     least = min(abs(each.shift.effect) for each in parts.values() if each.shift and each.part != "interaction")
-    return shift.kind == "moved" and abs(shift.effect) > _TINY * least
+    return f"{text}; together by another {render_shift(more.effect)}" if abs(more.effect) > _TINY * least else text
 
 
 def _describe_part(shift: Shift | None) -> str:

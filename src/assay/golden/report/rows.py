@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from assay.golden.judge.evidence import find_uncovered
 from assay.golden.judge.pointwise import render_effect
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport, SegmentRun
+from assay.golden.values import GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # instead of the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
-_MOST_GAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,54 +127,6 @@ def render_step(step: float | None) -> str:
 def build_step(step: float | None) -> float | None:
     """101, not 101.0."""
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
-
-
-def describe_golden(golden: Golden) -> list[str]:
-    """The origin of a recording, in short facts."""
-    origin = golden.provenance
-    facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
-    if origin.get("commit"):
-        facts.append(f"commit {str(origin['commit'])[:12]}{' with local changes' if origin.get('dirty') else ''}")
-    if origin.get("host"):
-        facts.append(f"on {origin['host']}")
-    facts.append(formatting.render_count(golden.recordings, "recording") + " of each segment")
-    return facts
-
-
-def describe_coverage(golden: Golden | None) -> str:
-    """Which steps of the training a check says nothing about."""
-    gaps = find_uncovered(golden) if golden else []
-    if len(gaps) > _MOST_GAPS:
-        gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
-    return f"not covered by a segment: steps {', '.join(gaps)}" if gaps else ""
-
-
-def describe_differences(test: GoldenTestReport) -> list[str]:
-    """One line for each."""
-    return [f"differs from the recording: {each}" for each in test.differs]
-
-
-def list_runs(test: GoldenTestReport) -> list[SegmentRun]:
-    """Of a check, those of its configurations too."""
-    segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
-    return [run for segment in segments for run in segment.runs]
-
-
-def describe_savings(test: GoldenTestReport) -> str:
-    if not test.saved_steps:
-        return ""
-    count = sum(run.stopped_early is not None for segment in test.segments for run in segment.runs)
-    stopped, steps = formatting.render_count(count, "run"), formatting.render_count(test.saved_steps, "step")
-    return f"{stopped} stopped early: {steps} saved, about {formatting.render_duration(test.saved_s)}"
-
-
-def describe_extent(test: GoldenTestReport, mode: str) -> str:
-    """`3 segments, 540 values compared`."""
-    count = len(test.segments) or len(test.golden.segments if test.golden else ())
-    verb = "compared" if mode == "check" else "recorded"
-    values = formatting.render_count(test.verdict.comparisons, "value")
-    same = f"{formatting.render_count(len(test.same), 'configuration')}, " if test.same else ""
-    return f"{formatting.render_count(count, 'segment')}, {same}{values} {verb}"
 
 
 def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
