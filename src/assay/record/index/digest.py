@@ -34,19 +34,7 @@ NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # of a run that does
 class Tally:
     """What a summary needs to go on. NaN: none yet."""
 
-    __slots__ = (
-        "bad",
-        "count",
-        "first_time",
-        "last",
-        "last_step",
-        "last_time",
-        "max",
-        "max_step",
-        "min",
-        "min_step",
-        "total",
-    )
+    __slots__ = (*(name for name in FIELDS if name != "mean"), "total")
 
     def __init__(self) -> None:
         self.count = self.bad = 0
