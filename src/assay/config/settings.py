@@ -85,23 +85,10 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
         tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in handed_on})
         found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
-    values = {key: value for key, (value, _) in found.items()}
-    origins = {key: where for key, (_, where) in found.items()}
-    return Settings(
-        root=values.get("root", os.path.join(folder, DEFAULT_ROOT)),
-        root_from=origins.get("root"),
-        slots=values.get("slots"),
-        farm=values.get("farm"),
-        files=tuple(files),
-        slots_from=origins.get("slots"),
-        farm_from=origins.get("farm"),
-        tables=tables,
-        **patterns,
-        max_wait_s=values.get("max_wait"),
-        notify=values.get("notify", ()),
-        notify_from=origins.get("notify"),
-        index=values.get("index"),
-    )
+    values: dict[str, Any] = {"root": os.path.join(folder, DEFAULT_ROOT), **patterns}
+    values |= {"max_wait_s" if key == "max_wait" else key: value for key, (value, _) in found.items()}
+    values |= {f"{key}_from": found[key][1] for key in ("root", "slots", "farm", "notify") if key in found}
+    return Settings(files=tuple(files), tables=tables, **values)
 
 
 # ---------------------------------------------------------------- where

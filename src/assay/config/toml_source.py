@@ -10,9 +10,8 @@ import re
 import tomllib
 from typing import Any
 
-from assay.config.source import Entry, Kind, Node
-from assay.errors import ConfigError
-from assay.values.study import Position, Problem
+from assay.config.source import Entry, Kind, Node, build_error
+from assay.values.study import Position
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # also comments
@@ -87,11 +86,10 @@ def parse_toml(text: str, file: str) -> Node:
         last = text.rstrip().split("\n")  # tomllib says "at end of document"
         line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
-        problem = Problem(f"broken TOML: {message}", "", Position(file, line, column), "strings need quotes in TOML")
-        raise ConfigError([problem]) from None
+        hint = "strings need quotes in TOML"
+        raise build_error(f"broken TOML: {message}", Position(file, line, column), hint) from None
     except RecursionError:
-        problem = Problem("nested too deeply", "", Position(file, 1, 1), "use fewer levels")
-        raise ConfigError([problem]) from None
+        raise build_error("nested too deeply", Position(file, 1, 1), "use fewer levels") from None
     return root
 
 

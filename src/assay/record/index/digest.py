@@ -191,13 +191,6 @@ def unpack_digest(packed: Packed) -> Digest:
     return {number: MetricDigest(Tally.restore(summary, total), int(loose)) for number, summary, total, loose in each}
 
 
-def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | None:
-    """The summaries as they were packed. Raises DamagedError."""
-    if metrics is None and summaries is None:
-        return None
-    return unseal(summaries or b"", metrics)
-
-
 def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:
     """The summaries of thousands of runs as they were packed. Raises DamagedError."""
     having = [at for at, has in enumerate(metrics) if has is not None or summaries[at] is not None]
