@@ -96,7 +96,7 @@ class Node:
         self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last one counts
         self._entries: list[Entry] = []
         self._elements: list[Node] = []
-        self._value: Any = _UNSET
+        self._value: Any = UNSET
 
     @property
     def position(self) -> Position:
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def value(self) -> Value:
-        if self._value is _UNSET:
+        if self._value is UNSET:
             if self.kind == "mapping":
                 self._value = {entry.key: entry.node.value for entry in self._entries}
             elif self.kind == "sequence":
@@ -151,7 +151,7 @@ class Node:
         return next((entry.node for entry in self._entries if entry.key == key), None)
 
 
-_UNSET = object()
+UNSET = object()
 
 
 # ---------------------------------------------------------------- reading
