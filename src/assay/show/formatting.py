@@ -82,26 +82,18 @@ def render_duration(seconds: float) -> str:
     if seconds < 0:
         return f"-{render_duration(-seconds)}"
     if seconds < 9.95:
-        return _render_short_duration(seconds)
-    whole = math.floor(seconds + 0.5)
-    if whole < 3600:
-        return _join_units(whole // 60, "m", whole % 60, "s")
-    minutes = math.floor(seconds / 60 + 0.5)
-    if minutes < 24 * 60:
-        return _join_units(minutes // 60, "h", minutes % 60, "m")
-    hours = math.floor(seconds / 3600 + 0.5)
-    return _join_units(hours // 24, "d", hours % 24, "h")
+        short = f"{max(1, round(seconds * 1000))}ms" if seconds < 0.0995 else f"{seconds:.1f}s"
+        return short if seconds else "0s"
+    for unit_s, most, per, large, small in _DURATION_UNITS:
+        count = math.floor(seconds / unit_s + 0.5)
+        parts = (count // per, large), (count % per, small)
+        if count < most:
+            break
+    return " ".join(f"{amount}{unit}" for amount, unit in parts if amount)
 
 
-def _render_short_duration(seconds: float) -> str:
-    if seconds == 0:
-        return "0s"
-    return f"{max(1, round(seconds * 1000))}ms" if seconds < 0.0995 else f"{seconds:.1f}s"
-
-
-def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    parts = [f"{large}{large_unit}"] * (large > 0) + [f"{small}{small_unit}"] * (small > 0)
-    return " ".join(parts)
+# seconds of the smaller unit, up to how many of them, how many make the larger one, the names of both
+_DURATION_UNITS = ((1, 3600, 60, "m", "s"), (60, 24 * 60, 60, "h", "m"), (3600, math.inf, 24, "d", "h"))
 
 
 def render_age(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import count, islice
 from typing import Literal, overload
 
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
@@ -88,15 +89,11 @@ class LazyRuns(Sequence[RunSpec]):
         self._made: list[RunSpec] = []
 
     def __iter__(self) -> Iterator[RunSpec]:
-        index = 0
-        while True:
+        for index in count():
+            self._made.extend(islice(self._source, index >= len(self._made)))
             if index == len(self._made):
-                made = next(self._source, None)
-                if made is None:
-                    return
-                self._made.append(made)
+                return
             yield self._made[index]
-            index += 1
 
     def __len__(self) -> int:
         return len(self._all())
