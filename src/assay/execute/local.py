@@ -47,7 +47,7 @@ class LocalExecutor(Executor):
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # pid and start of the members
         self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
-        self._base: dict[bytes, bytes] | None = None  # the same for all jobs: read and encoded for the first
+        self._base: dict[bytes, bytes] | None = None  # what all jobs have, read and encoded for the first
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         if self._owns_process and self._orphans is None:
