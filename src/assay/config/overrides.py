@@ -65,11 +65,13 @@ _HYDRA = re.compile(r"\s*(choice|range|interval)\((.*)\)\s*", re.DOTALL)
 
 def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems: Problems) -> Node | None:
     """`start`: the column of the value, from 0."""
+    import yaml
+
     parts = _split(value)
     try:
         raws = [_compose_part(part, start + at, word, flavour, is_only=len(parts) == 1) for at, part in parts]
-        raw = raws[0] if len(raws) == 1 else _build_list(raws)
-        return Builder(word, flavour).build(raw)
+        several = yaml.SequenceNode(f"{TAG}seq", raws, raws[0].start_mark, raws[-1].end_mark)
+        return Builder(word, flavour).build(raws[0] if len(raws) == 1 else several)
     except ConfigError as error:
         for problem in error.problems:
             place = getattr(problem, "position", None)
@@ -119,12 +121,6 @@ def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_onl
     tag = loader_of(flavour)("").resolve(yaml.ScalarNode, bare, (True, False)) if bare else f"{TAG}str"
     known = tag in (f"{TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "timestamp"))
     return yaml.ScalarNode(tag if known else f"{TAG}str", bare, mark, mark)
-
-
-def _build_list(raws: Sequence[Any]) -> Any:
-    import yaml
-
-    return yaml.SequenceNode(f"{TAG}seq", list(raws), raws[0].start_mark, raws[-1].end_mark)
 
 
 # ---------------------------------------------------------------- overrides of parameters
