@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -110,23 +110,13 @@ def _project_file(folder: str) -> str | None:
 
 def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
     """A variable that is set to nothing counts as not set."""
-    found: dict[str, tuple[Any, str]] = {}
-    for key, variable in ENVIRONMENT.items():
-        text = env.get(variable, "").strip()
-        if not text:
-            continue
-        value: Any = text
-        if key == "root":
-            value = _absolute(text, folder)
-        elif key == "slots":
-            value = parse_slots(text)
-        elif key == "notify":
-            value = (text,)
-        elif key == "max_wait":
-            value = parse_duration(text)
-            if not value:
-                raise UsageError(f"{variable}={text} is not a duration", f"write for example {variable}=4h")
-        found[key] = (value, variable)
+    parsers: dict[str, Callable[[str], Any]] = {"slots": parse_slots, "max_wait": parse_duration}
+    parsers |= {"root": lambda text: _absolute(text, folder), "notify": lambda text: (text,)}
+    texts = {key: env.get(variable, "").strip() for key, variable in ENVIRONMENT.items()}
+    found = {key: (parsers.get(key, str)(text), ENVIRONMENT[key]) for key, text in texts.items() if text}
+    if texts["max_wait"] and not found["max_wait"][0]:
+        variable = ENVIRONMENT["max_wait"]
+        raise UsageError(f"{variable}={texts['max_wait']} is not a duration", f"write for example {variable}=4h")
     return found
 
 
