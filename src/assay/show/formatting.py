@@ -12,8 +12,7 @@ from assay.errors import check_known
 from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
-_AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+_AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
 # what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
@@ -100,8 +99,8 @@ def render_age(seconds: float) -> str:
     """`just now`, `42 s ago`, `2 min ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ a little."""
     if seconds < 5:
         return "just now"
-    unit = next(unit for limit, unit in _AGE_UNITS if seconds < limit)
-    amount = int(seconds // _AGE_SECONDS[unit])
+    unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
+    amount = int(seconds // unit_s)
     return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
 
 
