@@ -227,7 +227,9 @@ def find_entry_points() -> list[tuple[str, str]]:
             distribution = name.partition("-")[0].lower()
             if distribution not in found:
                 found[distribution] = list(_read_entry_points(os.path.join(folder or ".", name, "entry_points.txt")))
-    own = sorted({*found.pop(_OWN, ()), *_list_folders()})  # in one order, installed again since or not
+    folders = (entry for entry in os.scandir(os.path.dirname(os.path.abspath(__file__))) if entry.is_dir())
+    ours = {f"{_OWN}.{each.name}.plugin:PLUGIN" for each in folders if os.path.exists(f"{each.path}/plugin.py")}
+    own = sorted(ours.union(found.pop(_OWN, ())))  # in one order, installed again since or not
     return [(_OWN, target) for target in own] + [(name, each) for name in sorted(found) for each in found[name]]
 
 
@@ -246,9 +248,3 @@ def _read_entry_points(path: str) -> Iterator[str]:
             is_ours = line == f"[{GROUP}]"
         elif is_ours and "=" in line and not line.startswith(("#", ";")):
             yield line.partition("=")[2].partition("[")[0].replace(" ", "")
-
-
-def _list_folders() -> list[str]:
-    package = os.path.dirname(os.path.abspath(__file__))
-    names = sorted(entry.name for entry in os.scandir(package) if entry.is_dir())
-    return [f"{_OWN}.{name}.plugin:PLUGIN" for name in names if os.path.exists(f"{package}/{name}/plugin.py")]

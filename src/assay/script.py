@@ -331,7 +331,7 @@ def build_random_name() -> str:
 
 def _write_adhoc_run(path: str, study: str) -> bool:
     """False: another process has taken the name."""
-    from assay.system.files import rename
+    from assay.system.files import rename, write_new
     from assay.values.secrets import hide_arguments
 
     uid, began_at = os.urandom(6).hex(), time.time()
@@ -359,8 +359,7 @@ def _write_adhoc_run(path: str, study: str) -> bool:
         layout.numbered_name("end", 1): layout.NOT_ENDED,
     }
     for name, text in files.items():
-        with open(os.path.join(aside, name), "w", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.write(text)
+        write_new(os.path.join(aside, name), text)
     try:
         rename(aside, path)
     except OSError as error:

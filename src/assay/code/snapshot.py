@@ -335,34 +335,25 @@ def _load_seen(store: StrPath) -> Seen:
 # ---------------------------------------------------------------- placing
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """A snapshot made ready for many placements."""
-
-    folders: tuple[tuple[str, int], ...]  # path, permissions
-    files: tuple[tuple[str, int, int, bytes | None], ...]  # path, permissions, mtime, bytes of a small one
-    symlinks: tuple[tuple[str, str], ...]
-
-
 def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
     """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
 
     A clone shares blocks with the snapshot until one side is written to; never a hard link, which would let one
     run's edits reach another. With `link`, what was not copied is reached through absolute links.
     """
-    layout = _load_layout(snapshot.path)
+    folders, files, symlinks = _load_layout(snapshot.path)
     base, origin = os.fspath(target), snapshot.path
     try:
         os.mkdir(base)
-        for folder, mode in layout.folders:
+        for folder, mode in folders:
             os.mkdir(f"{base}/{folder}", mode)
-        for path, mode, mtime_ns, held in layout.files:
+        for path, mode, mtime_ns, held in files:
             if held is None:
                 copy_file(f"{origin}/{path}", f"{base}/{path}", mode=mode, mtime_ns=mtime_ns)
             else:
                 write_new(f"{base}/{path}", held, mode)
                 os.utime(f"{base}/{path}", ns=(mtime_ns, mtime_ns))
-        for path, destination in layout.symlinks:
+        for path, destination in symlinks:
             os.symlink(destination, f"{base}/{path}")
         for path in (*snapshot.secret, *(snapshot.linked if link else ())):
             os.makedirs(os.path.dirname(f"{base}/{path}"), exist_ok=True)
@@ -372,13 +363,17 @@ def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> Non
 
 
 @lru_cache(maxsize=4)
-def _load_layout(tree: str) -> _Layout:
+def _load_layout(
+    tree: str,
+) -> tuple[list[tuple[str, int]], list[tuple[str, int, int, bytes | None]], tuple[tuple[str, str], ...]]:
+    """A snapshot made ready for many placements: folders with permissions, files with permissions, mtime and the bytes
+    of a small one, links with their targets."""
     manifest = _load_manifest(os.path.dirname(tree))
     hold = manifest.bytes <= _HELD_TREE_BYTES
-    files = tuple(
+    files = [
         (path, mode, mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
         for path, mode, mtime_ns in manifest.files
-    )
+    ]
     folders: set[str] = set()
     inside = [path for path, _, _ in manifest.files] + [path for path, _ in manifest.symlinks]
     for path in (*manifest.empty, *map(os.path.dirname, inside)):
@@ -387,8 +382,8 @@ def _load_layout(tree: str) -> _Layout:
             folders.add(folder)
             folder = os.path.dirname(folder)
     outer_first = sorted(folders, key=lambda folder: folder.count("/"))
-    modes = tuple((folder, manifest.modes.get(folder, 0o777) | stat.S_IRWXU) for folder in outer_first)
-    return _Layout(modes, files, manifest.symlinks)
+    modes = [(folder, manifest.modes.get(folder, 0o777) | stat.S_IRWXU) for folder in outer_first]
+    return modes, files, manifest.symlinks
 
 
 def _load_small(path: str) -> bytes | None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from assay import plugins
 from assay.config.fields import LoadOptions
 from assay.config.native import KEYS, parse_native, read_settings
-from assay.config.source import Node, load_text, parse_documents
+from assay.config.source import Node, build_error, load_text, parse_documents
 from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import replace
 from assay.values.hooks import NATIVE, Dialect
-from assay.values.study import Position, Problem, Study
+from assay.values.study import Position, Study
 
 __all__ = ["LoadOptions", "detect_dialect", "load_study"]
 
@@ -58,7 +58,7 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
 
 
 def _build_missing(message: str, key: str, position: Position) -> ConfigError:
-    return ConfigError([Problem(message, key, position, "`assay doctor` lists what is installed")])
+    return build_error(message, position, "`assay doctor` lists what is installed", key)
 
 
 def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:

@@ -13,7 +13,7 @@ from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
 from assay.config.places import read_farm
-from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
+from assay.config.source import Entry, Node, Problems, build_error, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean, suggest
 from assay.system.fast_dataclasses import replace
@@ -119,7 +119,7 @@ def _check_kind(document: Node) -> None:
     named = ", ".join(repr(key if len(key) <= _MOST_SHOWN else f"{key[:_MOST_SHOWN]}…") for key in strange[:3])
     more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
     message = f"this does not look like a study file: it has the unknown keys {named}{more}"
-    raise ConfigError([Problem(message, "", document.position, _HOW_TO)])
+    raise build_error(message, document.position, _HOW_TO)
 
 
 class _Reader:
@@ -214,11 +214,8 @@ class _Reader:
         if node is None:
             return None
         wanted = 'a list such as [0, 1], ["0,1", "2,3"] for two GPUs each, or [cpu, cpu]'
-        return tuple(
-            text.strip()
-            for index, element in enumerate(self._fields.elements(node, "slots", wanted))
-            if (text := self._fields.text(element, f"slots[{index}]")) is not None
-        )
+        elements = self._fields.elements(node, "slots", wanted)
+        return tuple(map(str.strip, self._fields.texts(node, "slots", wanted))) if elements else ()
 
     def _env(self) -> tuple[tuple[str, str], ...]:
         node = self._node("env")

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, compose, loader_of
+from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, build_error, compose, loader_of
 from assay.errors import ConfigError, suggest
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.secrets import hide_assignment
-from assay.values.study import Axis, Choices, Params, Position, Problem, Sweep, UnknownParameter
+from assay.values.study import Axis, Choices, Params, Position, Sweep, UnknownParameter
 
 SET_FLAG = "--set"
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
@@ -65,11 +65,13 @@ _HYDRA = re.compile(r"\s*(choice|range|interval)\((.*)\)\s*", re.DOTALL)
 
 def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems: Problems) -> Node | None:
     """`start`: the column of the value, from 0."""
+    import yaml
+
     parts = _split(value)
     try:
         raws = [_compose_part(part, start + at, word, flavour, is_only=len(parts) == 1) for at, part in parts]
-        raw = raws[0] if len(raws) == 1 else _build_list(raws)
-        return Builder(word, flavour).build(raw)
+        several = yaml.SequenceNode(f"{TAG}seq", raws, raws[0].start_mark, raws[-1].end_mark)
+        return Builder(word, flavour).build(raws[0] if len(raws) == 1 else several)
     except ConfigError as error:
         for problem in error.problems:
             place = getattr(problem, "position", None)
@@ -109,26 +111,16 @@ def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_onl
     start += len(part) - len(part.lstrip())
     mark = yaml.Mark(word, start, 0, start, None, 0)
     if not bare and not is_only:
-        raise ConfigError([_problem("a value is missing", word, start)])
+        raise build_error("a value is missing", Position(word, 0, start + 1))
     if bare and bare[0] in (*_OPENING, *_QUOTES):
         # the spaces put the columns of messages right
         documents = compose(" " * start + bare, word, flavour)
         if len(documents) != 1:
-            raise ConfigError([_problem("this is not one value", word, start)])
+            raise build_error("this is not one value", Position(word, 0, start + 1))
         return documents[0]
     tag = loader_of(flavour)("").resolve(yaml.ScalarNode, bare, (True, False)) if bare else f"{TAG}str"
     known = tag in (f"{TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "timestamp"))
     return yaml.ScalarNode(tag if known else f"{TAG}str", bare, mark, mark)
-
-
-def _build_list(raws: Sequence[Any]) -> Any:
-    import yaml
-
-    return yaml.SequenceNode(f"{TAG}seq", list(raws), raws[0].start_mark, raws[-1].end_mark)
-
-
-def _problem(message: str, word: Word, index: int) -> Any:
-    return Problem(message, "", Position(word, 0, index + 1))
 
 
 # ---------------------------------------------------------------- overrides of parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -85,23 +85,10 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
         tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in handed_on})
         found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
-    values = {key: value for key, (value, _) in found.items()}
-    origins = {key: where for key, (_, where) in found.items()}
-    return Settings(
-        root=values.get("root", os.path.join(folder, DEFAULT_ROOT)),
-        root_from=origins.get("root"),
-        slots=values.get("slots"),
-        farm=values.get("farm"),
-        files=tuple(files),
-        slots_from=origins.get("slots"),
-        farm_from=origins.get("farm"),
-        tables=tables,
-        **patterns,
-        max_wait_s=values.get("max_wait"),
-        notify=values.get("notify", ()),
-        notify_from=origins.get("notify"),
-        index=values.get("index"),
-    )
+    values: dict[str, Any] = {"root": os.path.join(folder, DEFAULT_ROOT), **patterns}
+    values |= {"max_wait_s" if key == "max_wait" else key: value for key, (value, _) in found.items()}
+    values |= {f"{key}_from": found[key][1] for key in ("root", "slots", "farm", "notify") if key in found}
+    return Settings(files=tuple(files), tables=tables, **values)
 
 
 # ---------------------------------------------------------------- where
@@ -123,23 +110,13 @@ def _project_file(folder: str) -> str | None:
 
 def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
     """A variable that is set to nothing counts as not set."""
-    found: dict[str, tuple[Any, str]] = {}
-    for key, variable in ENVIRONMENT.items():
-        text = env.get(variable, "").strip()
-        if not text:
-            continue
-        value: Any = text
-        if key == "root":
-            value = _absolute(text, folder)
-        elif key == "slots":
-            value = parse_slots(text)
-        elif key == "notify":
-            value = (text,)
-        elif key == "max_wait":
-            value = parse_duration(text)
-            if not value:
-                raise UsageError(f"{variable}={text} is not a duration", f"write for example {variable}=4h")
-        found[key] = (value, variable)
+    parsers: dict[str, Callable[[str], Any]] = {"slots": parse_slots, "max_wait": parse_duration}
+    parsers |= {"root": lambda text: _absolute(text, folder), "notify": lambda text: (text,)}
+    texts = {key: env.get(variable, "").strip() for key, variable in ENVIRONMENT.items()}
+    found = {key: (parsers.get(key, str)(text), ENVIRONMENT[key]) for key, text in texts.items() if text}
+    if texts["max_wait"] and not found["max_wait"][0]:
+        variable = ENVIRONMENT["max_wait"]
+        raise UsageError(f"{variable}={texts['max_wait']} is not a duration", f"write for example {variable}=4h")
     return found
 
 

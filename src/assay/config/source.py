@@ -96,7 +96,7 @@ class Node:
         self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last one counts
         self._entries: list[Entry] = []
         self._elements: list[Node] = []
-        self._value: Any = _UNSET
+        self._value: Any = UNSET
 
     @property
     def position(self) -> Position:
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def value(self) -> Value:
-        if self._value is _UNSET:
+        if self._value is UNSET:
             if self.kind == "mapping":
                 self._value = {entry.key: entry.node.value for entry in self._entries}
             elif self.kind == "sequence":
@@ -151,7 +151,7 @@ class Node:
         return next((entry.node for entry in self._entries if entry.key == key), None)
 
 
-_UNSET = object()
+UNSET = object()
 
 
 # ---------------------------------------------------------------- reading
@@ -166,12 +166,12 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
     """
     nodes = [Builder(file, flavour).build(raw) for raw in compose(text, file, flavour)]
     if all(node.is_null for node in nodes):
-        raise _error("the file is empty", Position(file, 1, 1), how_to() if how_to else None)
+        raise build_error("the file is empty", Position(file, 1, 1), how_to() if how_to else None)
     for node in nodes:
         if node.kind != "mapping" and not node.is_null:
             hint = "write `key: value` lines; `study:`, `command:` and `params:` make the smallest file"
             word = "list" if node.kind == "sequence" else "single value"
-            raise _error(f"the top level is a {word}, not a mapping", node.position, hint)
+            raise build_error(f"the top level is a {word}, not a mapping", node.position, hint)
     return nodes
 
 
@@ -193,7 +193,7 @@ def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
         column = len(data[start : error.start].decode("utf-8", "replace")) + 1
         position = Position(shown, data.count(b"\n", 0, error.start) + 1, column)
         message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-        raise _error(message, position, "save the file as UTF-8") from None
+        raise build_error(message, position, "save the file as UTF-8") from None
 
 
 def find_duplicates(node: Node) -> Iterator[tuple[str, Position]]:
@@ -244,7 +244,7 @@ def _check_depth(text: str, file: str) -> None:
         return  # composing meets the same error and explains it
     if event is not None:
         position = _position(file, event.start_mark)
-        raise _error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
+        raise build_error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
 
 
 def _find_too_deep(text: str) -> Any:
@@ -324,7 +324,7 @@ class Builder:
     def build(self, raw: Any) -> Node:
         node, size = self._visit(raw)
         if size > MAX_UNFOLDED:
-            raise _error(f"the aliases of this file unfold into {size} values", node.position, "use fewer aliases")
+            raise build_error(f"the aliases of this file unfold into {size} values", node.position, "use fewer aliases")
         return node
 
     def _visit(self, raw: Any) -> tuple[Node, int]:
@@ -332,9 +332,9 @@ class Builder:
             return self._done[id(raw)]
         node = Node(raw, self._file, self._flavour)
         if id(raw) in self._open:
-            raise _error("an alias that contains itself", node.position, "write the value out")
+            raise build_error("an alias that contains itself", node.position, "write the value out")
         if len(self._open) > MAX_DEPTH:
-            raise _error("nested too deeply", node.position, f"at most {MAX_DEPTH} levels are read")
+            raise build_error("nested too deeply", node.position, f"at most {MAX_DEPTH} levels are read")
         self._open.add(id(raw))
         size = self._fill(node, raw)
         self._open.discard(id(raw))
@@ -362,7 +362,7 @@ class Builder:
                 continue
             position = _position(self._file, raw_key.start_mark)
             if type(raw_key).__name__ != "ScalarNode":
-                raise _error("a key must be a single value", position, _QUOTES_HINT)
+                raise build_error("a key must be a single value", position, _QUOTES_HINT)
             is_native = self._flavour == "native"
             key = str(raw_key.value if is_native else _build_scalar(raw_key, self._flavour))
             entry = Entry(key, position, value)
@@ -377,7 +377,7 @@ class Builder:
         sources = value.elements() if value.kind == "sequence" else [value]
         for source in sources:
             if source.kind != "mapping":
-                raise _error("<< takes a mapping or a list of mappings", value.position, "write `<<: *anchor`")
+                raise build_error("<< takes a mapping or a list of mappings", value.position, "write `<<: *anchor`")
             for entry in source.items():
                 merged.setdefault(entry.key, entry)
 
@@ -429,25 +429,26 @@ def _constructor() -> Any:
 # ---------------------------------------------------------------- explaining
 
 
-def _error(message: str, position: Position, hint: str | None) -> ConfigError:
-    return ConfigError([Problem(message, "", position, hint)])
+def build_error(message: str, position: Position, hint: str | None = None, key: str = "") -> ConfigError:
+    return ConfigError([Problem(message, key, position, hint)])
 
 
 def _explain(error: Any, text: str, file: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return _error(f"broken YAML: {error}", Position(file, 1, 1), None)
+        return build_error(f"broken YAML: {error}", Position(file, 1, 1))
     position = _position(file, mark)
     opened = _find_open(error, text)
     if opened is not None:
-        return _error(f"broken YAML: this {text[opened.index]} is not closed", _position(file, opened), _NEVER_CLOSED)
+        message = f"broken YAML: this {text[opened.index]} is not closed"
+        return build_error(message, _position(file, opened), _NEVER_CLOSED)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
     if mark.line >= len(lines):  # behind the last character that is written
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]
         position = Position(file, full[-1], len("".join(lines[full[-1] - 1 : full[-1]]).rstrip()) + 1)
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
-        return _error("a tab cannot indent YAML", position, "use spaces instead of the tab")
+        return build_error("a tab cannot indent YAML", position, "use spaces instead of the tab")
     context = f" {error.context}" if error.context else ""
     if error.context_mark is not None and error.context_mark.line != mark.line:
         context += f" that begins in line {error.context_mark.line + 1}"
@@ -458,7 +459,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
         hint = r"in double quotes \ begins an escape; write it in single quotes, as in '(\d+)'"
     elif "end of stream" in str(error.problem) or "expected ','" in str(error.problem):
         hint = _NEVER_CLOSED
-    return _error(f"broken YAML: {error.problem}{context}", position, hint)
+    return build_error(f"broken YAML: {error.problem}{context}", position, hint)
 
 
 def _find_open(error: Any, text: str) -> Any:
@@ -506,4 +507,5 @@ def _explain_character(error: Any, text: str, file: str) -> ConfigError:
     line = text.count("\n", 0, place)
     column = place - (text.rfind("\n", 0, place) + 1)
     message = f"the character {text[place]!r} is not allowed in YAML" if bad else f"broken YAML: {error}"
-    return _error(message, Position(file, line + 1, column + 1), "remove it, or write it as an escape in double quotes")
+    hint = "remove it, or write it as an escape in double quotes"
+    return build_error(message, Position(file, line + 1, column + 1), hint)

@@ -1,18 +1,16 @@
 """TOML with positions: text → the same nodes that YAML gives.
 
-tomllib is the judge of what is valid and of every value; it gives no positions, so the text that it accepted is scanned
-once more for where keys and values begin.
+tomllib is the judge of what is valid and of every single value; it gives no positions, so the text that it accepted is
+scanned once more for where keys and values begin.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any
 
-from assay.config.source import Entry, Kind, Node
-from assay.errors import ConfigError
-from assay.values.study import Position, Problem
+from assay.config.source import UNSET, Entry, Kind, Node, build_error
+from assay.values.study import Position
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # also comments
@@ -34,12 +32,10 @@ class TomlNode(Node):
 
     def __init__(self, kind: Kind, position: Position, text: str = "") -> None:
         self.kind = kind
-        self.duplicates = []
+        self.duplicates, self._entries, self._elements = [], [], []
         self._at = position
         self._text = text
-        self._entries = []
-        self._elements = []
-        self._value = None
+        self._value = tomllib.loads(f"value = {text}")["value"] if kind == "scalar" else UNSET
 
     @property
     def position(self) -> Position:
@@ -49,50 +45,21 @@ class TomlNode(Node):
     def text(self) -> str:
         return str(self._value) if isinstance(self._value, str) else self._text
 
-    def open_table(self, key: str, position: Position) -> TomlNode:
-        """The table under a key: the one that is there, the newest of an array of tables, or a new one."""
-        found = self.find(key)
-        if found is None:
-            found = self.add(key, position, TomlNode("mapping", position))
-        inner = found.elements()[-1] if found.kind == "sequence" else found
-        assert isinstance(inner, TomlNode)
-        return inner
-
-    def add(self, key: str, position: Position, node: TomlNode) -> TomlNode:
-        self._entries.append(Entry(key, position, node))
-        return node
-
-    def append(self, node: TomlNode) -> None:
-        self._elements.append(node)
-
-    def attach(self, content: Any) -> None:
-        """The values that tomllib read, here and below."""
-        self._value = content
-        for entry in self._entries:
-            assert isinstance(entry.node, TomlNode)
-            entry.node.attach(content[entry.key])
-        for element, value in zip(self._elements, content if self._elements else (), strict=True):
-            assert isinstance(element, TomlNode)
-            element.attach(value)
-
 
 def parse_toml(text: str, file: str) -> Node:
     """The whole file as a mapping. Raises ConfigError for broken TOML."""
     try:
-        content = tomllib.loads(text)
-        root = _Scanner(text, file).scan()
-        root.attach(content)
+        tomllib.loads(text)
+        return _Scanner(text, file).scan()
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         last = text.rstrip().split("\n")  # tomllib says "at end of document"
         line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
-        problem = Problem(f"broken TOML: {message}", "", Position(file, line, column), "strings need quotes in TOML")
-        raise ConfigError([problem]) from None
+        hint = "strings need quotes in TOML"
+        raise build_error(f"broken TOML: {message}", Position(file, line, column), hint) from None
     except RecursionError:
-        problem = Problem("nested too deeply", "", Position(file, 1, 1), "use fewer levels")
-        raise ConfigError([problem]) from None
-    return root
+        raise build_error("nested too deeply", Position(file, 1, 1), "use fewer levels") from None
 
 
 class _Scanner:
@@ -105,8 +72,9 @@ class _Scanner:
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]  # where each line begins
         self._line = 0
 
-    def scan(self) -> TomlNode:
-        root = table = TomlNode("mapping", self._position())
+    def scan(self) -> Node:
+        root: Node = TomlNode("mapping", self._position())
+        table = root
         while not self._skip(_BLANK):
             if self._text.startswith("[", self._index):
                 table = self._scan_header(root)
@@ -114,29 +82,29 @@ class _Scanner:
                 self._scan_pair(table)
         return root
 
-    def _scan_header(self, root: TomlNode) -> TomlNode:
+    def _scan_header(self, root: Node) -> Node:
         is_array = self._text.startswith("[[", self._index)
         self._index += 1 + is_array
         *outer, (key, position) = self._scan_key()
         self._index += 1 + is_array
         table = root
         for part, at in outer:
-            table = table.open_table(part, at)
+            table = _open_table(table, part, at)
         if not is_array:
-            return table.open_table(key, position)
+            return _open_table(table, key, position)
         array, element = table.find(key), TomlNode("mapping", position)
         if array is None:
-            array = table.add(key, position, TomlNode("sequence", position))
-        assert isinstance(array, TomlNode)
-        array.append(element)
+            array = TomlNode("sequence", position)
+            table.items().append(Entry(key, position, array))
+        array.elements().append(element)
         return element
 
-    def _scan_pair(self, table: TomlNode) -> None:
+    def _scan_pair(self, table: Node) -> None:
         *outer, (key, position) = self._scan_key()
         self._index += 1  # =
         for part, at in outer:
-            table = table.open_table(part, at)
-        table.add(key, position, self._scan_value())
+            table = _open_table(table, part, at)
+        table.items().append(Entry(key, position, self._scan_value()))
 
     def _scan_key(self) -> list[tuple[str, Position]]:
         """The parts of a dotted key; stops before what follows it."""
@@ -156,7 +124,7 @@ class _Scanner:
         if first == "[":
             array = TomlNode("sequence", position)
             while self._enter("]"):
-                array.append(self._scan_value())
+                array.elements().append(self._scan_value())
             return array
         if first == "{":
             table = TomlNode("mapping", position)
@@ -193,3 +161,12 @@ class _Scanner:
         while self._line + 1 < len(self._lines) and self._lines[self._line + 1] <= self._index:
             self._line += 1
         return Position(self._file, self._line + 1, self._index - self._lines[self._line] + 1)
+
+
+def _open_table(table: Node, key: str, position: Position) -> Node:
+    """The table under a key: the one that is there, the newest of an array of tables, or a new one."""
+    found = table.find(key)
+    if found is None:
+        found = TomlNode("mapping", position)
+        table.items().append(Entry(key, position, found))
+    return found.elements()[-1] if found.kind == "sequence" else found

@@ -47,16 +47,17 @@ class LocalExecutor(Executor):
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # pid and start of the members
         self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
-        self._environment: process.EncodedEnvironment | None = None  # made for the first job
+        self._base: dict[bytes, bytes] | None = None  # what all jobs have, read and encoded for the first
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         if self._owns_process and self._orphans is None:
             self._orphans = process.Orphans()
         gate, opener = os.pipe()
         try:
-            if self._environment is None:
-                self._environment = process.EncodedEnvironment()
-            env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
+            if self._base is None:
+                self._base = process.encode_environment(process.base_environment())
+            own = {**process.request_environment(request), layout.ENV_GATE: str(_GATE_FD)}
+            env = {**self._base, **process.encode_environment(own)}
             argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
             inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
             pid = processes.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)

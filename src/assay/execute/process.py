@@ -75,17 +75,7 @@ def request_environment(request: JobRequest) -> dict[str, str]:
     return {**request.env, **own}
 
 
-class EncodedEnvironment:
-    """As `build_environment`, with the part that is the same for all jobs read and encoded once."""
-
-    def __init__(self) -> None:
-        self._base = _encode(base_environment())
-
-    def build(self, request: JobRequest, more: Mapping[str, str]) -> dict[bytes, bytes]:
-        return {**self._base, **_encode(request_environment(request)), **_encode(more)}
-
-
-def _encode(env: Mapping[str, str]) -> dict[bytes, bytes]:
+def encode_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 

@@ -147,7 +147,7 @@ def render_job(spec: RunSpec, job: JobText) -> str:
     if spec.pythonpath is not None:
         pairs.append(("PYTHONPATH", spec.pythonpath))
     exports = secrets + _render_exports(pairs)
-    body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
+    body = "".join(_render_command(spec, index, job.workdir) for index in range(len(spec.commands)))
     gate = _GATE.replace("{on_demand}", str(_END.removeprefix(_TAIL).count("\n")))
     return head + gate + exports + limits + body + _END
 
@@ -162,9 +162,9 @@ def render_secrets(spec: RunSpec) -> str | None:
     if spec.private is None:
         return None
     texts = [
-        f"{_text_variable(spec, name)}={quote_text(spec.private.commands[name])}\n"
-        for name in (command.name for command in spec.commands)
-        if name in spec.private.commands
+        f"_text_{index}={quote_text(spec.private.commands[command.name])}\n"  # a command's own name may have a dash
+        for index, command in enumerate(spec.commands)
+        if command.name in spec.private.commands
     ]
     return _SECRETS_HEAD + _render_exports(spec.private.env.items()) + "".join(texts) + "_has_secrets=1\n"
 
@@ -186,11 +186,6 @@ fi
 
 def _render_exports(pairs: Iterable[tuple[str, str]]) -> str:
     return "".join(f"export {key}={_env_value(value)}\n" for key, value in pairs)
-
-
-def _text_variable(spec: RunSpec, name: str) -> str:
-    """The shell variable that holds a command with a secret in it; a command's own name may have a dash."""
-    return f"_text_{[command.name for command in spec.commands].index(name)}"
 
 
 _LIMITS = r"""
@@ -240,8 +235,13 @@ esac
 """
 
 
-def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
-    command = next(c for c in spec.commands if c.name == name)
+# One log for both streams, or a file for each: what is parsed must not be torn apart by the other.
+_STREAMS = {"both": '> "{log}" 2>&1', "stdout": '> "{log}" 2> "{other}"', "stderr": '2> "{log}" > "{other}"'}
+
+
+def _render_command(spec: RunSpec, index: int, workdir: str) -> str:
+    command = spec.commands[index]
+    name = command.name
     is_secret = spec.private is not None and name in spec.private.commands
     is_plain = is_plain_call(command.text) and not is_secret
     template = _LIMITED if _has_limit(spec) else _BARE if is_plain else _PLAIN
@@ -249,8 +249,10 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
     return shown + template.format(
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
-        text=f'"${_text_variable(spec, name)}"' if is_secret else quote_text(command.text),
-        streams=_render_streams(spec, _log_name(spec.log_name, name), _log_name(spec.other_log_name, name)),
+        text=f'"$_text_{index}"' if is_secret else quote_text(command.text),
+        streams=_STREAMS[spec.log_stream].format(
+            log=_log_name(spec.log_name, name), other=_log_name(spec.other_log_name, name)
+        ),
         limit=_seconds(command.timeout_s),
     )
 
@@ -264,15 +266,6 @@ def _log_name(template: str, command: str) -> str:
 def is_plain_call(text: str) -> bool:
     """One program with plain words, nothing for the shell to do: `python train.py --lr 0.1`."""
     return re.fullmatch(_PLAIN_CALL, text) is not None and text.split(maxsplit=1)[0] not in SHELL_WORDS
-
-
-def _render_streams(spec: RunSpec, log: str, other: str) -> str:
-    """One log for both streams, or a file for each: what is parsed must not be torn apart by the other."""
-    if spec.log_stream == "stdout":
-        return f'> "{log}" 2> "{other}"'
-    if spec.log_stream == "stderr":
-        return f'2> "{log}" > "{other}"'
-    return f'> "{log}" 2>&1'
 
 
 def quote_text(text: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from assay.errors import did_you_mean
-from assay.values.series import Direction, Summary, direction_of
+from assay.values.series import Direction, Summary, direction_of, pick_value
 from assay.values.study import Check
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -33,7 +33,7 @@ def _judge(check: Check, run_name: str, summaries: Mapping[str, Summary]) -> Fin
     if problem:
         return Finding(VerdictKind.ERROR, subject, problem)
     summary = summaries[check.metric]
-    value, step = _pick(check, summary)
+    value, step = pick_value(summary, direction_of_check(check) if check.at == "best" else check.at)
     kind, bound, what = _compare(check, summary, value)
     return Finding(kind, subject, what, value, bound, step)
 
@@ -48,17 +48,6 @@ def _find_obstacle(check: Check, summaries: Mapping[str, Summary]) -> str | None
         suggestion = did_you_mean(check.metric, summaries)
         return "the run did not record this metric" + (f"; {suggestion}" if suggestion else "")
     return None if summary.count else "the metric has no values"
-
-
-def _pick(check: Check, summary: Summary) -> tuple[float, float | None]:
-    at = direction_of_check(check) if check.at == "best" else check.at
-    if at == "min":
-        return summary.min, summary.min_step
-    if at == "max":
-        return summary.max, summary.max_step
-    if at == "mean":
-        return summary.mean, None
-    return summary.last, summary.last_step
 
 
 def _compare(check: Check, summary: Summary, value: float) -> tuple[VerdictKind, float | None, str]:

@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import list_names, parse_json
@@ -52,22 +52,12 @@ class GpuProcess(NamedTuple):
     memory_bytes: int  # 0 where the driver does not report it
 
 
-class GpuSource(Protocol):
-    """Where the numbers come from. A call may fail with OSError or ValueError."""
-
-    def driver(self) -> str | None: ...
-    def gpus(self) -> tuple[Gpu, ...]: ...
-    def free_bytes(self, index: int) -> int: ...
-    def processes(self, index: int) -> tuple[GpuProcess, ...]: ...
-    def read(self, index: int) -> GpuReading: ...
-
-
 class Devices:
     """The GPUs as they are now; opened when first asked."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
-        self._source: GpuSource | None = None
+        self._source: NvmlSource | FakeSource | None = None
         self._is_open = False
         self.reason: str | None = None  # why there are no GPUs, and what to do; None when nothing is missing
 
@@ -95,7 +85,7 @@ class Devices:
         found = [reading for reading in readings if reading is not None]
         return _build_reading(found) if found else None
 
-    def _ask(self, question: Callable[[GpuSource], T], otherwise: T) -> T:
+    def _ask(self, question: Callable[[NvmlSource | FakeSource], T], otherwise: T) -> T:
         if not self._is_open:
             self._is_open = True
             fake = self._env.get(ENV_FAKE)
@@ -110,7 +100,7 @@ class Devices:
         self.reason = None
         return answer
 
-    def _open_nvml(self) -> GpuSource | None:
+    def _open_nvml(self) -> NvmlSource | None:
         if not is_gpu_visible():  # without a card the driver's library takes long to report it
             self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
             return None
@@ -142,7 +132,7 @@ def _build_reading(found: Sequence[GpuReading]) -> GpuReading:
 
 
 class NvmlSource:
-    """The driver's own library. Figures that a GPU does not offer are zero."""
+    """The driver's own library. Figures that a GPU does not offer are zero. A call may fail with OSError."""
 
     def __init__(self) -> None:
         import pynvml

@@ -91,11 +91,8 @@ def build_fingerprint(
 def load_cpu() -> str:
     """Return the model of the first processor."""
     fields = load_cpu_fields()
-    part = (
-        f"implementer {fields['CPU implementer']} part {fields.get('CPU part', '')}"
-        if "CPU implementer" in fields
-        else ""
-    )
+    maker = fields.get("CPU implementer")
+    part = "" if maker is None else f"implementer {maker} part {fields.get('CPU part', '')}"
     return fields.get("model name") or fields.get("cpu") or f"{os.uname().machine} {part}".strip()
 
 

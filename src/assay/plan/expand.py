@@ -15,7 +15,7 @@ from assay.plan.naming import Draft, NameSource, name_native
 from assay.plan.render import Reference, render_command
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
-from assay.values.run import Command, LazyRuns, Plan, Resumption, RunSpec, canonical, spec_id
+from assay.values.run import Command, Plan, Resumption, RunSpec, canonical, spec_id
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (
     AllFlags,
@@ -60,17 +60,18 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
         raise ConfigError([Problem(f"this study has {shown} runs", "", position, hint)])
     warnings = [*study.warnings, *_find_repeats(study, grids)]
     rows = draw_rows(grids, study.subset, distinct=planner.distinct)
-    if planner.can_stream():
-        return Plan(study, LazyRuns(_stream(planner, rows, rules)), (), tuple(warnings), is_hidden=True)
+    lazy = planner.plan_lazily(rows, warnings, rules)
+    if lazy is not None:
+        return lazy
     if planner.distinct:
         rows = _drop_duplicates(study, rows, warnings)
     drafts = [draft for row in rows for draft in planner.build_drafts(*row)]
     planner.fill_commands(drafts)
     for draft in drafts:
         planner.number(draft)
-    if _hold_secrets(study, rules):
+    if hides_values(study, rules):
         for draft in drafts:
-            _hide(planner, draft, rules)
+            hide_draft(planner, draft, rules)
     warnings.extend(_find_orphans(study, drafts))
     plan = _build_plan(planner, drafts, warnings, rules)
     if study.resume is not None and any(spec.resume is None for spec in plan.runs):
@@ -90,10 +91,9 @@ class Planner:
         self.study, self.names = study, names
         self.templates = [choose_commands(study, sweep.commands) for sweep in study.sweeps]
 
-    def can_stream(self) -> bool:
-        """Whether each run is known without the others, and nothing is left to be refused: a dry run of very many
-        prints the first before the last is known."""
-        return False
+    def plan_lazily(self, _rows: Iterable[Row], _warnings: Iterable[Problem], _rules: SecretRules) -> Plan | None:
+        """A plan that makes each run when it is looked at, where a run is known without the others; None: it is not."""
+        return None
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
         """The runs of one combination of a sweep. A name shows the last part of a checkpoint's path."""
@@ -143,18 +143,6 @@ class Planner:
         return name_native(drafts, self.study.name_params)
 
 
-def _stream(planner: Planner, rows: Iterable[Row], rules: SecretRules) -> Iterator[RunSpec]:
-    hides = _hold_secrets(planner.study, rules)
-    for row in rows:
-        for draft in planner.build_drafts(*row):
-            planner.fill_commands([draft])
-            planner.number(draft)
-            if hides:
-                _hide(planner, draft, rules)
-            (name,) = planner.name_runs([draft])
-            yield _build_spec(planner, draft, name, rules)
-
-
 def _build_plan(planner: Planner, drafts: Sequence[Draft], warnings: Sequence[Problem], rules: SecretRules) -> Plan:
     """A draft whose id was there before shares the earlier one's directory, under its own name where it has one."""
     owners: dict[str, str] = {}
@@ -162,13 +150,13 @@ def _build_plan(planner: Planner, drafts: Sequence[Draft], warnings: Sequence[Pr
     for draft, name in zip(drafts, planner.name_runs(drafts), strict=True):
         if draft.id not in owners:
             owners[draft.id] = name
-            runs.append(_build_spec(planner, draft, name, rules))
+            runs.append(build_spec(planner, draft, name, rules))
         elif owners[draft.id] != name:
             links.append((name, owners[draft.id]))
     return Plan(planner.study, tuple(runs), tuple(dict.fromkeys(links)), tuple(warnings), is_hidden=True)
 
 
-def _build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) -> RunSpec:
+def build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) -> RunSpec:
     study = planner.study
     spec = RunSpec(
         id=draft.id,
@@ -240,7 +228,7 @@ def choose_commands(study: Study, names: Iterable[str] | None) -> tuple[CommandT
 # ---------------------------------------------------------------- secrets
 
 
-def _hold_secrets(study: Study, rules: SecretRules) -> bool:
+def hides_values(study: Study, rules: SecretRules) -> bool:
     """Whether some parameter or command may have to be hidden; by the file, once, not by each of its runs."""
     cases = [case for alias in study.aliases.values() for case in alias.values()]
     pairs = [pair for params in (study.defaults, *cases) for pair in params.items()]
@@ -262,7 +250,7 @@ def _hold_secrets(study: Study, rules: SecretRules) -> bool:
     return False
 
 
-def _hide(planner: Planner, draft: Draft, rules: SecretRules) -> None:
+def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
     """Set what may be seen of a draft: its name is made of that, too."""
     params = hide_params(draft.params, rules)
     draft.named = hide_params(draft.named, rules)

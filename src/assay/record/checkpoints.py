@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from assay.system.fast_dataclasses import dataclass
@@ -85,19 +85,13 @@ def _find_age(path: str) -> int | None:
     """When it was written; a folder when the newest file in it was. None: it is empty or cut off, or has gone."""
     ages = []
     with suppress(OSError):
-        for file in _list_files(path):
+        inside = [entry.path for entry in os.scandir(path) if entry.is_file()] if os.path.isdir(path) else [path]
+        for file in inside:
             status = os.stat(file)
             if _is_cut(file) or (file == path and not status.st_size):
                 return None
             ages.append(status.st_mtime_ns)
     return max(ages, default=None)
-
-
-def _list_files(path: str) -> Iterator[str]:
-    if not os.path.isdir(path):
-        yield path
-        return
-    yield from (entry.path for entry in os.scandir(path) if entry.is_file())
 
 
 def _is_cut(path: str) -> bool:

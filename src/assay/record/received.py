@@ -47,11 +47,8 @@ class Received:
     def build_facts(self) -> dict[str, Any]:
         """For the file, JSON and the index."""
         facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
-        return (
-            facts
-            if self.adopted_at is None
-            else {**facts, "adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
-        )
+        adopted = {"adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
+        return facts if self.adopted_at is None else {**facts, **adopted}
 
 
 def load_received(run_dir: str) -> Received | None:
@@ -92,10 +89,8 @@ def write_received(run_dir: str, received: Received) -> None:
 
 def describe(received: Received) -> str:
     """`upload from 10.0.0.7 by upload:ci- 3fa2b1`, and whether it was adopted."""
-    parts: list[str] = [received.how]
-    parts += [f"from {received.source}"] if received.source else []
-    parts += [f"by {received.by}"] if received.by else []
-    return " ".join(parts) + (", adopted" if received.adopted_at is not None else "")
+    parts = [f"{word} {text}" for word, text in (("from", received.source), ("by", received.by)) if text]
+    return " ".join((received.how, *parts)) + (", adopted" if received.adopted_at is not None else "")
 
 
 def describe_facts(facts: Mapping[str, Any] | None) -> str:

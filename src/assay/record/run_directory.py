@@ -30,6 +30,7 @@ from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
+_TIME_NOTE = r"(?m)^[ \t]*(\d+(?:[.,]\d*)?)[ \t]+(\S+)[ \t]+(start|exit)(?=\s|$)"  # a line of job.log
 TAKEN_BACK = "taken back before its end"  # begins the reason of an attempt that its engine or a fence ended
 
 
@@ -658,12 +659,12 @@ def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
 def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
     """Start and end of each command of the last attempt, from what job.sh noted in job.log."""
     times: dict[str, tuple[float, float | None]] = {}
-    try:
-        with open(os.path.join(run_dir, layout.JOB_LOG), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _note_time(times, line.split())
-    except OSError:
-        return {}
+    for text, name, what in re.findall(_TIME_NOTE, try_text(os.path.join(run_dir, layout.JOB_LOG))):
+        at = float(text.replace(",", "."))  # bash writes the locale's decimal mark
+        if what == "start":
+            times[name] = (at, None)
+        elif name in times:
+            times[name] = (times[name][0], at)
     return times
 
 
@@ -697,19 +698,6 @@ def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at
     took_s = max(0.0, max(filter(None, ends)) - first) if ends and None not in ends else 0.0
     begun_at = max(handle.started_at, min(begun_at, seen_at - took_s))
     return begun_at, begun_at + took_s if took_s else max(begun_at, seen_at)
-
-
-def _note_time(times: dict[str, tuple[float, float | None]], words: list[str]) -> None:
-    if len(words) < 3 or words[2] not in ("start", "exit"):
-        return
-    try:
-        stamp = float(words[0].replace(",", "."))  # bash writes the locale's decimal mark
-    except ValueError:
-        return
-    if words[2] == "start":
-        times[words[1]] = (stamp, None)
-    elif words[1] in times:
-        times[words[1]] = (times[words[1]][0], stamp)
 
 
 def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:

@@ -12,8 +12,7 @@ from assay.errors import check_known
 from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
-_AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+_AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
 # what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
@@ -82,34 +81,26 @@ def render_duration(seconds: float) -> str:
     if seconds < 0:
         return f"-{render_duration(-seconds)}"
     if seconds < 9.95:
-        return _render_short_duration(seconds)
-    whole = math.floor(seconds + 0.5)
-    if whole < 3600:
-        return _join_units(whole // 60, "m", whole % 60, "s")
-    minutes = math.floor(seconds / 60 + 0.5)
-    if minutes < 24 * 60:
-        return _join_units(minutes // 60, "h", minutes % 60, "m")
-    hours = math.floor(seconds / 3600 + 0.5)
-    return _join_units(hours // 24, "d", hours % 24, "h")
+        short = f"{max(1, round(seconds * 1000))}ms" if seconds < 0.0995 else f"{seconds:.1f}s"
+        return short if seconds else "0s"
+    for unit_s, most, per, large, small in _DURATION_UNITS:
+        count = math.floor(seconds / unit_s + 0.5)
+        parts = (count // per, large), (count % per, small)
+        if count < most:
+            break
+    return " ".join(f"{amount}{unit}" for amount, unit in parts if amount)
 
 
-def _render_short_duration(seconds: float) -> str:
-    if seconds == 0:
-        return "0s"
-    return f"{max(1, round(seconds * 1000))}ms" if seconds < 0.0995 else f"{seconds:.1f}s"
-
-
-def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    parts = [f"{large}{large_unit}"] * (large > 0) + [f"{small}{small_unit}"] * (small > 0)
-    return " ".join(parts)
+# seconds of the smaller unit, up to how many of them, how many make the larger one, the names of both
+_DURATION_UNITS = ((1, 3600, 60, "m", "s"), (60, 24 * 60, 60, "h", "m"), (3600, math.inf, 24, "d", "h"))
 
 
 def render_age(seconds: float) -> str:
     """`just now`, `42 s ago`, `2 min ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ a little."""
     if seconds < 5:
         return "just now"
-    unit = next(unit for limit, unit in _AGE_UNITS if seconds < limit)
-    amount = int(seconds // _AGE_SECONDS[unit])
+    unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
+    amount = int(seconds // unit_s)
     return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
 
 

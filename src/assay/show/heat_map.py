@@ -146,13 +146,9 @@ def draw_heat_map(block: HeatMap) -> str:
 
 def _list_runs(levels: Sequence[int], merges: bool) -> Iterator[tuple[int, int]]:
     """Neighbours of one level are one rectangle; those above the first limits only if there are too many."""
-    first = 0
-    while first < len(levels):
-        end = first + 1
-        while end < len(levels) and levels[end] == levels[first] and (merges or levels[first] < 2):
-            end += 1
-        yield first, end
-        first = end
+    for _, group in groupby(range(len(levels)), lambda at: (levels[at], None if merges or levels[at] < 2 else at)):
+        places = list(group)
+        yield places[0], places[-1] + 1
 
 
 def _describe_cells(block: HeatMap, row: int, first: int, end: int) -> str:

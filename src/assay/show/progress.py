@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from assay.show import formatting
-from assay.show.table import build_texts
+from assay.show.table import drop_columns, fit_columns, render_table
 from assay.system import terminal
 from assay.system.fast_dataclasses import dataclass, field
-from assay.values.table import Column
+from assay.values.table import Column, Table
 
 HEARTBEAT_S = 30.0
 _REFRESH_S = 0.1
@@ -183,36 +183,21 @@ def _build_counts(view: ProgressView) -> list[Segment]:
 
 
 def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
+    """Names give way to numbers, but stay readable; metrics that do not fit are left out, the last first."""
     if not rows:
         return []
-    columns = [["  run", *(f"  {formatting.clean(row.name)}" for row in rows)]]
-    columns.append(["slot", *(row.slot or "" for row in rows)])
-    if any(row.attempt > 1 for row in rows):
-        columns.append(["try", *(str(row.attempt) for row in rows)])
-    columns.append(["time", *(formatting.render_clock(row.elapsed_s) for row in rows)])
-    if any(row.step is not None for row in rows):
-        columns.append(["step", *("" if row.step is None else formatting.render_number(row.step, 12) for row in rows)])
-    fixed = len(columns)
-    for name in dict.fromkeys(name for row in rows for name in row.metrics):
-        values = [row.metrics.get(name) for row in rows]
-        columns.append([formatting.clean(name), *build_texts(Column(name, "number"), values)])
-    return _lay_out(columns, fixed, width, "~" if plain else "…")
-
-
-def _lay_out(columns: list[list[str]], fixed: int, width: int, mark: str) -> list[list[Segment]]:
-    """Names give way to numbers, but keep a third of the width; metrics that do not fit are left out."""
-    widths = [max(map(formatting.display_width, column)) for column in columns]
-    least = min(widths[0], max(16, width // 3))
-    while len(widths) > fixed and least + sum(widths[1:]) + 2 * (len(widths) - 1) > width:
-        widths.pop()
-    widths[0] = min(widths[0], max(least, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
-    names = [formatting.pad(formatting.shorten(name, widths[0], mark), widths[0]) for name in columns[0]]
-    rest = [
-        [formatting.pad(text, size, "right") for text in column]
-        for column, size in zip(columns[1:], widths[1:], strict=False)
+    metrics = dict.fromkeys(name for row in rows for name in row.metrics)
+    columns = [Column("run"), Column("slot", align="right", cut="never"), Column("try", "number")]
+    columns += [Column("time", "clock"), Column("step", "number", digits=12)]
+    columns += [Column(name, "number", rank=rank) for rank, name in enumerate(metrics, 1)]
+    cells = [
+        (row.name, row.slot or "", row.attempt, row.elapsed_s, row.step, *map(row.metrics.get, metrics)) for row in rows
     ]
-    rows = ["  ".join(row).rstrip() for row in zip(names, *rest, strict=True)]
-    return [[(row, "" if number else "dim")] for number, row in enumerate(rows)]
+    empty = {2: all(row.attempt == 1 for row in rows), 4: all(row.step is None for row in rows)}
+    table = drop_columns(Table(tuple(columns), cells), {index for index, is_empty in empty.items() if is_empty})
+    fitting, _ = fit_columns(table, width - 2)
+    head, _, *lines = render_table(fitting, width=width - 2, plain=plain).splitlines()
+    return [[(f"  {head}", "dim")], *([(f"  {line}", "")] for line in lines)]
 
 
 def _cut(line: list[Segment], width: int) -> list[Segment]:

@@ -189,7 +189,10 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     if dropped and block.split_by:
         yield from _render_split(block, look)
         return
-    yield from _mark_breaks(block, _render_rows(block, table, look))
+    lines = _render_rows(block, table, look)
+    for index, text in sorted((block.breaks or {}).items(), reverse=True):
+        lines.insert(index + 2, formatting.clean(text))  # after the names of the columns and the rule
+    yield from lines
     if dropped and block.hint:
         names = ", ".join(formatting.clean(name) for name in dropped)
         yield from formatting.wrap(f"(no room for {names}: {block.hint})", look.width, _INDENT).split("\n")
@@ -239,16 +242,6 @@ def _render_rows(block: doc.TableBlock, table: Table, look: _Look) -> list[str]:
         style = _STYLES.get(kind, "")
         painted.append(terminal.paint(row, f"bold {style}" if is_first else style) if style else row)
     return painted
-
-
-def _mark_breaks(block: doc.TableBlock, lines: Sequence[str]) -> Iterator[str]:
-    breaks = block.breaks or {}
-    yield from lines[:2]
-    for index, line in enumerate(lines[2:]):
-        yield from ([formatting.clean(breaks[index])] if index in breaks else [])
-        yield line
-    last = len(lines) - 2
-    yield from ([formatting.clean(breaks[last])] if last in breaks else [])
 
 
 _RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {

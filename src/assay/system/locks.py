@@ -78,7 +78,13 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if not _try_or_go_on(fd, required):
+            try:
+                is_ours = try_lock(fd)
+            except OSError:
+                if required:
+                    raise
+                is_ours = True
+            if not is_ours:
                 on_taken(fd)
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if is_named(fd, path):  # else its holder has just removed it
@@ -87,15 +93,6 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
             os.close(fd)
             raise
         os.close(fd)
-
-
-def _try_or_go_on(fd: int, required: bool) -> bool:
-    try:
-        return try_lock(fd)
-    except OSError:
-        if required:
-            raise
-        return True
 
 
 @contextlib.contextmanager

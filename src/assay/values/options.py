@@ -25,15 +25,15 @@ class Option:
 
     names: tuple[str, ...]
     help: str
-    metavar: str | None
-    type: type
-    default: Any
-    multiple: bool
-    required: bool
-    choices: tuple[str, ...]
-    minimum: float | None
-    maximum: float | None
-    parse: Parse | None
+    default: Any = None
+    metavar: str | None = None
+    type: type = str
+    multiple: bool = False
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    parse: Parse | None = None
 
     @property
     def is_flag(self) -> bool:
@@ -45,21 +45,9 @@ class Option:
         return self.names[-1] if self.names else ""
 
 
-def option(
-    *names: str,
-    help: str,  # noqa: A002 as click, argparse and pytest call it
-    default: Any = None,
-    metavar: str | None = None,
-    type: type = str,  # noqa: A002
-    multiple: bool = False,
-    required: bool = False,
-    choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
-    parse: Parse | None = None,
-) -> Any:
-    value = () if multiple and default is None else default
-    return Option(names, help, metavar, type, value, multiple, required, choices, minimum, maximum, parse)
+def option(*names: str, help: str, default: Any = None, multiple: bool = False, **further: Any) -> Any:  # noqa: A002
+    """The names of parameters are those of click, argparse and pytest; `further` are the other fields of an Option."""
+    return Option(names, help, () if multiple and default is None else default, multiple=multiple, **further)
 
 
 def argument(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, overload
+from typing import Literal
 
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.system.files import blake2b
@@ -78,44 +78,6 @@ class RunSpec:
     chosen: tuple[str, ...] | None = None  # the commands asked for this time; None is all
     resume: Resumption | None = None
     private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
-
-
-class LazyRuns(Sequence[RunSpec]):
-    """Runs that are made when they are looked at, and kept: the first is there long before the last."""
-
-    def __init__(self, source: Iterable[RunSpec]) -> None:
-        self._source = iter(source)
-        self._made: list[RunSpec] = []
-
-    def __iter__(self) -> Iterator[RunSpec]:
-        index = 0
-        while True:
-            if index == len(self._made):
-                made = next(self._source, None)
-                if made is None:
-                    return
-                self._made.append(made)
-            yield self._made[index]
-            index += 1
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    @overload
-    def __getitem__(self, index: int) -> RunSpec: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[RunSpec]: ...
-    def __getitem__(self, index: int | slice) -> RunSpec | Sequence[RunSpec]:
-        return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _all(self) -> list[RunSpec]:
-        self._made.extend(self._source)
-        return self._made
 
 
 @dataclass(frozen=True, slots=True)

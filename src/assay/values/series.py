@@ -107,9 +107,12 @@ def direction_of(metric: str) -> Direction:
 
 def best_of(summary: Summary) -> tuple[float, float | None]:
     """The best value and its step, in the direction that the metric's name implies."""
-    if direction_of(summary.metric) == "min":
-        return summary.min, summary.min_step
-    return summary.max, summary.max_step
+    return pick_value(summary, direction_of(summary.metric))
+
+
+def pick_value(summary: Summary, at: str) -> tuple[float, float | None]:
+    """Its `last`, `min` or `max` with the step of that value, or its `mean`, which has no step."""
+    return getattr(summary, at), getattr(summary, f"{at}_step", None)
 
 
 def find_direction(metric: str) -> Direction | None:

@@ -488,10 +488,7 @@ def _fits(text: Any, pattern: re.Pattern[str]) -> int:
 _COMPARE: dict[str, Callable[[Any, Any], int]] = {
     "==": _is_equal,
     "!=": lambda first, second: _NOT[_is_equal(first, second)],
-    "<": _build_order(operator.lt),
-    "<=": _build_order(operator.le),
-    ">": _build_order(operator.gt),
-    ">=": _build_order(operator.ge),
+    **{sign: _build_order(_PLAIN[sign]) for sign in ("<", "<=", ">", ">=")},
     "in": _is_among,
     "~": _fits,
 }

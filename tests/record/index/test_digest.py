@@ -21,7 +21,7 @@ from assay.record.index.digest import (
     build_empty,
     build_metric_columns,
     find_metrics,
-    open_summaries,
+    open_all_summaries,
     pack_digest,
     parse_summaries,
     split_summaries,
@@ -40,6 +40,11 @@ def tally_of(*batches: list[float], steps: bool = True) -> Tally:
         tally.extend(*build_series((counted if steps else None, batch, None)))
         start += len(batch)
     return tally
+
+
+def open_packed(packed: list[Packed]) -> tuple[list[bytes | None], list[bytes | None]]:
+    metrics = [one.metrics for one in packed]
+    return metrics, open_all_summaries(metrics, [one.summaries for one in packed])
 
 
 def summary_of(tally: Tally) -> Summary:
@@ -186,7 +191,7 @@ def test_summaries_are_split_where_they_meet() -> None:
 @given(st.lists(digests, max_size=6))
 def test_columns_hold_what_each_run_has(runs: list[dict[int, tuple[list[float], int]]]) -> None:
     packed = [pack_digest(build_digest(run)) for run in runs]
-    columns = build_metric_columns([one.metrics for one in packed], [open_summaries(*one[:2]) for one in packed], NAMES)
+    columns = build_metric_columns(*open_packed(packed), NAMES)
     assert set(columns) == {NAMES[number] for run in runs for number in run}
     for number, name in NAMES.items():
         for index, run in enumerate(runs if name in columns else ()):
@@ -196,7 +201,7 @@ def test_columns_hold_what_each_run_has(runs: list[dict[int, tuple[list[float], 
 
 def test_only_named_metrics_become_columns() -> None:
     packed = pack_digest(build_digest({1: ([4.0], 1), 2: ([5.0], 1)}))
-    columns = build_metric_columns([packed.metrics, None], [open_summaries(*packed[:2]), None], {2: "acc"})
+    columns = build_metric_columns(*open_packed([packed, Packed()]), {2: "acc"})
     assert list(columns) == ["acc"]
     assert columns["acc"].metric == "acc"
     assert columns["acc"].last[0] == 5.0
@@ -225,8 +230,6 @@ def test_metrics_are_found_by_name() -> None:
 
 def test_a_value_that_is_not_a_number_stays_in_its_place() -> None:
     packed = [pack_digest({1: MetricDigest(tally_of(values))}) for values in ([nan], [2.0])]
-    last = build_metric_columns([one.metrics for one in packed], [open_summaries(*one[:2]) for one in packed], NAMES)[
-        "loss"
-    ].last
+    last = build_metric_columns(*open_packed(packed), NAMES)["loss"].last
     assert isnan(last[0])
     assert last[1] == 2.0

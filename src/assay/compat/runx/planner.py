@@ -14,15 +14,18 @@ from itertools import count
 from typing import Any
 
 from assay.compat.originals import MAX_NAME_BYTES
+from assay.compat.runx.lazy_runs import LazyRuns
 from assay.compat.runx.study_file import LOGDIR, NODES, PARTITION, SKIP, TAG
-from assay.plan.expand import Planner, find_used_names
+from assay.plan.expand import Planner, build_spec, find_used_names, hide_draft, hides_values
+from assay.plan.grid import Row
 from assay.plan.naming import Draft, NameSource
 from assay.plan.render import REFERENCE_FORMS, render_command
 from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.random_names import ADJECTIVES, ANIMALS
-from assay.values.run import spec_id
-from assay.values.study import CommandTemplate, Params, Quote, Study
+from assay.values.run import Plan, RunSpec, spec_id
+from assay.values.secrets import SecretRules
+from assay.values.study import CommandTemplate, Params, Problem, Quote, Study
 
 _FARM_KEYS = {"nodes": NODES, "partition": PARTITION}
 _OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # runx itself reads them; the script does not get them
@@ -42,12 +45,25 @@ class RunxPlanner(Planner):
         self._namer = _Namer(study, names)
         self._seen: Counter[str] = Counter()
 
-    def can_stream(self) -> bool:
+    def plan_lazily(self, rows: Iterable[Row], warnings: Iterable[Problem], rules: SecretRules) -> Plan | None:
         """The commands take every parameter, whatever it is; only a NUL character cannot be in one."""
         if find_used_names(self.study.commands) is not None:
-            return False
+            return None
         axes = [axis for sweep in self.study.sweeps for axis in sweep.axes.values()]
-        return "\\x00" not in repr((axes, self.study.commands))
+        if "\\x00" in repr((axes, self.study.commands)):
+            return None
+        return Plan(self.study, LazyRuns(self._stream(rows, rules)), (), tuple(warnings), is_hidden=True)
+
+    def _stream(self, rows: Iterable[Row], rules: SecretRules) -> Iterator[RunSpec]:
+        hides = hides_values(self.study, rules)
+        for row in rows:
+            for draft in self.build_drafts(*row):
+                self.fill_commands([draft])
+                self.number(draft)
+                if hides:
+                    hide_draft(self, draft, rules)
+                (name,) = self.name_runs([draft])
+                yield build_spec(self, draft, name, rules)
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
         """Without runx's own parameters: the tag names the run, two are the farm's."""

@@ -18,6 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.compat import originals
+from assay.compat.runx.lazy_runs import LazyRuns
 from assay.compat.runx.study_file import TAG
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import show_command
@@ -31,7 +32,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names, parse_json, publish, read_text
 from assay.system.locks import try_lock_file
 from assay.values import layout
-from assay.values.run import LazyRuns, RunSpec, State, build_command
+from assay.values.run import RunSpec, State, build_command
 from assay.values.study import Problem
 
 if TYPE_CHECKING:

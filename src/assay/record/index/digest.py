@@ -34,19 +34,7 @@ NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # of a run that does
 class Tally:
     """What a summary needs to go on. NaN: none yet."""
 
-    __slots__ = (
-        "bad",
-        "count",
-        "first_time",
-        "last",
-        "last_step",
-        "last_time",
-        "max",
-        "max_step",
-        "min",
-        "min_step",
-        "total",
-    )
+    __slots__ = (*(name for name in FIELDS if name != "mean"), "total")
 
     def __init__(self) -> None:
         self.count = self.bad = 0
@@ -201,13 +189,6 @@ def unpack_digest(packed: Packed) -> Digest:
     summaries = unseal(packed.summaries, packed.metrics)
     each = zip(numbers, split_summaries(summaries), carried[::2], carried[1::2], strict=True)
     return {number: MetricDigest(Tally.restore(summary, total), int(loose)) for number, summary, total, loose in each}
-
-
-def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | None:
-    """The summaries as they were packed. Raises DamagedError."""
-    if metrics is None and summaries is None:
-        return None
-    return unseal(summaries or b"", metrics)
 
 
 def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:

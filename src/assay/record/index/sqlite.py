@@ -16,6 +16,11 @@ from assay.system.files import index_path
 from assay.values.notify import Notify, ignore
 
 _AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
+_ELSEWHERE = "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to"
+_HINTS = {
+    "SQLITE_FULL": "free space on the disk, or set ASSAY_CACHE_DIR to a folder on another one",
+    "SQLITE_BUSY": "another process has been writing for half a minute; look for one that is stopped (state T)",
+}
 
 
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
@@ -47,10 +52,7 @@ class SqliteIndex(Index):
         try:
             self._db, self.reset_reason = open_database(self.path, self.root)
         except (OSError, sqlite3.Error) as error:
-            raise InfrastructureError(
-                f"the index {self.path} cannot be opened: {error}",
-                "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to",
-            ) from error
+            raise InfrastructureError(f"the index {self.path} cannot be opened: {error}", _ELSEWHERE) from error
         self.was_reset = bool(self.reset_reason)
         self._file = self._identify()
 
@@ -131,12 +133,6 @@ def _allow_reading(action: int, _: str | None, function: str | None, *_more: obj
 
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:
     name = getattr(error, "sqlite_errorname", None) or ""
-    if is_damage(error):
-        hint = _AGAIN
-    elif name.startswith("SQLITE_FULL"):
-        hint = "free space on the disk, or set ASSAY_CACHE_DIR to a folder on another one"
-    elif name.startswith("SQLITE_BUSY"):
-        hint = "another process has been writing for half a minute; look for one that is stopped (state T)"
-    else:
-        hint = "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to"
+    hint = next((text for kind, text in _HINTS.items() if name.startswith(kind)), _ELSEWHERE)
+    hint = _AGAIN if is_damage(error) else hint
     return InfrastructureError(f"the index {path} failed: {error}", hint)

@@ -25,7 +25,6 @@ from assay.record.index.digest import (
     check_names,
     find_metrics,
     open_all_summaries,
-    open_summaries,
     parse_summaries,
     split_summaries,
 )
@@ -349,8 +348,8 @@ class Index(BufferedIndex):
         row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
         if row is None or row[0] is None or row[2] is None:
             return 0
-        summaries = open_summaries(row[0], row[1]) or b""
-        known = dict(zip(array("q", row[0]), split_summaries(summaries), strict=True))
+        summaries = split_summaries(unseal(row[1] or b"", row[0]))
+        known = dict(zip(array("q", row[0]), summaries, strict=True))
         return int(LAYOUT.unpack(known[row[2]])[0]) if row[2] in known else 0
 
     @_collector_paused()
