@@ -148,12 +148,9 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
 def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
     """Examine a case past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
-    before, builder.recompute = builder.recompute, True
     builder.begin_again()
-    try:
+    with builder.changing(recompute=True):
         return search.examination.examine(case)
-    finally:
-        builder.recompute = before
 
 
 def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]:
