@@ -24,7 +24,7 @@ from assay.models.flow.cases import (
     Tensors,
     load_specs,
 )
-from assay.models.graph.graph import build_outline, infer_specs, load_model
+from assay.models.graph.graph import build_outline, find_ends, infer_specs, load_model
 from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
 from assay.models.graph.operators import find_coarse
@@ -188,9 +188,7 @@ class ComparedCases(Cases):
 
     def _build_layer(self, main: Layer, nodes: Sequence[int], pair: Pair) -> Layer:
         wiring = self.left.wiring
-        made = {name for index in nodes for name in wiring.nodes[index].output}
-        read = dict.fromkeys(name for index in nodes for name in wiring.reads[index])
-        inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
+        inputs, _ = find_ends(wiring, nodes)
         others = [index for index in nodes if index not in main.nodes]
         ops = (*main.ops, *(wiring.nodes[index].op_type for index in others))
         names = tuple(wiring.nodes[index].name for index in (*main.nodes, *others))
@@ -316,10 +314,11 @@ class ComparedCases(Cases):
 
     def _cut_off(self, values: Arrays) -> Arrays:
         """Tensors of the first model, cut off at what the integers of the second can express."""
+        ranges = self._ranges
 
         def load(name: str) -> Any:
             found = values[name]
-            return found.clip(*self._ranges[name][:2]).astype(found.dtype) if name in self._ranges else found
+            return found.clip(*ranges[name][:2]).astype(found.dtype) if name in ranges else found
 
         return LazyArrays(values, load)
 

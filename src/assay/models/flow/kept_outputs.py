@@ -91,10 +91,10 @@ class KeptCases(Cases):
 
     def load(self, side: str, case: str, number: int) -> LazyArrays:
         """The arrays of one case and sample on one side."""
-        file, prefix = self._files[side], f"{case}/{number}/"
+        file, dtypes, prefix = self._files[side], self.kept.dtypes, f"{case}/{number}/"
 
         def load(name: str) -> Any:
-            array, dtype = file[prefix + name], self.kept.dtypes.get(f"{side}/{prefix}{name}")
+            array, dtype = file[prefix + name], dtypes.get(f"{side}/{prefix}{name}")
             return array.view(parse_dtype(dtype)) if dtype else array
 
         return LazyArrays((each.removeprefix(prefix) for each in file.files if each.startswith(prefix)), load)
