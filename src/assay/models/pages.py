@@ -492,11 +492,7 @@ def _measure(path: str) -> int:
 
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
     """A table of run times with layers as rows and checks as columns."""
-    reports = []
-    for run in runs:
-        report = load_report(os.path.join(location.dir, run))
-        if report is not None:
-            reports.append(report)
+    reports = [report for run in runs if (report := load_report(os.path.join(location.dir, run))) is not None]
     names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
     heads = [f"{number}: {name_subject(report)}" for number, report in enumerate(reports, 1)]
     rows = []

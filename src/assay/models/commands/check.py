@@ -38,11 +38,8 @@ class ModelRunRequest(RunFlags, ShowRequest, ModelFlags):
     quiet: bool = quiet_option()
 
 
-def keep_option() -> str | None:
-    found: str | None = option(
-        "--keep-outputs", metavar="DIR", help="Keep the tensors of both sides here, for assay model judge."
-    )
-    return found
+def keep_option() -> Any:
+    return option("--keep-outputs", metavar="DIR", help="Keep the tensors of both sides here, for assay model judge.")
 
 
 class CheckModelRequest(ModelRunRequest):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
 from assay.models.commands.check import ModelRunRequest, ShowRequest, keep_option, run_request, show_report
+from assay.models.values.flags import tolerance_option
 from assay.show.console import Console
 from assay.show.report_files import check_targets
 from assay.system.fast_dataclasses import replace
@@ -64,12 +65,7 @@ def compare(request: CompareModelsRequest, console: Console) -> int:
 class JudgeRequest(ShowRequest):
     path: str = argument()
     actual: str | None = argument(required=False)
-    tolerances: tuple[str, ...] = option(
-        "--tolerance",
-        multiple=True,
-        metavar="BOUNDS",
-        help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
-    )
+    tolerances: tuple[str, ...] = tolerance_option()
 
 
 def judge(request: JudgeRequest, console: Console) -> int:

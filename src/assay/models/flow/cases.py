@@ -411,7 +411,7 @@ class Cases:
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
         """Layers one after another: the values of all of them together may be many times the model."""
-        wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
+        wanted = {layer.number for layer in self.outline.choose(names)}
         pairs = zip(self.activations, self.samples, strict=True)
         activations = [Tensors(sample.path, folder) for folder, sample in pairs]
         walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]

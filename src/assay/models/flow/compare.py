@@ -259,11 +259,9 @@ class ComparedCases(Cases):
         return self._find_coarse(counterparts) | self._measure_whole(names)
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        for layer in (layer for layer in self.outline.layers if layer.name in set(names)):
-            values = [
-                Tensors(sample.path, folder) for sample, folder in zip(self.samples, self.activations, strict=True)
-            ]
-            yield self._build_alone(layer, values)
+        pairs = list(zip(self.samples, self.activations, strict=True))
+        for layer in self.outline.choose(names):
+            yield self._build_alone(layer, [Tensors(sample.path, folder) for sample, folder in pairs])
 
     def _build_alone(self, layer: Layer, values: Sequence[Arrays]) -> ModelCase:
         proto = cut_model(self.view, self.wiring, self.stops, layer.outputs, self._types, layer.name)

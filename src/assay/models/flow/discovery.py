@@ -177,12 +177,8 @@ def list_names(outline: Outline) -> KnownNames:
 
 
 def join_names(several: Iterable[KnownNames]) -> KnownNames:
-    each = list(several)
-    return KnownNames(
-        frozenset().union(*(names.operators for names in each)),
-        frozenset().union(*(names.tensors for names in each)),
-        frozenset().union(*(names.leaders for names in each)),
-    )
+    each = [(names.operators, names.tensors, names.leaders) for names in (KnownNames(), *several)]
+    return KnownNames(*(frozenset().union(*found) for found in zip(*each, strict=True)))
 
 
 def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:

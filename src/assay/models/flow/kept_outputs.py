@@ -129,8 +129,7 @@ class KeptCases(Cases):
         return tuple(layer for layer in self.outline.layers if layer.name in self.kept.skipped)
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        for layer in (layer for layer in self.outline.layers if layer.name in set(names)):
-            yield replace(self._require(layer.name), layer=layer)
+        return (replace(self._require(layer.name), layer=layer) for layer in self.outline.choose(names))
 
     def discard(self, case: ModelCase) -> None:
         """Remove nothing: no file was made for it."""

@@ -225,15 +225,19 @@ def _compare_texts(
     if tally.wrong > given.tolerance.allowed_wrong * expected.size:
         text = f"{_share(tally.wrong, expected.size)} strings differ; first at {_render_index(elements[0])}"
         findings.append(Finding(VerdictKind.FAIL, given.name, text))
+    return replace(_add_numbers(given, tally, elements[:worst]), verdict=Verdict.of(findings, expected.size))
+
+
+def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[Element, ...]) -> TensorComparison:
     return replace(
         given,
-        verdict=Verdict.of(findings, expected.size),
-        count=expected.size,
+        count=math.prod(given.shape[0]),
         wrong=tally.wrong,
         max_abs=tally.max_abs,
+        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
         max_rel=tally.max_rel,
-        mean_abs=tally.sum_abs / expected.size,
-        worst=elements[:worst],
+        misplaced=tally.misplaced,
+        worst=worst,
     )
 
 
@@ -274,12 +278,7 @@ def _compare_numbers(
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
     elements = build_elements(expected, actual, tally)
     found = replace(
-        given,
-        count=expected.size,
-        wrong=tally.wrong,
-        max_abs=tally.max_abs,
-        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
-        max_rel=tally.max_rel,
+        _add_numbers(given, tally, elements[:worst]),
         max_ulp=tally.max_ulp,
         scale=scale.whole,
         cosine=tally.cosine,
@@ -287,8 +286,6 @@ def _compare_numbers(
         top_k=ranking.share if ranking else None,
         nan=(surveys[0].nan, surveys[1].nan),
         inf=(surveys[0].inf, surveys[1].inf),
-        misplaced=tally.misplaced,
-        worst=elements[:worst],
     )
     is_float = kind in (Kind.FLOAT, Kind.COMPLEX)
     by_size = [] if ties is not None and not is_float else _judge_elements(found, tally, elements, is_float=is_float)

@@ -117,9 +117,7 @@ def ops_of(case: CaseReport) -> str:
 
 def join_names(names: Sequence[str]) -> str:
     """`Conv_1, Conv_4 and 12 more`."""
-    if len(names) <= _MOST_NAMES:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+    return formatting.join_first(names, _MOST_NAMES - (len(names) > _MOST_NAMES))
 
 
 # ---------------------------------------------------------------- what it comes to
