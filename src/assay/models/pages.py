@@ -103,27 +103,26 @@ def _find_time(row: RunRow) -> float:
 def _summarise_row(location: StudyLocation, row: RunRow) -> CheckSummary:
     run = row.key.partition("/")[2]
     at = row.ended_at or row.started_at or row.created_at or 0.0
-    given: dict[str, Any] = {name: str(row.params.get(name, "")) for name in ("reference", "target", "goal")}
     stem = row.title or os.path.splitext(os.path.basename(str(row.params.get("model", run))))[0]
+    target, reference, goal = (str(row.params.get(name, "")) for name in ("target", "reference", "goal"))
+    given = CheckSummary(run, at, stem, target, reference, goal)
     path = os.path.join(location.dir, run)
     try:
         stat = os.stat(os.path.join(path, MODEL_FILE))
-        found = _summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size)
     except OSError:
-        return CheckSummary(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
-    if isinstance(found, str):
-        return CheckSummary(run, at, stem, **given, problem=found)
-    return CheckSummary(run=run, at=at, **{**given, **found})
+        return replace(given, problem=row.reason or f"{row.state}: there is no report")
+    return replace(given, **_summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size))
 
 
 @lru_cache(maxsize=4096)
-def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) -> Mapping[str, Any] | str:
+def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) -> Mapping[str, Any]:
+    """The fields of a summary that the report decides."""
     try:
         found = load_report(path)
     except (AssayError, OSError) as error:
-        return error.message if isinstance(error, AssayError) else str(error)
+        return {"problem": error.message if isinstance(error, AssayError) else str(error)}
     if found is None:
-        return "there is no report"
+        return {"problem": "there is no report"}
     report = judge_run(found, state, reason)
     whole = next((case for case in report.cases if case.layer is None), None)
     numbers = build_case_metrics(whole) if whole else None
