@@ -140,20 +140,12 @@ def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) ->
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One model on one target: its checks, the newest first."""
-
-    stem: str
-    target: str
-    checks: tuple[CheckSummary, ...]
-
-
-def group_checks(checks: Sequence[CheckSummary]) -> list[ModelCard]:
+def group_checks(checks: Sequence[CheckSummary]) -> list[list[CheckSummary]]:
+    """The checks of each model on each target, in the order in which they are given."""
     groups: dict[tuple[str, str], list[CheckSummary]] = {}
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
-    return [ModelCard(stem, target, tuple(found)) for (stem, target), found in groups.items()]
+    return [*groups.values()]
 
 
 # ---------------------------------------------------------------- one check
@@ -531,7 +523,7 @@ def _build_overview(
 ) -> Iterator[Block]:
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
-    newest = [card.checks[0] for card in group_checks(checks)]
+    newest = [same[0] for same in group_checks(checks)]
     yield Heading("Models", level=1, note=location.dir)
     yield TableBlock(_build_overview_table(newest))
     for check in newest[:_MOST_MODELS]:

@@ -169,7 +169,7 @@ def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Ite
             rows = [row for row in snapshots.load(slug).table.rows if row.state.is_over]
             checks = list_checks(location, rows)  # an upload that passed does not hide a failure that was seen here
             sides = [[each for each in checks if bool(each.received) is received] for received in (False, True)]
-            newest = [card.checks[0] for side in sides for card in group_checks(side)]
+            newest = [same[0] for side in sides for same in group_checks(side)]
             found.update("ERROR" if check.kind is None else str(check.kind) for check in newest)
     found.pop(str(VerdictKind.PASS), None)
     for kind, count in found.items():
