@@ -212,13 +212,10 @@ class ArtifactBuilder:
             proto = load_model(model.path, external=False)
         except UsageError:
             return model  # the target says what is wrong with it
-        if proto.ir_version <= most or find_external(model.path):
-            return model
-        if find_newer_use(proto, most):
+        if proto.ir_version <= most or find_external(model.path) or find_newer_use(proto, most):
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
-        text = f"{done}: it uses nothing newer"
-        self._note(text)
+        self._note(f"{done}: it uses nothing newer")
         proto.ir_version = most
         path = os.path.join(self.make_folder("lowered"), os.path.basename(model.path))
         write_model(proto, path)

@@ -211,8 +211,8 @@ def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -
 
 def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
     """A message for each table of a model that does not exist."""
-    unknown = [stem for stem in settings.models if stem not in stems]
     return [
         f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
-        for stem in unknown
+        for stem in settings.models
+        if stem not in stems
     ]
