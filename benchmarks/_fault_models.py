@@ -209,9 +209,11 @@ class _Samples:
     def __init__(self, path: Path, dims: dict[str, Any]) -> None:
         from assay.models.graph.graph import build_outline, load_model
         from assay.models.graph.inputs import build_samples
+        from assay.models.values.model import InputChoice
 
         outline = build_outline(str(path))
-        self._left = list(build_samples(outline, model=load_model(str(path)), count=3, seed=SEED, ranges={}, dims=dims))
+        choice = InputChoice(samples=3, seed=SEED, dims=dims)
+        self._left = list(build_samples(outline, load_model(str(path)), choice))
 
     def get_next(self) -> Any:
         return self._left.pop() if self._left else None

@@ -41,7 +41,7 @@ from assay.models.graph.graph import build_outline, load_model  # noqa: E402
 from assay.models.graph.inputs import build_samples  # noqa: E402
 from assay.models.report.summary import describe_outcome, find_first, label_of  # noqa: E402
 from assay.models.store.artifacts import ArtifactStore  # noqa: E402
-from assay.models.values.model import ModelRequest, Target  # noqa: E402
+from assay.models.values.model import InputChoice, ModelRequest, Target  # noqa: E402
 
 ORT = Target("ort", "ort", {"optimize": "none"})
 SPEECH = ROOT / ".tools" / "models" / "speechmos"
@@ -61,9 +61,8 @@ CALIBRATION = 24  # samples, of the kind that are compared
 
 class Samples:
     def __init__(self, path: Path) -> None:
-        found = build_samples(
-            build_outline(str(path)), model=load_model(str(path)), count=CALIBRATION, seed=7, ranges={}, dims={}
-        )
+        choice = InputChoice(samples=CALIBRATION, seed=7)
+        found = build_samples(build_outline(str(path)), load_model(str(path)), choice)
         self._left = list(found)
 
     def get_next(self) -> Any:
@@ -303,9 +302,7 @@ class Bench:
         clean = onnx.load(other)
         cases = ComparedCases(self.request(path, other), self.builder)
         rows = {tensor: layer.label for layer in cases.outline.layers for tensor in layer.outputs}
-        feeds = build_samples(
-            build_outline(str(path)), model=load_model(str(path)), count=1, seed=1234, ranges={}, dims={}
-        )[0]
+        feeds = build_samples(build_outline(str(path)), load_model(str(path)))[0]
         options = list(plant_faults(clean))
         rng.shuffle(options)
         tried: Counter[str] = Counter()

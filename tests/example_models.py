@@ -177,7 +177,7 @@ def activate(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "or
 
 
 def sample(model: onnx.ModelProto, **options: Any) -> Arrays:
-    return build_samples(build_outline(model), model=model, **options)[0]
+    return build_samples(build_outline(model), model, InputChoice(**options))[0]
 
 
 def assert_equal(one: Any, other: Any) -> None:

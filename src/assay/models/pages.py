@@ -424,7 +424,7 @@ def build_tensor_blocks(
         expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
     verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
-    diffs = [draw_diff(TensorDiff(each, "", ""), expected[each.name], actual[each.name], op) for each in compared]
+    diffs = [draw_diff(TensorDiff(each, "", ""), expected[each.name], actual[each.name]) for each in compared]
     title = f"{label_of(case, report)} of {name_subject(report)}"
     return choose_blocks(tensor_diff.build_document(diffs, verdict, title=title).blocks, "html"), list_diffs(report)
 

@@ -99,9 +99,9 @@ def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Pat
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
     code = (
         "import sys\n"
-        "from assay.models.graph.graph import build_outline\n"
+        "from assay.models.graph.graph import build_outline, load_model\n"
         "from assay.models.graph.inputs import close_specs\n"
-        "print(close_specs(build_outline(sys.argv[1]))[0].shape)"
+        "print(close_specs(build_outline(sys.argv[1]), load_model(sys.argv[1]), {})[0].shape)"
     )
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(64,)"

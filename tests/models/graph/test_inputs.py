@@ -18,16 +18,20 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.example_models import activate, assert_equal, load_examples, parse, run
 
 from assay.errors import NotFoundError, UsageError
-from assay.models.graph.graph import build_outline
+from assay.models.graph.graph import build_outline, load_model
 from assay.models.graph.inputs import build_samples, describe, find_problems, parse_files, plan_inputs
 from assay.models.graph.tensorfile import content_sha, write_tensors
+from assay.models.values.model import InputChoice
 from assay.models.values.tensors import TensorSpec
 
 TWO = "g (float[n,3] x, int64[n] t) => (float[n,3] y) <float[5,3] table = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> { e = Gather(table, t)  y = Add(x, e) }"
 
 
-def draw(model: onnx.ModelProto, **options: Any) -> list[dict[str, Any]]:
-    return build_samples(build_outline(model), model=model, **options)
+def draw(model: onnx.ModelProto, files: Any = (), function: Any = None, **options: Any) -> list[dict[str, Any]]:
+    if callable(function):
+        globals()["given_function"], function = function, f"{__name__}:given_function"
+    texts = [f"{name}={path}" for name, path in files.items()] if isinstance(files, dict) else map(str, files)
+    return build_samples(build_outline(model), model, InputChoice(files=tuple(texts), function=function, **options))
 
 
 # ---------------------------------------------------------------- seeds
@@ -39,22 +43,23 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others() -> None
     first, again, other = (draw(model, seed=seed)[0]["x"] for seed in (1, 1, 2))
     assert_equal(first, again)
     assert first.tolist() != other.tolist()
-    three = draw(model, count=3)
+    three = draw(model, samples=3)
     assert len({sample["x"].tobytes() for sample in three}) == 3
-    assert_equal(draw(model, count=1)[0]["x"], three[0]["x"])
+    assert_equal(draw(model, samples=1)[0]["x"], three[0]["x"])
     alone = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     beside = parse("g (float[7] first, float[2,3] x) => (float[2,3] y, float[7] z) { y = Relu(x)  z = Neg(first) }")
     assert_equal(draw(alone)[0]["x"], draw(beside)[0]["x"])
     with pytest.raises(UsageError, match="0 samples are not enough"):
-        draw(model, count=0)
+        draw(model, samples=0)
 
 
 def test_the_numbers_are_the_same_in_every_process(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(parse(TWO).SerializeToString())
     code = (
-        "import sys; from assay.models.graph.graph import build_outline; from assay.models.graph.inputs import build_samples\n"
-        "from assay.models.graph.tensorfile import content_sha\n"
-        "print([content_sha(a) for a in build_samples(build_outline(sys.argv[1]))[0].values()])"
+        "import sys; from assay.models.graph.graph import build_outline, load_model\n"
+        "from assay.models.graph.inputs import build_samples; from assay.models.graph.tensorfile import content_sha\n"
+        "found = build_samples(build_outline(sys.argv[1]), load_model(sys.argv[1]))[0]\n"
+        "print([content_sha(a) for a in found.values()])"
     )
     env = os.environ | {"PYTHONHASHSEED": "1"}
     words = [sys.executable, "-c", code, tmp_path / "m.onnx"]
@@ -67,7 +72,7 @@ def test_the_numbers_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 def bounds(body: str, name: str = "x", **options: Any) -> tuple[float, float]:
     model = parse(body, **options)
-    plans = {plan.name: plan.domain for plan in plan_inputs(build_outline(model), model=model)}
+    plans = {plan.name: plan.domain for plan in plan_inputs(build_outline(model), model)}
     return plans[name].low, plans[name].high
 
 
@@ -113,7 +118,7 @@ def test_a_quantiser_without_a_zero_point_names_its_type(number: int, kind: str,
     text = f"""<ir_version: 10, opset_import: ["" : 21]>
         g (float[64] x) => ({kind}[64] y) <float s = {{0.5}}> {{ y = QuantizeLinear<output_dtype = {number}>(x, s) }}"""
     model = onnx.parser.parse_model(text)
-    (plan,) = plan_inputs(build_outline(model), model=model)
+    (plan,) = plan_inputs(build_outline(model), model)
     assert (plan.domain.low, plan.domain.high) == expected
 
 
@@ -163,7 +168,7 @@ def test_every_type_can_be_drawn(number: int) -> None:
 
 
 def test_given_ranges_win() -> None:
-    (found,) = draw(parse(TWO), ranges={"x": (5, 6), "t": 3})
+    (found,) = draw(parse(TWO), ranges={"x": (5, 6), "t": (3, 3)})
     assert found["x"].min() >= 5
     assert found["x"].max() <= 6
     assert found["t"].tolist() == [3]
@@ -278,7 +283,7 @@ def test_single_files_come_in_order_or_by_name(tmp_path: Path) -> None:
     (found,) = draw(parse(TWO), files=[save(tmp_path, "b.npy", X), save(tmp_path, "a.npy", T)])
     assert_equal(found["x"], X)
     assert_equal(found["t"], T)
-    named = draw(parse(TWO), files={"x": save(tmp_path, "x.npy", X)}, count=2)
+    named = draw(parse(TWO), files={"x": save(tmp_path, "x.npy", X)}, samples=2)
     assert_equal(named[1]["x"], X)
     assert named[0]["t"].shape == (2,)  # as many as x has rows
     assert named[0]["t"].tolist() != named[1]["t"].tolist()
@@ -377,7 +382,7 @@ def test_a_function_makes_samples_from_what_it_asks_for() -> None:
         assert [spec.name for spec in inputs] == ["x", "t"]
         return {"t": [0, sample], "x": rng.uniform(size=(2, 3)).astype(np.float32)}
 
-    found = draw(parse(TWO), function=make, count=2)
+    found = draw(parse(TWO), function=make, samples=2)
     assert [sample["t"].tolist() for sample in found] == [[0, 0], [0, 1]]
     assert found[0]["t"].dtype == np.int64
     assert found[0]["x"].tolist() != found[1]["x"].tolist()
@@ -450,7 +455,7 @@ def test_words_become_files(tmp_path: Path) -> None:
 
 def test_the_plan_reports_why() -> None:
     model = parse(TWO)
-    plans = {plan.name: plan for plan in plan_inputs(build_outline(model), model=model, ranges={"x": (0, 1)})}
+    plans = {plan.name: plan for plan in plan_inputs(build_outline(model), model, InputChoice(ranges={"x": (0, 1)}))}
     assert plans["t"].domain.why == "indices of Gather into 5 rows"
     assert plans["x"].domain.why == "as given"
     assert (plans["x"].dtype, plans["x"].shape) == ("float32", (1, 3))
@@ -514,5 +519,5 @@ def test_an_open_dimension_is_as_large_as_its_readers_need(
     )
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    (plan,) = plan_inputs(build_outline(path))
+    (plan,) = plan_inputs(build_outline(path), load_model(path))
     assert plan.shape == (1, size)

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw, find_longest
+from assay.models.judge import tensor_numbers
+from assay.models.judge.tensor_numbers import build_histogram, can_draw, find_longest
 from assay.models.judge.tensors import compare_tensors
-from assay.models.values.tensors import Tolerance
+from assay.models.values.tensors import Heat, Tolerance
+
+
+def build_heat(
+    expected: np.ndarray,
+    actual: np.ndarray,
+    rows: int,
+    columns: int,
+    tolerance: Tolerance = Tolerance(),  # noqa: B008
+) -> Heat:
+    complete = compare_tensors("y", expected, actual, tolerance).tolerance
+    return tensor_numbers.build_heat(expected, actual, rows, columns, complete)
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode
 from assay.models.values.flags import ModelFlags, RunFlags
 from assay.show.console import Console
-from assay.show.formatting import unguard
+from assay.show.formatting import clean, shorten, unguard
 from assay.show.report_files import STDOUT, ReportPages, check_targets, write_document
 from assay.system.fast_dataclasses import replace
 from assay.values.options import json_option, option, quiet_option
@@ -38,11 +39,8 @@ class ModelRunRequest(RunFlags, ShowRequest, ModelFlags):
     quiet: bool = quiet_option()
 
 
-def keep_option() -> str | None:
-    found: str | None = option(
-        "--keep-outputs", metavar="DIR", help="Keep the tensors of both sides here, for assay model judge."
-    )
-    return found
+def keep_option() -> Any:
+    return option("--keep-outputs", metavar="DIR", help="Keep the tensors of both sides here, for assay model judge.")
 
 
 class CheckModelRequest(ModelRunRequest):
@@ -149,47 +147,40 @@ def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]
 
     hooks = RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)
     if request.quiet or request.as_json:
-        yield replace(hooks, echo=CacheLines().show) if request.explain else hooks
+        yield replace(hooks, echo=_split_lines(_show_cache)) if request.explain else hooks
         return
     if request.explain or not is_terminal(sys.stderr):
         yield replace(hooks, echo=_echo)
         return
-    line = StatusLine(terminal_width(sys.stderr) or 80)
     try:
-        yield replace(hooks, echo=line.show)
+        yield replace(hooks, echo=_split_lines(partial(_show_last, (terminal_width(sys.stderr) or 80) - 1)))
     finally:
-        line.clear()
-
-
-class CacheLines:
-    """Only the lines about the cache: for --debug-cache together with --quiet."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def show(self, content: bytes) -> None:
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        for line in lines:
-            if re.search(rb" (?:import|compile|run): (?:hit|miss): ", line + b" "):
-                _echo(line + b"\n")
-
-
-class StatusLine:
-    """The last line of the output, in one line of the terminal: the report has all of it."""
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._rest = b""
-
-    def show(self, content: bytes) -> None:
-        from assay.show.formatting import clean, shorten
-
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if lines:
-            _echo(f"\r\x1b[K{shorten(clean(lines[-1].decode('utf-8', 'replace')), self._width - 1)}".encode())
-
-    def clear(self) -> None:
         _echo(b"\r\x1b[K")
+
+
+def _split_lines(show: Callable[[list[bytes]], None]) -> Callable[[bytes], None]:
+    """A function that takes pieces of an output, and shows the lines that are whole."""
+    rest = b""
+
+    def take(content: bytes) -> None:
+        nonlocal rest
+        *lines, rest = (rest + content).split(b"\n")
+        if lines:
+            show(lines)
+
+    return take
+
+
+def _show_cache(lines: list[bytes]) -> None:
+    """Only the lines about the cache: for --debug-cache together with --quiet."""
+    for line in lines:
+        if re.search(rb" (?:import|compile|run): (?:hit|miss): ", line + b" "):
+            _echo(line + b"\n")
+
+
+def _show_last(width: int, lines: list[bytes]) -> None:
+    """The last line of the output, in one line of the terminal: the report has all of it."""
+    _echo(f"\r\x1b[K{shorten(clean(lines[-1].decode('utf-8', 'replace')), width)}".encode())
 
 
 def _echo(content: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
 from assay.models.commands.check import ModelRunRequest, ShowRequest, keep_option, run_request, show_report
+from assay.models.values.flags import tolerance_option
 from assay.show.console import Console
 from assay.show.report_files import check_targets
 from assay.system.fast_dataclasses import replace
@@ -64,12 +65,7 @@ def compare(request: CompareModelsRequest, console: Console) -> int:
 class JudgeRequest(ShowRequest):
     path: str = argument()
     actual: str | None = argument(required=False)
-    tolerances: tuple[str, ...] = option(
-        "--tolerance",
-        multiple=True,
-        metavar="BOUNDS",
-        help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
-    )
+    tolerances: tuple[str, ...] = tolerance_option()
 
 
 def judge(request: JudgeRequest, console: Console) -> int:
@@ -80,23 +76,19 @@ def judge(request: JudgeRequest, console: Console) -> int:
     assay model judge expected.npz actual.npz      also .npy, Polygraphy's JSON, and folders of raw files
     """
     from assay.models.config.settings import parse_tolerance_texts
-
-    takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    tolerances = parse_tolerance_texts(request.tolerances) if request.tolerances else None
-    report = judge_outputs_of(request.path, request.actual, tolerances)
-    show_report(report, request, takes_stdout, console)
-    return int(report.exit_code)
-
-
-def judge_outputs_of(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:
     from assay.models.flow.kept_outputs import judge_kept
     from assay.models.flow.output_keeper import INDEX_FILE
 
-    if not os.path.exists(path):
-        raise UsageError(f"there is no {path}", "assay model check … --keep-outputs DIR keeps outputs")
-    if actual is None and os.path.exists(os.path.join(path, INDEX_FILE)):
-        return judge_kept(path, tolerances)
-    return judge_foreign(path, actual, tolerances)
+    takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
+    tolerances = parse_tolerance_texts(request.tolerances) if request.tolerances else None
+    if not os.path.exists(request.path):
+        raise UsageError(f"there is no {request.path}", "assay model check … --keep-outputs DIR keeps outputs")
+    if request.actual is None and os.path.exists(os.path.join(request.path, INDEX_FILE)):
+        report = judge_kept(request.path, tolerances)
+    else:
+        report = judge_foreign(request.path, request.actual, tolerances)
+    show_report(report, request, takes_stdout, console)
+    return int(report.exit_code)
 
 
 def judge_foreign(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:

@@ -129,14 +129,14 @@ def _build_diff(request: TensorsRequest, found: TensorComparison, expected: Arra
         for path in (request.expected, request.actual)
     ]
     plain = TensorDiff(found, paths[0], paths[1], part=describe_part(request))
-    return draw_diff(plain, expected, actual, request.op)
+    return draw_diff(plain, expected, actual)
 
 
-def draw_diff(plain: TensorDiff, expected: Array, actual: Array, op: str | None) -> TensorDiff:
+def draw_diff(plain: TensorDiff, expected: Array, actual: Array) -> TensorDiff:
     """The comparison with a histogram and a map of the errors, where these tensors can be drawn."""
     if not can_draw(expected, actual):
         return plain
-    heat = build_heat(expected, actual, _HEAT_ROWS, _HEAT_COLUMNS, plain.comparison.tolerance, op=op)
+    heat = build_heat(expected, actual, _HEAT_ROWS, _HEAT_COLUMNS, plain.comparison.tolerance)
     return replace(plain, histogram=build_histogram(expected, actual), heat=heat)
 
 

@@ -11,6 +11,7 @@ from assay.models.flow.options import build_split_request, choose_groups
 from assay.models.flow.step_files import make_folder
 from assay.models.graph.convert import convert_opset
 from assay.models.graph.graph import build_outline, load_model, write_model
+from assay.models.graph.onnx_library import find_opset
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.flags import InputFlags, ModelFlags, group_option, only_option
@@ -136,6 +137,7 @@ def convert(request: ConvertRequest, console: Console) -> int:
     target = request.output or f"{os.path.splitext(request.model)[0]}_opset{request.opset}.onnx"
     if os.path.realpath(target) == os.path.realpath(request.model):
         raise UsageError(f"{target} would overwrite the model itself", "name another file with -o")
-    done = convert_opset(request.model, target, request.opset)
-    console.print(f"opset {done.before} → {done.after}, {done.nodes} nodes: {done.path}")
+    before, after = convert_opset(request.model, target, request.opset)
+    nodes = f"{len(after.graph.node)} nodes: {os.path.abspath(target)}"
+    console.print(f"opset {find_opset(before)} → {find_opset(after)}, {nodes}")
     return int(ExitCode.OK)

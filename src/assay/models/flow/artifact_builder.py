@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 from assay.errors import UsageError
@@ -90,7 +90,7 @@ class ArtifactBuilder:
     recompute: bool = False
     live: bool = False
     explain_to: Callable[[str], None] | None = None
-    dumps: Dumps = field(default_factory=Dumps)
+    dumps: Dumps = field(default_factory=Dumps)  # of the target that is tested, never of the reference
     failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # about what a back end was given
@@ -146,31 +146,24 @@ class ArtifactBuilder:
                 artifact.close()
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def changing(self, **values: Any) -> Iterator[None]:
+        """Let these fields have other values in here."""
+        before = {name: getattr(self, name) for name in values}
+        try:
+            for name, value in values.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def keeping(self) -> AbstractContextManager[None]:
         """Hold artifacts that are taken in here until the builder is closed, also inside of `borrowing`."""
-        before, self._held = self._held, self._held[:1]
-        try:
-            yield
-        finally:
-            self._held = before
+        return self.changing(_held=self._held[:1])
 
-    @contextmanager
-    def forgetting(self) -> Iterator[None]:
+    def forgetting(self) -> AbstractContextManager[None]:
         """Keep no files of steps that fail in here: they are only trials."""
-        before, self.failure_dir = self.failure_dir, ""
-        try:
-            yield
-        finally:
-            self.failure_dir = before
-
-    @contextmanager
-    def dumping(self, dumps: Dumps) -> Iterator[None]:
-        """Dumps are of the target that is tested, never of the reference."""
-        before, self.dumps = self.dumps, dumps
-        try:
-            yield
-        finally:
-            self.dumps = before
+        return self.changing(failure_dir="")
 
     def begin_again(self) -> None:
         """Count everything that was made up to now as old, where `recompute` is set."""
@@ -219,13 +212,10 @@ class ArtifactBuilder:
             proto = load_model(model.path, external=False)
         except UsageError:
             return model  # the target says what is wrong with it
-        if proto.ir_version <= most or find_external(model.path):
-            return model
-        if find_newer_use(proto, most):
+        if proto.ir_version <= most or find_external(model.path) or find_newer_use(proto, most):
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
-        text = f"{done}: it uses nothing newer"
-        self._note(text)
+        self._note(f"{done}: it uses nothing newer")
         proto.ir_version = most
         path = os.path.join(self.make_folder("lowered"), os.path.basename(model.path))
         write_model(proto, path)

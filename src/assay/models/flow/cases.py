@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
@@ -22,7 +22,7 @@ from assay.errors import AssayError, ExitCode, InfrastructureError, MissingExtra
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
 from assay.models.graph.graph import build_outline, load_model, write_model
-from assay.models.graph.inputs import build_samples, describe_invented, load_named, parse_files
+from assay.models.graph.inputs import build_samples, describe_invented, parse_files
 from assay.models.graph.onnx_library import build_wiring, find_subgraphs, words
 from assay.models.graph.operators import Magnitudes, find_coarse, find_random, find_steps
 from assay.models.graph.split import build_folding, build_layers
@@ -68,23 +68,33 @@ class StepFailedError(AssayError):
         super().__init__(f"{what}: {outcome.step} {outcome.ending}: {words}", outcome.hint or None)
 
 
-class Tensors(Mapping[str, Any]):
-    """Folders of tensors, each loaded when it is required: activations of a large model do not fit in memory."""
+class LazyArrays(Mapping[str, Any]):
+    """Arrays by name, each loaded when it is required: activations of a large model do not fit in memory."""
 
-    def __init__(self, *folders: str) -> None:
-        self._refs = {ref.name: ref for folder in folders for ref in load_refs(folder)}
+    def __init__(self, names: Iterable[str], load: Callable[[str], Any]) -> None:
+        self._names, self._load = dict.fromkeys(names), load
 
     def __getitem__(self, name: str) -> Any:
-        return load_ref(self._refs[name])
+        if name not in self._names:
+            raise KeyError(name)
+        return self._load(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._refs)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._refs)
+        return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._refs
+        return name in self._names
+
+
+class Tensors(LazyArrays):
+    """The tensors of folders."""
+
+    def __init__(self, *folders: str) -> None:
+        refs = {ref.name: ref for folder in folders for ref in load_refs(folder)}
+        super().__init__(refs, lambda name: load_ref(refs[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class Cases:
     target of the request makes no difference here."""
 
     tests_voters = True  # before a second reference votes, the operators concerned are tested
+    skipped: Mapping[str, str] = {}  # case → why it is not computed alone, where that is known beforehand
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         self.request = request
@@ -145,7 +156,7 @@ class Cases:
         """The model's inputs. Where the reference refuses sizes that were only guessed, larger ones are tried."""
         first = self._draw_samples()
         choice = self.request.inputs
-        is_given = choice.function or (choice.files and not isinstance(parse_files(choice.files), Mapping))
+        is_given = choice.function or not isinstance(parse_files(choice.files), Mapping)
         if is_given or all(spec.is_static for spec in self.outline.inputs):
             return first
         if _measure_shapes(first) == _measure_shapes(self._draw_samples(_LARGER[0])):
@@ -167,18 +178,8 @@ class Cases:
     def _draw_samples(self, least: int = 0) -> tuple[Product, ...]:
         """Inputs with open dimensions of this size at least; of files that hold samples as many as were requested.
         Raises UsageError for more."""
-        choice, most = self.request.inputs, self.request.inputs.most
-        found = build_samples(
-            self.outline,
-            model=self.proto,
-            count=choice.samples,
-            seed=choice.seed,
-            ranges=choice.ranges,
-            dims=choice.dims,
-            files=parse_files(choice.files) if choice.files else None,
-            function=choice.function,
-            least=least,
-        )
+        most = self.request.inputs.most
+        found = build_samples(self.outline, self.proto, self.request.inputs, least)
         if most is not None and most > len(found):
             hint = "leave --samples out: each sample of the files is taken"
             raise UsageError(f"--samples {most}: the files hold {len(found)} only", hint)
@@ -312,10 +313,6 @@ class Cases:
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
 
-    def find_skipped(self, name: str) -> str:  # noqa: ARG002 for other cases than these
-        """Why a case is not computed alone, where that is known beforehand; else empty."""
-        return ""
-
     def finish(self, report: ModelReport) -> ModelReport:
         """The report with what these cases know of the whole."""
         return report
@@ -356,9 +353,12 @@ class Cases:
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
         work = self._builder.compute(self.request.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
-            failed = self._add_invented(self.fix_hint(work.failed))
-            other = self._find_other(model, inputs, wants) if failed.ending is StepEnding.UNSUPPORTED else ""
-            text = f"{other} computes this model: add --reference {other}" if other else ""
+            failed = self.fix_hint(work.failed)
+            if failed.ending is StepEnding.UNSUPPORTED:
+                other = self._find_other(model, inputs, wants)
+                text = f"{other} computes this model: add --reference {other}" if other else ""
+            else:  # the model may only need other inputs than those that were invented
+                text = describe_invented(self.outline, self.proto, self.request.inputs)
             failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
             raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
         return work.outputs
@@ -371,18 +371,6 @@ class Cases:
                 if work.failed is None:
                     return name
         return ""
-
-    def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with a hint about inputs that were invented: the model may only need others."""
-        choice = self.request.inputs
-        files = parse_files(choice.files) if choice.files else {}
-        if choice.function or not isinstance(files, Mapping) or outcome.ending is StepEnding.UNSUPPORTED:
-            return outcome
-        shapes = {name: array.shape for name, array in load_named(files, self.outline.inputs).items()}
-        text = describe_invented(
-            self.outline, ranges=choice.ranges, dims={**shapes, **choice.dims}, given=files, model=self.proto
-        )
-        return replace(outcome, hint="\n".join(filter(None, (outcome.hint, text))))
 
     def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
         """The outcome with a hint about another opset that can be pasted, or without one that does not help."""
@@ -423,7 +411,7 @@ class Cases:
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
         """Layers one after another: the values of all of them together may be many times the model."""
-        wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
+        wanted = {layer.number for layer in self.outline.choose(names)}
         pairs = zip(self.activations, self.samples, strict=True)
         activations = [Tensors(sample.path, folder) for folder, sample in pairs]
         walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]

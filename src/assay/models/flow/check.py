@@ -112,7 +112,7 @@ class Examination:
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
             wants = case.build_wants(trial, request.repeats)
-            with self.builder.dumping(dumps):
+            with self.builder.changing(dumps=dumps):
                 work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
                 first, results = replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))), []
@@ -405,7 +405,7 @@ class Trivial:
 
     def find_reason(self, name: str) -> str:
         """Why a layer need not be computed alone; empty where it must be."""
-        if known := self._examination.cases.find_skipped(name):
+        if known := self._examination.cases.skipped.get(name):
             return known
         layer = self._layers.get(name)
         found = select(layer, self._accumulated)

@@ -14,8 +14,17 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, load_specs
-from assay.models.graph.graph import build_outline, infer_specs, load_model
+from assay.models.flow.cases import (
+    Arrays,
+    Cases,
+    CaseSample,
+    LazyArrays,
+    ModelCase,
+    StepFailedError,
+    Tensors,
+    load_specs,
+)
+from assay.models.graph.graph import build_outline, find_ends, infer_specs, load_model
 from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
 from assay.models.graph.operators import find_coarse
@@ -42,23 +51,6 @@ from assay.values.verdict import Finding, VerdictKind
 
 _SEVERAL = 8.0  # times what one tensor of a short float type may be off by
 LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
-
-
-class Expressible(Mapping[str, Any]):
-    """Tensors of the first model, cut off at what the integers of the second can express."""
-
-    def __init__(self, values: Arrays, ranges: Mapping[str, tuple[float, float, float]]) -> None:
-        self._values, self._ranges = values, ranges
-
-    def __getitem__(self, name: str) -> Any:
-        found = self._values[name]
-        return found.clip(*self._ranges[name][:2]).astype(found.dtype) if name in self._ranges else found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def check_ends(left: Outline, right: Outline) -> dict[str, str]:
@@ -102,6 +94,10 @@ def _describe(spec: TensorSpec) -> str:
 
 class ComparedCases(Cases):
     """The first model's cases, with parts of the second one for the target to compute."""
+
+    quantized = False  # what a tensor may be off by is measured
+    closed = None
+    trivial_layers = ()
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         super().__init__(request, builder)
@@ -165,10 +161,6 @@ class ComparedCases(Cases):
         """Tensors that both models have."""
         return tuple(pair.left.value for pair in self.pairs.values())
 
-    @cached_property
-    def closed(self) -> ModelCase | None:
-        return None
-
     # ------------------------------------------------------------ layers
 
     @cached_property
@@ -196,9 +188,7 @@ class ComparedCases(Cases):
 
     def _build_layer(self, main: Layer, nodes: Sequence[int], pair: Pair) -> Layer:
         wiring = self.left.wiring
-        made = {name for index in nodes for name in wiring.nodes[index].output}
-        read = dict.fromkeys(name for index in nodes for name in wiring.reads[index])
-        inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
+        inputs, _ = find_ends(wiring, nodes)
         others = [index for index in nodes if index not in main.nodes]
         ops = (*main.ops, *(wiring.nodes[index].op_type for index in others))
         names = tuple(wiring.nodes[index].name for index in (*main.nodes, *others))
@@ -207,14 +197,6 @@ class ComparedCases(Cases):
     @cached_property
     def outline(self) -> Outline:
         return replace(self.whole, layers=tuple(layer for layer, _ in self._rows.values()))
-
-    @cached_property
-    def trivial_layers(self) -> tuple[Layer, ...]:
-        return ()
-
-    @cached_property
-    def quantized(self) -> bool:
-        return False  # what a tensor may be off by is measured
 
     def finish(self, report: ModelReport) -> ModelReport:
         """The report with how each layer was paired, and how many were; few pairs prove little."""
@@ -270,20 +252,16 @@ class ComparedCases(Cases):
 
     def _build_trial(self, number: int, proto: Any, name: str) -> CaseSample:
         inputs = self._write_values(Tensors(self.samples[number].path), proto)
-        return CaseSample(
-            self.write_model(proto, name), inputs, Expressible(Tensors(self.activations[number]), self._ranges)
-        )
+        return CaseSample(self.write_model(proto, name), inputs, self._cut_off(Tensors(self.activations[number])))
 
     def _bound_inside(self, names: Sequence[str]) -> dict[str, Tolerance]:
         counterparts = {pair.left.value: pair.right.value for pair in self.pairs.values()}
         return self._find_coarse(counterparts) | self._measure_whole(names)
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        for layer in (layer for layer in self.outline.layers if layer.name in set(names)):
-            values = [
-                Tensors(sample.path, folder) for sample, folder in zip(self.samples, self.activations, strict=True)
-            ]
-            yield self._build_alone(layer, values)
+        pairs = list(zip(self.samples, self.activations, strict=True))
+        for layer in self.outline.choose(names):
+            yield self._build_alone(layer, [Tensors(sample.path, folder) for sample, folder in pairs])
 
     def _build_alone(self, layer: Layer, values: Sequence[Arrays]) -> ModelCase:
         proto = cut_model(self.view, self.wiring, self.stops, layer.outputs, self._types, layer.name)
@@ -292,9 +270,7 @@ class ComparedCases(Cases):
         if problem:
             return ModelCase(layer.name, layer, layer.outputs, (), (), problem)
         model = self.write_model(proto, layer.name)
-        trials = [
-            CaseSample(model, self._write_values(each, proto), Expressible(each, self._ranges)) for each in values
-        ]
+        trials = [CaseSample(model, self._write_values(each, proto), self._cut_off(each)) for each in values]
         if any(map(is_rounding, proto.graph.node)):
             self._bounds[layer.name] = self._measure_alone(layer, values[0])
         elif [node.op_type for node in proto.graph.node] == [self.left.wiring.nodes[at].op_type for at in layer.nodes]:
@@ -333,6 +309,16 @@ class ComparedCases(Cases):
             pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
         }
         return {name: each for name, each in found.items() if each is not None}
+
+    def _cut_off(self, values: Arrays) -> Arrays:
+        """Tensors of the first model, cut off at what the integers of the second can express."""
+        ranges = self._ranges
+
+        def load(name: str) -> Any:
+            found = values[name]
+            return found.clip(*ranges[name][:2]).astype(found.dtype) if name in ranges else found
+
+        return LazyArrays(values, load)
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:
         """What is wrong with the scales of a layer's outputs, whatever the numbers are."""

@@ -177,12 +177,8 @@ def list_names(outline: Outline) -> KnownNames:
 
 
 def join_names(several: Iterable[KnownNames]) -> KnownNames:
-    each = list(several)
-    return KnownNames(
-        frozenset().union(*(names.operators for names in each)),
-        frozenset().union(*(names.tensors for names in each)),
-        frozenset().union(*(names.leaders for names in each)),
-    )
+    each = [(names.operators, names.tensors, names.leaders) for names in (KnownNames(), *several)]
+    return KnownNames(*(frozenset().union(*found) for found in zip(*each, strict=True)))
 
 
 def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:
@@ -215,8 +211,8 @@ def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -
 
 def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
     """A message for each table of a model that does not exist."""
-    unknown = [stem for stem in settings.models if stem not in stems]
     return [
         f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
-        for stem in unknown
+        for stem in settings.models
+        if stem not in stems
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.errors import FormatError
 from assay.models.flow.artifact_builder import Product, Work
-from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase
+from assay.models.flow.cases import Arrays, Cases, CaseSample, LazyArrays, ModelCase
 from assay.models.flow.check import Examination, check_cases
 from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs, hash_file
 from assay.models.graph.tensorfile import parse_dtype
@@ -76,37 +76,12 @@ class _NoBuilder:
     forgetting = borrowing
 
 
-class KeptArrays(Mapping[str, Any]):
-    """The arrays of one case and sample on one side, each loaded when it is required."""
-
-    def __init__(self, files: Mapping[str, Any], side: str, prefix: str, dtypes: Mapping[str, str]) -> None:
-        self._file, self._prefix, self._dtypes = files[side], f"{prefix}/", dtypes
-        self._side = side
-
-    def __getitem__(self, name: str) -> Any:
-        array, dtype = self._file[self._prefix + name], self._dtypes.get(f"{self._side}/{self._prefix}{name}")
-        return array.view(parse_dtype(dtype)) if dtype else array
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._prefix) for name in self._file.files if name.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self._prefix}{name}" in self._names
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self._file.files)
-
-
 class KeptCases(Cases):
     """Cases whose values are in files."""
 
     def __init__(self, request: ModelRequest, folder: str, kept: KeptOutputs) -> None:
         super().__init__(request, _NoBuilder())  # type: ignore[arg-type]
-        self.kept = kept
+        self.kept, self.skipped = kept, kept.skipped
         self.known = {case.name: case for case in kept.cases}
         try:
             self._files = {side: np.load(os.path.join(folder, f"{side}.npz"), allow_pickle=False) for side in SIDES}
@@ -114,8 +89,15 @@ class KeptCases(Cases):
             raise FormatError(f"{folder} has arrays that cannot be read: {error}", FORMATS[KIND].remedy) from error
         self.outline, self.coarse, self.steps = kept.outline, dict(kept.coarse), dict(kept.step_sizes)
 
-    def load(self, side: str, case: str, number: int) -> KeptArrays:
-        return KeptArrays(self._files, side, f"{case}/{number}", self.kept.dtypes)
+    def load(self, side: str, case: str, number: int) -> LazyArrays:
+        """The arrays of one case and sample on one side."""
+        file, dtypes, prefix = self._files[side], self.kept.dtypes, f"{case}/{number}/"
+
+        def load(name: str) -> Any:
+            array, dtype = file[prefix + name], dtypes.get(f"{side}/{prefix}{name}")
+            return array.view(parse_dtype(dtype)) if dtype else array
+
+        return LazyArrays((each.removeprefix(prefix) for each in file.files if each.startswith(prefix)), load)
 
     def build(self, name: str) -> ModelCase | None:
         case, nothing = self.known.get(name), Product("", "")
@@ -146,12 +128,8 @@ class KeptCases(Cases):
     def trivial_layers(self) -> tuple[Layer, ...]:
         return tuple(layer for layer in self.outline.layers if layer.name in self.kept.skipped)
 
-    def find_skipped(self, name: str) -> str:
-        return self.kept.skipped.get(name, "")
-
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        for layer in (layer for layer in self.outline.layers if layer.name in set(names)):
-            yield replace(self._require(layer.name), layer=layer)
+        return (replace(self._require(layer.name), layer=layer) for layer in self.outline.choose(names))
 
     def discard(self, case: ModelCase) -> None:
         """Remove nothing: no file was made for it."""

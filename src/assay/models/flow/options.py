@@ -71,39 +71,41 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     # settings are for other models too
     kept = [text for text in render_tolerances(held) if known.covers(parse_tolerance_texts([text]))]
-    return ModelRequest(
-        model=os.path.abspath(flags.model),
-        reference=reference,
-        target=target,
+    return replace(
+        _begin_request(flags, goal, reference, target, held, StepLimits()),
         voter=vote.voter,
-        goal=goal,
         inputs=_choose_inputs(flags, inputs),
-        tolerances=held,
         groups=groups,
-        only=flags.only,
-        limits=_choose_limits(flags),
-        repeats=flags.repeats,
-        recompute=flags.recompute,
-        explain=flags.explain,
-        ir_dir=_absolute(flags.ir_dir),
-        compile_profile_dir=_absolute(flags.compile_profile_dir),
-        run_profile_dir=_absolute(flags.run_profile_dir),
         store=choose_store_folder(os.environ, os.getcwd()),
-        output=_absolute(flags.output) or "",
-        folder=os.getcwd(),
         manner=build_manner(flags, reference.name, target, kept if is_own else flags.tolerances),
-        origin=build_origin(flags),
         notes=(*notes, *([vote.note] if vote.note else [])),
     )
 
 
-def _choose_limits(flags: ModelFlags) -> StepLimits:
-    limits = StepLimits()
-    return replace(
-        limits,
-        compile_s=flags.compile_timeout_s or limits.compile_s,
-        run_s=flags.run_timeout_s or limits.run_s,
-        memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
+def _begin_request(
+    flags: ModelFlags, goal: Goal, reference: Target, target: Target, tolerances: Tolerances, limits: StepLimits
+) -> ModelRequest:
+    """What the requests for ONNX models and for torch modules have in common."""
+    return ModelRequest(
+        os.path.abspath(flags.model),
+        reference,
+        target,
+        goal=goal,
+        tolerances=tolerances,
+        limits=replace(
+            limits,
+            compile_s=flags.compile_timeout_s or limits.compile_s,
+            run_s=flags.run_timeout_s or limits.run_s,
+            memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
+        ),
+        output=_absolute(flags.output) or "",
+        folder=os.getcwd(),
+        origin=build_origin(flags),
+        backward=not flags.forward,
+        ir_dir=_absolute(flags.ir_dir),
+        compile_profile_dir=_absolute(flags.compile_profile_dir),
+        run_profile_dir=_absolute(flags.run_profile_dir),
+        **{name: getattr(flags, name) for name in ("only", "repeats", "recompute", "explain", "ops")},
     )
 
 
@@ -203,24 +205,12 @@ def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     if flags.ops and "rewrite" in target.options:
         raise UsageError("--ops compares ops of one graph: another implementation has others", "omit --ops")
     tolerances, _ = settings.choose(os.path.splitext(os.path.basename(path))[0])
-    return ModelRequest(
-        model=f"{os.path.abspath(path)}:{name}",
-        reference=reference,
-        target=target,
+    held = parse_tolerance_texts(flags.tolerances, tolerances)
+    return replace(
+        _begin_request(flags, goal, reference, target, held, StepLimits(run_s=_TORCH_RUN_S)),
         voter=None if flags.vote == NO_VOTER else voter,
-        goal=goal,
-        inputs=InputChoice(samples=flags.samples or 1, seed=InputChoice().seed if flags.seed is None else flags.seed),
-        tolerances=parse_tolerance_texts(flags.tolerances, tolerances),
-        only=flags.only,
-        limits=replace(_choose_limits(flags), run_s=flags.run_timeout_s or _TORCH_RUN_S),
-        repeats=flags.repeats,
-        explain=flags.explain,
-        output=_absolute(flags.output) or "",
-        folder=os.getcwd(),
+        inputs=_choose_inputs(flags, InputChoice()),
         manner=build_manner(flags, flags.reference, target, flags.tolerances),
-        origin=build_origin(flags),
-        ops=flags.ops,
-        backward=not flags.forward,
     )
 
 

@@ -29,6 +29,7 @@ from assay.models.judge.layers import FaultSearch
 from assay.models.values.model import (
     WRONG,
     CaseReport,
+    Flags,
     Layer,
     ModelReport,
     ModelRequest,
@@ -59,8 +60,7 @@ def _search(examination: Examination) -> FaultSearch:
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
             request = examination.request
-            again = render_flags((*request.manner, *request.origin))
-            text = f"{what}; `{f'assay model check {shlex.quote(request.model)} {again}'.strip()}` shows every layer"
+            text = f"{what}; `{render_check(request.model, (*request.manner, *request.origin))}` shows every layer"
             return FaultSearch((report,), findings=tuple(search.findings), notes=(text,))
         trials = _choose_samples(search, case, report)
         examination.report_case = quiet
@@ -142,18 +142,19 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
         for flag, value in request.manner or targets
         if flag != TOLERANCE_FLAG or names.covers(parse_tolerance_texts([value]))
     ]
-    return f"assay model check {shlex.quote(path)} {render_flags((*manner, *(('--input', each) for each in inputs)))}"
+    return render_check(path, (*manner, *(("--input", each) for each in inputs)))
+
+
+def render_check(model: str, flags: Flags) -> str:
+    return f"assay model check {shlex.quote(model)} {render_flags(flags)}".rstrip()
 
 
 def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
     """Examine a case past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
-    before, builder.recompute = builder.recompute, True
     builder.begin_again()
-    try:
+    with builder.changing(recompute=True):
         return search.examination.examine(case)
-    finally:
-        builder.recompute = before
 
 
 def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]:
@@ -389,7 +390,7 @@ def build_request(request: ModelRequest, path: str) -> ModelRequest:
 
 def build_command(request: ModelRequest) -> str:
     manner = request.manner or (("--target", request.target.name),)
-    return f"assay model check {shlex.quote(request.model)} {render_flags((*manner, *request.origin))}".rstrip()
+    return render_check(request.model, (*manner, *request.origin))
 
 
 def check_part(request: ModelRequest, builder: ArtifactBuilder, keep: str) -> ModelReport:

@@ -15,6 +15,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError
@@ -77,14 +78,8 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
             text = text.replace(old, moved[old])
         return text
 
-    return replace(
-        outcome,
-        message=change(outcome.message),
-        command=_change_words(outcome.command, change),
-        stdout=change(outcome.stdout),
-        stderr=change(outcome.stderr),
-        hint=change(outcome.hint),
-    )
+    texts: dict[str, Any] = {name: change(getattr(outcome, name)) for name in ("message", "stdout", "stderr", "hint")}
+    return replace(outcome, command=_change_words(outcome.command, change), **texts)
 
 
 def _change_words(command: str, change: Callable[[str], str]) -> str:

@@ -40,12 +40,10 @@ class Stepwise:
     def visiting(self, keep: str) -> Iterator[None]:
         """Serve one test: artifacts that it takes may leave the store afterwards; what a failed step was given stays in
         `keep`."""
-        before, self.builder.failure_dir = self.builder.failure_dir, keep
         try:
-            with self.builder.borrowing():
+            with self.builder.borrowing(), self.builder.changing(failure_dir=keep):
                 yield
         finally:
-            self.builder.failure_dir = before
             self._products.clear()  # paths into the store, which lead nowhere now
 
     def open_case(self, request: ModelRequest, name: str, label: str) -> CaseSteps:
@@ -177,7 +175,7 @@ class CaseSteps:
     ) -> list[StepOutcome]:
         """The outcome of `work` for each number; numbers with equal keys share one. Only what is tested is dumped."""
         made: dict[str, StepOutcome] = {}
-        with self.stand.builder.dumping(replace(self.stand.dumps, name=self.label) if tested else Dumps()):
+        with self.stand.builder.changing(dumps=replace(self.stand.dumps, name=self.label) if tested else Dumps()):
             for number, key in enumerate(keys):
                 if key not in made:
                     made[key] = outcome = work(number)

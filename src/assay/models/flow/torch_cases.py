@@ -160,21 +160,14 @@ class TorchCases(Cases):
         return self._build("marked", f"{self.outline.stem}_marked", outputs)
 
     def _build(self, part: str, name: str, outputs: tuple[str, ...]) -> ModelCase:
-        trials = []
+        trials, has_gradients = [], any(name.endswith(":grad") for name in self.plans[0]["outputs"])
         for number, sample in enumerate(self.samples):
-            spec = replace(self._spec(part, number), grad_outs=("output",) if self._has_gradients else ())
+            spec = replace(self._spec(part, number), grad_outs=("output",) if has_gradients else ())
             trials.append(CaseSample(self._write(spec), sample, Tensors(sample.path)))
         return ModelCase(name, None, outputs, (), tuple(trials), makers=self.makers)
 
-    @property
-    def _has_gradients(self) -> bool:
-        return any(name.endswith(":grad") for name in self.plans[0]["outputs"])
-
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        wanted = set(names)
-        for layer in self.outline.layers:
-            if layer.name in wanted:
-                yield self._build_alone(layer)
+        return map(self._build_alone, self.outline.choose(names))
 
     def _build_alone(self, layer: Layer) -> ModelCase:
         label, _, direction = layer.label.partition(":")

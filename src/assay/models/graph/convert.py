@@ -9,7 +9,6 @@ from assay.errors import UsageError
 from assay.models.graph.graph import load_model, measure_weights, write_model
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.libraries import onnx
-from assay.system.fast_dataclasses import dataclass
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
 _TRIED_BYTES = 100_000_000  # a second or so
@@ -22,14 +21,6 @@ _ASSERTION = re.compile(
 _BROADCAST = "multibroadcastable"
 _OPERATOR = re.compile(r"OpType|op_type|[Oo]perator|Op \w+|node \w+")
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    path: str
-    before: int
-    after: int
-    nodes: int  # of the new model
 
 
 def find_newest_opset() -> int:
@@ -69,12 +60,13 @@ def _find_version(operator: str, opset: int) -> int:
         return 0
 
 
-def convert_opset(source: str | os.PathLike[str], target: str | os.PathLike[str], opset: int) -> Conversion:
-    """Write `source` with another opset to `target`. Raises UsageError, which names the operator that is in the way."""
+def convert_opset(source: str | os.PathLike[str], target: str | os.PathLike[str], opset: int) -> tuple[Model, Model]:
+    """Write `source` with another opset to `target`, and return both models. Raises UsageError, which names the
+    operator that is in the way."""
     model = load_model(source)
     converted = build_converted(model, opset, name=os.fspath(source))
     write_model(converted, target)
-    return Conversion(os.path.abspath(target), find_opset(model), find_opset(converted), len(converted.graph.node))
+    return model, converted
 
 
 def build_converted(model: Model, opset: int, *, name: str = "the model") -> Model:

@@ -184,11 +184,11 @@ def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) ->
 def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what goes into these nodes, what comes out of them); all of a dead end's outputs come out."""
     inside = set(indices)
-    made = [name for index in indices for name in wiring.nodes[index].output if name]
+    made = dict.fromkeys(name for index in indices for name in wiring.nodes[index].output if name)
     read = dict.fromkeys(name for index in indices for name in wiring.reads[index])
     inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
     used = [name for name in made if wiring.is_output(name) or set(wiring.consumers.get(name, ())) - inside]
-    last = [name for name in wiring.nodes[indices[-1]].output if name]
+    last = [name for index in indices[-1:] for name in wiring.nodes[index].output if name]
     return inputs, tuple(used or last)
 
 

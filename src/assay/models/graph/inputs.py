@@ -14,12 +14,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
-from assay.models.graph.graph import infer_specs, load_model
+from assay.models.graph.graph import infer_specs
 from assay.models.graph.onnx_library import Model
 from assay.models.graph.submodel import NON_TENSORS
 from assay.models.graph.suggest import Domain, InputGraph, is_whole_type, suggest_domain, suggest_size
@@ -33,12 +33,10 @@ from assay.models.graph.tensorfile import (
     parse_dtype,
 )
 from assay.models.libraries import np
-from assay.models.values.model import Outline
+from assay.models.values.model import InputChoice, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
 
-DEFAULT_SEED = 1234
-Range = tuple[float, float] | float  # one number: always this
 Dims = Mapping[str, int | Sequence[int]]  # a symbol's size, or an input's whole shape
 _MOST_VALUES = 4  # inputs whose values a message describes
 _NAMELESS = ("", "?")  # symbols that stand for nothing: two of them need not be equal
@@ -56,41 +54,34 @@ class InputPlan:
 
 def build_samples(
     outline: Outline,
-    *,
-    count: int = 1,
-    seed: int = DEFAULT_SEED,
-    ranges: Mapping[str, Range] | None = None,
-    files: Files | None = None,
-    function: str | Callable[..., Any] | None = None,
-    dims: Dims | None = None,
-    model: Model | None = None,
+    model: Model,
+    choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> list[Sample]:
-    """`count` samples, or as many as the files hold. Raises UsageError, naming all that does not fit.
+    """As many samples as were chosen, or as the files hold. Raises UsageError, naming all that does not fit.
 
-    `files` are whole samples, or a mapping from some inputs' names to their files: the others stay random.
-    `model` is only needed for an outline that was not made from a file. `least` is the smallest size of an open
-    dimension that is only guessed. A function sees the inputs with their open
-    dimensions closed, as random ones would have them; what it returns may have others.
+    Files are whole samples, or those of some inputs: the others stay random. `least` is the smallest size of an open
+    dimension that is only guessed. A function sees the inputs with their open dimensions closed, as random ones would
+    have them; what it returns may have others.
     """
-    known = [spec.name for spec in outline.inputs]
-    for name in (*(ranges or {}), *(files if isinstance(files, Mapping) else ())):
+    known, files, seed = [spec.name for spec in outline.inputs], parse_files(choice.files), choice.seed
+    for name in (*choice.ranges, *(files if isinstance(files, Mapping) else ())):
         if name not in known:
             raise NotFoundError("input of the model", name, known)
-    if files is not None and not isinstance(files, Mapping):
+    if not isinstance(files, Mapping):
         samples = load_samples(files, outline.inputs)
-    elif function is not None:
-        given = {"inputs": close_specs(outline, dims, model)}
-        samples = [call_function(function, n, {**given, "rng": _rng(seed, n, "")}) for n in range(count)]
-    elif count < 1:
-        raise UsageError(f"{count} samples are not enough", "ask for one or more")
+    elif choice.function is not None:
+        given = {"inputs": close_specs(outline, model, choice.dims)}
+        numbers = range(choice.samples)
+        samples = [call_function(choice.function, n, {**given, "rng": _rng(seed, n, "")}) for n in numbers]
+    elif choice.samples < 1:
+        raise UsageError(f"{choice.samples} samples are not enough", "ask for one or more")
     else:
-        fixed = load_named(files or {}, outline.inputs)
-        shapes = {**{name: array.shape for name, array in fixed.items()}, **(dims or {})}
-        plans = plan_inputs(outline, ranges=ranges, dims=shapes, model=model, least=least)
+        fixed = load_named(files, outline.inputs)
+        plans = plan_inputs(outline, model, _fix_shapes(choice, fixed), least)
         samples = [
             {p.name: fixed[p.name] if p.name in fixed else _draw(p, _rng(seed, n, p.name)) for p in plans}
-            for n in range(count)
+            for n in range(choice.samples)
         ]
     typed = [_convert(outline.inputs, sample) for sample in samples]
     problems = [
@@ -107,12 +98,15 @@ def build_samples(
 # ---------------------------------------------------------------- random ones
 
 
+def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
+    """The choice with the shapes of arrays that are given."""
+    return replace(choice, dims={**{name: array.shape for name, array in fixed.items()}, **choice.dims})
+
+
 def plan_inputs(
     outline: Outline,
-    *,
-    ranges: Mapping[str, Range] | None = None,
-    dims: Dims | None = None,
-    model: Model | None = None,
+    model: Model,
+    choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> tuple[InputPlan, ...]:
     """What the inputs would be filled with, and why."""
@@ -120,31 +114,32 @@ def plan_inputs(
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)
         raise UsageError(f"no random values can be made for {named}", "give them from a Python function")
-    graph = _build_graph(outline, model)
-    shapes = _resolve_shapes(graph, outline, dims or {}, least)
+    graph = InputGraph(model, infer_specs(model))
+    shapes = _resolve_shapes(graph, outline, choice.dims, least)
     graph.specs = {**graph.specs, **{name: TensorSpec(name, "", shape) for name, shape in shapes.items()}}
     return tuple(
-        InputPlan(spec.name, spec.dtype, shapes[spec.name], _choose_domain(graph, spec, (ranges or {}).get(spec.name)))
+        InputPlan(spec.name, spec.dtype, shapes[spec.name], _choose_domain(graph, spec, choice.ranges.get(spec.name)))
         for spec in outline.inputs
     )
 
 
-def describe_invented(
-    outline: Outline, *, ranges: Mapping[str, Range], dims: Dims, given: Iterable[str] = (), model: Model | None = None
-) -> str:
+def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> str:
     """What was invented in the random inputs, and the flags that change it; empty where nothing was."""
-    held = set(given)
+    files = parse_files(choice.files)
+    if choice.function or not isinstance(files, Mapping):
+        return ""
+    choice = _fix_shapes(choice, load_named(files, outline.inputs))
     sizes, values, flags = list[str](), list[str](), dict[str, None]()
-    for plan, spec in zip(plan_inputs(outline, ranges=ranges, dims=dims, model=model), outline.inputs, strict=True):
-        if plan.name in held:
+    for plan, spec in zip(plan_inputs(outline, model, choice), outline.inputs, strict=True):
+        if plan.name in files:
             continue
         for axis, dim in enumerate(spec.shape or ()):
-            if isinstance(dim, int) or spec.name in dims or dim in dims:
+            if isinstance(dim, int) or spec.name in choice.dims or dim in choice.dims:
                 continue
             is_named = dim is not None and dim not in _NAMELESS
             sizes.append(f"{dim}={plan.shape[axis]}" if is_named else f"axis {axis} of {spec.name}={plan.shape[axis]}")
             flags[f"--dim {dim}=N" if is_named else f"--dim {spec.name}={','.join(map(str, plan.shape))}"] = None
-        if plan.name not in ranges and plan.dtype != "string":
+        if plan.name not in choice.ranges and plan.dtype != "string":
             values.append(f"{plan.name} from {plan.domain.low:g} to {plan.domain.high:g} ({plan.domain.why})")
             flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
         flags[f"--input {shlex.quote(plan.name)}=FILE.npy"] = None
@@ -157,21 +152,16 @@ def describe_invented(
     return f"the reference got invented {' and '.join(invented)}; if they do not suit the model: {' '.join(flags)}"
 
 
-def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None = None) -> tuple[TensorSpec, ...]:
+def close_specs(outline: Outline, model: Model, dims: Dims) -> tuple[TensorSpec, ...]:
     """The inputs with numbers for their open dimensions; others (unknown rank, not a tensor) stay as they are."""
-    shapes = _resolve_shapes(_build_graph(outline, model), outline, dims or {})
+    shapes = _resolve_shapes(InputGraph(model, infer_specs(model)), outline, dims)
     return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
 
 
-def _build_graph(outline: Outline, model: Model | None) -> InputGraph:
-    known = model if model is not None else load_model(outline.path, weights=False)
-    return InputGraph(known, infer_specs(known))
-
-
-def _choose_domain(graph: InputGraph, spec: TensorSpec, given: Range | None) -> Domain:
+def _choose_domain(graph: InputGraph, spec: TensorSpec, given: tuple[float, float] | None) -> Domain:
     if given is None:
         return suggest_domain(graph, spec)
-    low, high = given if isinstance(given, tuple) else (given, given)
+    low, high = given
     if not low <= high:
         raise UsageError(f"the range {low:g}:{high:g} for {spec.name!r} is empty")
     is_whole = is_whole_type(spec.dtype)
@@ -298,9 +288,8 @@ def describe(spec: TensorSpec) -> str:
 # ---------------------------------------------------------------- from the command line
 
 
-def parse_files(texts: Iterable[str]) -> Files:
+def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
     """`NAME=FILE` for some inputs, or plain paths for whole samples; not both."""
-    texts = list(texts)
     named = [text for text in texts if "=" in text and not os.path.exists(text)]
     if named and len(named) != len(texts):
         raise UsageError("give the inputs either as NAME=FILE, or as whole samples")
@@ -310,20 +299,18 @@ def parse_files(texts: Iterable[str]) -> Files:
         if not name or not value:
             raise UsageError(f"{text!r} is not NAME=VALUE")
         pairs[name] = value
-    return pairs or texts
+    return pairs if named or not texts else list(texts)
 
 
 # ---------------------------------------------------------------- samples that a user brings in files and folders
 
 Sample = dict[str, Array]
-Files = Mapping[str, str] | Sequence[str | os.PathLike[str]]
 _ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")
 _NUMBERED = re.compile(r"(?:input|arr|in)_?(\d+)")
 
 
-def load_samples(files: Sequence[str | os.PathLike[str]], specs: Sequence[TensorSpec]) -> list[Sample]:
+def load_samples(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Sample]:
     """One sample per archive or folder; single arrays together make one sample, in the order of the inputs."""
-    names = [os.fspath(path) for path in files]
     single = [name for name in names if not os.path.isdir(name) and not name.endswith(".npz")]
     if single and len(single) != len(names):
         raise UsageError("give the inputs either as single arrays, or as one archive or folder per sample")
@@ -387,10 +374,9 @@ def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
 # ---------------------------------------------------------------- a Python function
 
 
-def call_function(function: str | Callable[..., Any], number: int, given: Mapping[str, Any]) -> Sample:
+def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:
     """One sample of a user's function, which is handed what its signature names: `sample`, `rng`, `inputs`."""
-    found = load_function(function) if isinstance(function, str) else function
-    label = function if isinstance(function, str) else getattr(function, "__name__", "the function")
+    found = load_function(label)
     offered = {"sample": number, **given}
     parameters = inspect.signature(found).parameters.values()
     unknown = [

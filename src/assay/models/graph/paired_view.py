@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import Any
 
+from assay.models.graph.graph import find_ends
 from assay.models.graph.matching import ROUNDING, Pair, Side
 from assay.models.graph.onnx_library import (
     Graph,
@@ -111,12 +112,9 @@ def cut_model(
     """What makes the outputs of the nearest of the stops."""
     borders = set(stops) - set(outputs)
     indices = wiring.find_ancestors(outputs, stop=borders)
-    read = dict.fromkeys(each for index in indices for each in wiring.reads[index])
-    made = {each for index in indices for each in wiring.nodes[index].output}
-    inputs = [
-        specs.get(each, TensorSpec(each, "")) for each in read if not wiring.is_constant(each) and each not in made
-    ]
-    ends = [specs.get(each, TensorSpec(each, "")) for each in outputs]
+    inputs, ends = (
+        [specs.get(each, TensorSpec(each, "")) for each in names] for names in (find_ends(wiring, indices)[0], outputs)
+    )
     return build_submodel(model, wiring, indices, inputs, ends, name=name)
 
 

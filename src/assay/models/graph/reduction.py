@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from assay.errors import UsageError
@@ -112,7 +113,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
 def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
     """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
     indices = _find_nodes(build_wiring(state.model.graph))
-    static = _Cutter(state).build(indices, chunk=len(indices))
+    static = _Cutter(state).build(indices, len(indices))
     if static is None or search.find([static]) is None:
         return replace(state, keeps_open=True)
     return replace(state, model=static.model, samples=static.samples)
@@ -138,41 +139,37 @@ def _fingerprint(candidate: Candidate) -> bytes:
 def candidates(state: ReductionState) -> Iterator[Candidate]:
     """Every smaller model that is one step away, the largest steps first."""
     cutter = _Cutter(state)
-    yield from _cut_nodes(cutter, state.chunk)
-    yield from _drop_outputs(cutter)
-    for index in cutter.indices:
-        source = cutter.find_bypass(index)
-        if source is not None:
-            yield from cutter.offer_bypass(index, source)
+    return filter(
+        None, chain(_cut_nodes(cutter, state.chunk), _drop_outputs(cutter), map(cutter.bypass, cutter.indices))
+    )
 
 
 def _find_nodes(wiring: Wiring) -> tuple[int, ...]:
     return tuple(index for index, node in enumerate(wiring.nodes) if not is_constant_node(node))
 
 
-def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate]:
+def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate | None]:
     """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
     indices = cutter.indices
     size = min(chunk or len(indices), (len(indices) + 1) // 2)
     while size and len(indices) > 1:
         chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
-        for kept in chunks:
-            yield from cutter.offer(kept, size)
+        yield from (cutter.build(kept, size) for kept in chunks)
         if len(chunks) > 2:  # of two, one is all but the other
             for dropped in chunks:
-                yield from cutter.offer(tuple(index for index in indices if index not in dropped), size)
+                yield cutter.build([index for index in indices if index not in dropped], size)
         size = size // 2 if size > 1 else 0
 
 
-def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
+def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate | None]:
     """Only one output, then all but one; nodes that are not needed any more go with them."""
-    outputs = cutter.wiring.outputs
-    if len(outputs) < 2:
-        return
-    for output in outputs:
-        yield from cutter.offer_outputs((output,))
-    for output in outputs if len(outputs) > 2 else ():
-        yield from cutter.offer_outputs(tuple(o for o in outputs if o != output))
+    outputs, wiring = cutter.wiring.outputs, cutter.wiring
+    single = [(output,) for output in outputs] if len(outputs) > 1 else []
+    others = [tuple(each for each in outputs if each != output) for output in outputs] if len(outputs) > 2 else []
+    for kept in (*single, *others):
+        if all(output in wiring.producers for output in kept):
+            indices = [index for index in wiring.find_ancestors(kept) if index in cutter.indices]
+            yield cutter.build(indices, 1, kept)
 
 
 class _Cutter:
@@ -185,17 +182,7 @@ class _Cutter:
         self.folding: Folding = build_folding(self.wiring)
         self.inferred = infer_specs(state.model) if state.keeps_open else {}
 
-    def offer(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Iterator[Candidate]:
-        built = self.build(indices, chunk=chunk, outputs=outputs)
-        if built is not None:
-            yield built
-
-    def offer_outputs(self, outputs: tuple[str, ...]) -> Iterator[Candidate]:
-        if all(output in self.wiring.producers for output in outputs):
-            indices = [index for index in self.wiring.find_ancestors(outputs) if index in self.indices]
-            yield from self.offer(indices, 1, outputs)
-
-    def build(self, indices: Sequence[int], *, chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
+    def build(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
         """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
         inputs, ends = find_ends(self.wiring, indices)
         outputs = ends if outputs is None else outputs
@@ -242,7 +229,7 @@ class _Cutter:
 
     # ------------------------------------------------------------ bypassing
 
-    def find_bypass(self, index: int) -> str | None:
+    def _find_bypass(self, index: int) -> str | None:
         """An input that can stand for the node's output: of its type and shape, where nothing else needs the node."""
         node = self.wiring.nodes[index]
         made = [name for name in node.output if name]
@@ -260,7 +247,11 @@ class _Cutter:
                     return str(name)
         return None
 
-    def offer_bypass(self, index: int, source: str) -> Iterator[Candidate]:
+    def bypass(self, index: int) -> Candidate | None:
+        """The model without this node; None where nothing can stand for what it makes."""
+        source = self._find_bypass(index)
+        if source is None:
+            return None
         model = copy_model(self.state.model)
         output = self.wiring.nodes[index].output[0]
         for reader in model.graph.node:
@@ -269,11 +260,11 @@ class _Cutter:
                     reader.input[position] = source
         del model.graph.node[index]
         _prune(model)
-        if not check(model):
-            samples = tuple(
-                {value.name: sample[value.name] for value in model.graph.input} for sample in self.state.samples
-            )
-            yield Candidate(model, samples, count_nodes(model), changes_values=True)
+        if check(model):
+            return None
+        names = [value.name for value in model.graph.input]
+        samples = tuple({name: sample[name] for name in names} for sample in self.state.samples)
+        return Candidate(model, samples, count_nodes(model), changes_values=True)
 
 
 def _prune(model: Model) -> None:

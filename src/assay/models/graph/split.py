@@ -177,7 +177,6 @@ class LayerModel:
     model: Model | None  # None: see `problem`
     inputs: Mapping[str, Array] = field(default_factory=dict)  # in the order of the model's inputs
     outputs: Mapping[str, Array] = field(default_factory=dict)  # what the reference computed
-    frozen: Mapping[str, Array] = field(default_factory=dict)  # activations that became initialisers
     problem: str = ""  # why it cannot stand alone
 
 
@@ -221,8 +220,7 @@ class _Splitter:
             return LayerModel(layer, None, problem=error.message)
         problem = check(alone)
         inputs = {value.name: known[value.name] for value in alone.graph.input}
-        kept = {name: value for name, value in frozen.items() if name not in inputs}
-        return LayerModel(layer, None if problem else alone, inputs, outputs, kept, problem)
+        return LayerModel(layer, None if problem else alone, inputs, outputs, problem)
 
     def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
         """The layer as a model with shapes that are as static as may be.

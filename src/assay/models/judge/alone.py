@@ -57,16 +57,20 @@ def is_coherent(signed: float, count: int) -> bool:
     return count >= _FEWEST and abs(signed) > _COHERENT * count**0.5
 
 
-def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | None:
-    """Elements next to what was rounded; None where that has another shape, is not finite or far from both sides."""
-    if unrounded.size != expected.size:
+def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) -> Ties | None:
+    """Elements next to what was rounded; None where nothing was, or that is not known, has another shape, is not finite
+    or far from both sides."""
+    kind = FLOATS.get(name_dtype(expected))
+    # steps: integers, or a float type that something longer is rounded into
+    is_rounded = find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)
+    unrounded = origin.compute_unrounded(name) if is_rounded else None
+    if unrounded is None or unrounded.size != expected.size:
         return None
     left, right, exact = (part.astype(np.float64).ravel() for part in (expected, actual, unrounded))
     found = np.flatnonzero(left != right)
     left, right, exact = left[found], right[found], exact[found]
     if not (np.isfinite(left) & np.isfinite(right) & np.isfinite(exact)).all():
         return None
-    kind = FLOATS.get(name_dtype(expected))
     if not kind and np.mean((np.abs(left - exact) > 1) & (np.abs(right - exact) > 1)) > _MOST_LOST:
         return None
     excess = np.abs(right - exact) - np.abs(left - exact)
@@ -130,9 +134,3 @@ def judge_noise(
 
 def _find_rms(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
-
-
-def is_rounded(expected: Array) -> bool:
-    """Whether its elements are steps: integers, or a float type that something longer is rounded into."""
-    kind = FLOATS.get(name_dtype(expected))
-    return find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)

@@ -18,7 +18,6 @@ from assay.models.judge.tensor_errors import (
     survey,
     walk_errors,
 )
-from assay.models.judge.tolerances import complete_tolerance
 from assay.models.libraries import np
 from assay.models.values.tensors import Element, Heat, Histogram, Number, Tolerance
 from assay.system.fast_dataclasses import dataclass, field
@@ -50,7 +49,6 @@ class DifferenceTally:
     wrong: int = 0
     differing: int = 0
     misplaced: int = 0
-    both_odd: int = 0
     sum_abs: float = 0.0
     sum_signed: float = 0.0  # actual less expected
     max_abs: float = 0.0
@@ -64,7 +62,6 @@ class DifferenceTally:
         self.finite += errors.error.size - odd - errors.both_odd
         self.wrong += int(errors.wrong.sum())
         self.misplaced += odd
-        self.both_odd += errors.both_odd
         self.differing += int(np.count_nonzero(errors.error)) + odd
         self.sum_abs += float(errors.error.sum())
         self.sum_signed += float((errors.actual - errors.expected).sum().real)
@@ -286,7 +283,7 @@ def build_histogram(expected: Array, actual: Array) -> Histogram:
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
-    for _, errors in walk_errors(expected, actual, *_prepare(expected, actual, None)):
+    for _, errors in walk_errors(expected, actual, Tolerance(), build_scale(expected, survey(expected))):
         odd = 0 if errors.misplaced is None else int(errors.misplaced.sum())
         broken += odd
         some = errors.error[errors.error > 0]
@@ -308,23 +305,15 @@ def _cut_histogram(totals: list[int], zero: int, broken: int) -> Histogram:
     return Histogram(tuple(edges), tuple(counts), zero, broken)
 
 
-def build_heat(
-    expected: Array,
-    actual: Array,
-    rows: int,
-    columns: int,
-    tolerance: Tolerance | None = None,
-    *,
-    op: str | None = None,
-) -> Heat:
-    """A map of at most so many rows and columns over the two longest axes, with the largest error of all else."""
+def build_heat(expected: Array, actual: Array, rows: int, columns: int, tolerance: Tolerance) -> Heat:
+    """A map of at most so many rows and columns over the two longest axes, with the largest error of all else. The
+    tolerance is complete."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
     lengths = down, across
     grid = np.zeros((min(rows, lengths[0]), min(columns, lengths[1])))
-    full, scale = _prepare(expected, actual, tolerance, op)
-    for block, errors in walk_errors(expected, actual, full, scale):
+    for block, errors in walk_errors(expected, actual, tolerance, build_scale(expected, survey(expected))):
         excess = np.minimum(errors.error / np.maximum(errors.bound, _LEAST), _LARGEST)
         # what is wrong for another reason (its ULP) is more than 1 in any case
         excess = np.where(errors.wrong, np.maximum(excess, math.nextafter(1.0, 2.0)), excess)
@@ -339,13 +328,6 @@ def find_longest(shape: tuple[int, ...]) -> tuple[int, ...]:
     order = sorted(range(len(shape)), key=lambda axis: -shape[axis])
     longer = [axis for axis in order[:2] if shape[axis] > 1] or order[:1]
     return tuple(sorted(longer))
-
-
-def _prepare(
-    expected: Array, actual: Array, tolerance: Tolerance | None, op: str | None = None
-) -> tuple[Tolerance, TensorScale]:
-    full = complete_tolerance(tolerance or Tolerance(), (name_dtype(expected), name_dtype(actual)), op)
-    return full, build_scale(expected, survey(expected))
 
 
 def _add_block(grid: Array, axes: tuple[int, ...], lengths: tuple[int, int], block: Block, excess: Array) -> None:

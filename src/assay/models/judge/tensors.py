@@ -16,22 +16,14 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
-from assay.models.judge.alone import (
-    LayerOrigin,
-    Ties,
-    describe_better,
-    is_rounded,
-    judge_noise,
-    judge_steps,
-    judge_ties,
-    measure_ties,
-)
+from assay.models.judge.alone import LayerOrigin, describe_better, find_ties, judge_noise, judge_steps, judge_ties
 from assay.models.judge.noise import RoundingNoise, find_noise
 from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
     Kind,
     Survey,
+    TensorScale,
     build_scale,
     find_common_kind,
     name_dtype,
@@ -225,15 +217,19 @@ def _compare_texts(
     if tally.wrong > given.tolerance.allowed_wrong * expected.size:
         text = f"{_share(tally.wrong, expected.size)} strings differ; first at {_render_index(elements[0])}"
         findings.append(Finding(VerdictKind.FAIL, given.name, text))
+    return replace(_add_numbers(given, tally, elements[:worst]), verdict=Verdict.of(findings, expected.size))
+
+
+def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[Element, ...]) -> TensorComparison:
     return replace(
         given,
-        verdict=Verdict.of(findings, expected.size),
-        count=expected.size,
+        count=math.prod(given.shape[0]),
         wrong=tally.wrong,
         max_abs=tally.max_abs,
+        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
         max_rel=tally.max_rel,
-        mean_abs=tally.sum_abs / expected.size,
-        worst=elements[:worst],
+        misplaced=tally.misplaced,
+        worst=worst,
     )
 
 
@@ -259,7 +255,7 @@ def _compare_numbers(
     if noise is not None and noise.wrong < (given.tolerance.rel or 0.0):
         given = replace(given, tolerance=replace(given.tolerance, rel=noise.wrong))
         tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
-    ties = _find_ties(origin, given.name, expected, actual)
+    ties = find_ties(origin, given.name, expected, actual) if origin is not None else None
     bound = given.tolerance
     is_doubtful = tally.wrong > tally.misplaced or surveys[0].is_constant != surveys[1].is_constant
     slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
@@ -274,12 +270,7 @@ def _compare_numbers(
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
     elements = build_elements(expected, actual, tally)
     found = replace(
-        given,
-        count=expected.size,
-        wrong=tally.wrong,
-        max_abs=tally.max_abs,
-        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
-        max_rel=tally.max_rel,
+        _add_numbers(given, tally, elements[:worst]),
         max_ulp=tally.max_ulp,
         scale=scale.whole,
         cosine=tally.cosine,
@@ -287,8 +278,6 @@ def _compare_numbers(
         top_k=ranking.share if ranking else None,
         nan=(surveys[0].nan, surveys[1].nan),
         inf=(surveys[0].inf, surveys[1].inf),
-        misplaced=tally.misplaced,
-        worst=elements[:worst],
     )
     is_float = kind in (Kind.FLOAT, Kind.COMPLEX)
     by_size = [] if ties is not None and not is_float else _judge_elements(found, tally, elements, is_float=is_float)
@@ -300,36 +289,27 @@ def _compare_numbers(
         *_judge_constants(found, surveys, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
     ]
     if all(finding.kind is not VerdictKind.FAIL for finding in findings):
-        findings += _judge_alone(found, tally, origin, ties, is_float=is_float)
+        if ties is not None:
+            findings += judge_ties(found, ties, is_float=is_float)
+        elif origin is not None and not is_float and found.tolerance.int_abs:
+            findings += judge_steps(found, tally.differing, tally.sum_signed)
         if noise is not None and ties is None:
-            findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, noise, reach)
+            findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, scale, noise, reach)
     verdict = Verdict.of(findings, expected.size)
     flags = [*_find_flags(found, surveys, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
     flags += [text for text in (describe_better(ties, tally.max_abs) if ties is not None else "",) if text]
     return replace(found, verdict=verdict, flags=tuple(flags))
 
 
-def _find_ties(origin: LayerOrigin | None, name: str, expected: Array, actual: Array) -> Ties | None:
-    """The ties of a tensor that an operator rounds into its type; None where what it rounds is not known."""
-    unrounded = origin.compute_unrounded(name) if origin is not None and is_rounded(expected) else None
-    return measure_ties(expected, actual, unrounded) if unrounded is not None else None
-
-
-def _judge_alone(
-    found: TensorComparison, tally: DifferenceTally, origin: LayerOrigin | None, ties: Ties | None, *, is_float: bool
-) -> Iterator[Finding]:
-    """Judge what is rounded into steps."""
-    if ties is not None:
-        yield from judge_ties(found, ties, is_float=is_float)
-    elif origin is not None and not is_float and found.tolerance.int_abs:
-        yield from judge_steps(found, tally.differing, tally.sum_signed)
-
-
 def _judge_by_noise(
-    found: TensorComparison, expected: Array, actual: Array, noise: RoundingNoise, reach: Reach | None
+    found: TensorComparison,
+    expected: Array,
+    actual: Array,
+    scale: TensorScale,
+    noise: RoundingNoise,
+    reach: Reach | None,
 ) -> Iterator[Finding]:
     """Rounding of large terms that cancel is taken off where an element is beyond noise, or all together are."""
-    scale = build_scale(expected, survey(expected))
     tight = replace(found.tolerance, rel=noise.rel)
     tally = measure(expected, actual, tight, scale, 1)
     common = tally.find_common(found.scale)

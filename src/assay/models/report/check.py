@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from assay.models.report.summary import (
-    FailedSteps,
     build_case_metrics,
     build_chart,
     build_diff_commands,
@@ -34,7 +33,7 @@ from assay.models.report.summary import (
     render_error,
     render_ms,
 )
-from assay.models.values.model import WRONG, CaseReport, ModelReport, Step
+from assay.models.values.model import WRONG, CaseReport, ModelReport, Step, StepOutcome
 from assay.show import formatting
 from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
@@ -115,7 +114,7 @@ def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     shown = list(report.cases) if every else choose_cases(report)
     yield Section([_build_table_block(shown, report)])
     groups = group_failures(report)
-    yield from (_build_failure(each, "terminal") for each in groups[:_IN_FULL])
+    yield from (_build_failure(*each, "terminal") for each in groups[:_IN_FULL])
     yield Section(list(_build_more_failures(groups)))
     yield from _build_mismatches(report)
     findings = [each for each in report.findings if each.message not in sentence]
@@ -131,14 +130,14 @@ def _from_here(text: str) -> str:
     return text.removeprefix(f"cd {shlex.quote(here)} && ").replace(f"{here}/", "")
 
 
-def _build_more_failures(groups: Sequence[FailedSteps]) -> Iterator[Block]:
+def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Iterator[Block]:
     """A line for each failure, and each hint once."""
-    hints = {each.step.hint for each in groups[:_IN_FULL]} | {""}
-    for each in groups[_IN_FULL:]:
-        yield Text(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
-        if each.step.hint not in hints:
-            yield from (Text(line, indent=1) for line in each.step.hint.splitlines())
-        hints.add(each.step.hint)
+    hints = {step.hint for step, _ in groups[:_IN_FULL]} | {""}
+    for step, names in groups[_IN_FULL:]:
+        yield Text(f"{step.step} {step.ending} in {join_names(names)}: {step.message}")
+        if step.hint not in hints:
+            yield from (Text(line, indent=1) for line in step.hint.splitlines())
+        hints.add(step.hint)
     if len(groups) > _IN_FULL:
         yield Text("(--json has their command lines)")
 
@@ -183,7 +182,7 @@ def _build_markdown(report: ModelReport) -> Iterator[Block]:
     yield TableBlock(build_table(shown, report))
     if len(shown) < len(report.cases):
         yield Text(f"{formatting.render_count(len(report.cases) - len(shown), 'layer')} more, all correct.")
-    yield from (_build_failure(each, "markdown") for each in group_failures(report))
+    yield from (_build_failure(*each, "markdown") for each in group_failures(report))
     yield from _build_remarks(report)
     yield Text(f"Reference {', '.join(text for text in (report.reference, describe_surroundings(report)) if text)}")
 
@@ -212,7 +211,7 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
         yield Section([_build_table_block(report.cases, report, is_page=True)], CASES)
     groups = group_failures(report)
     if groups:
-        yield Section([_build_failure(each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
+        yield Section([_build_failure(*each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
     origin = [
         ("model", report.model),
         *([("compared with", report.other)] if report.other else []),
@@ -247,10 +246,8 @@ _LEGEND = (
 # ---------------------------------------------------------------- parts of all
 
 
-def _build_failure(found: FailedSteps, form: str, *, is_open: bool = False) -> Details:
-    step = found.step
-    message = step.message or "no output"
-    what, rest = f"{step.step} {step.ending}", f" in {join_names(found.cases)}: {message}"
+def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_open: bool = False) -> Details:
+    what, rest = f"{step.step} {step.ending}", f" in {join_names(names)}: {step.message or 'no output'}"
     title = what + rest if form == "markdown" else (Span(what, "ERROR"), rest)  # a summary takes no Markdown
     tail = "\n".join(build_tail(step, _TAIL_LINES[form]))
     blocks: list[Block] = [Code(render_command(step), wraps=True)] if step.command else []

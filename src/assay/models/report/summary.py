@@ -117,9 +117,7 @@ def ops_of(case: CaseReport) -> str:
 
 def join_names(names: Sequence[str]) -> str:
     """`Conv_1, Conv_4 and 12 more`."""
-    if len(names) <= _MOST_NAMES:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+    return formatting.join_first(names, _MOST_NAMES - (len(names) > _MOST_NAMES))
 
 
 # ---------------------------------------------------------------- what it comes to
@@ -249,16 +247,9 @@ def describe_ranks(report: ModelReport) -> list[str]:
 # ---------------------------------------------------------------- steps that failed
 
 
-@dataclass(frozen=True, slots=True)
-class FailedSteps:
-    """One failure, and all the cases that met it: twenty layers may lack the same operator."""
-
-    step: StepOutcome
-    cases: tuple[str, ...]  # labels
-
-
-def group_failures(report: ModelReport) -> list[FailedSteps]:
-    """Failures by their message; that of the first wrong layer before all others, then that of the whole."""
+def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
+    """Failures by their message, each with the labels of all the cases that met it: twenty layers may lack the same
+    operator. That of the first wrong layer is before all others, then that of the whole."""
     found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
     for case in report.cases:
         step = case.failed_step
@@ -267,8 +258,7 @@ def group_failures(report: ModelReport) -> list[FailedSteps]:
             found.setdefault(key, (step, []))[1].append(label_of(case, report))
     first = [label_of(case, report) for case in report.cases if case.name == report.first_wrong]
     whole = [label_of(case, report) for case in report.cases if case.layer is None]
-    groups = [FailedSteps(step, tuple(names)) for step, names in found.values()]
-    return sorted(groups, key=lambda each: (not {*first} & {*each.cases}, not {*whole} & {*each.cases}))
+    return sorted(found.values(), key=lambda each: (not {*first} & {*each[1]}, not {*whole} & {*each[1]}))
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:

@@ -153,14 +153,15 @@ def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
         ("max rel error", f"{render_error(found.max_rel)} of max(|expected|, scale)"),
         ("scale", render_error(found.scale)),
     ]
-    if found.max_ulp is not None:
-        facts.append(("max ULP error", str(found.max_ulp)))
-    if found.cosine is not None:
-        facts.append(("cosine", f"{found.cosine:.9g}"))
-    if found.sqnr_db is not None:
-        facts.append(("signal to noise", "infinite: equal" if found.sqnr_db == math.inf else f"{found.sqnr_db:.4g} dB"))
-    if found.top_k is not None:
-        facts.append((f"top {found.tolerance.top_k or 1}", f"the same in {100 * found.top_k:.4g}% of rows"))
+    agreeing = None if found.top_k is None else 100 * found.top_k
+    ratio = "infinite: equal" if found.sqnr_db == math.inf else "{:.4g} dB"
+    measured = (
+        ("max ULP error", "{}", found.max_ulp),
+        ("cosine", "{:.9g}", found.cosine),
+        ("signal to noise", ratio, found.sqnr_db),
+        (f"top {found.tolerance.top_k or 1}", "the same in {:.4g}% of rows", agreeing),
+    )
+    facts += [(label, text.format(value)) for label, text, value in measured if value is not None]
     if any(found.nan) or any(found.inf):
         facts.append(("NaN", f"{found.nan[0]} expected, {found.nan[1]} actual"))
         facts.append(("infinite", f"{found.inf[0]} expected, {found.inf[1]} actual; {found.misplaced} out of place"))
@@ -179,17 +180,14 @@ def describe_tolerance(found: TensorComparison) -> str:
     else:
         more = f"{asked.abs:.3g} + " if (asked.abs or 0) > _LEAST_ABS else ""
         parts = [f"{more}{asked.rel:.3g} * max(|expected|, scale)"]
-    if asked.ulp is not None:
-        parts.append(f"{asked.ulp} ULP")
-    if asked.allowed_wrong:
-        parts.append(f"{100 * asked.allowed_wrong:.3g}% of elements may be beyond")
-    if asked.min_cosine is not None:
-        parts.append(f"cosine at least {asked.min_cosine:g}")
-    if asked.min_sqnr_db is not None:
-        parts.append(f"signal to noise at least {asked.min_sqnr_db:g} dB")
-    if asked.top_k is not None:
-        parts.append(f"the same {asked.top_k} largest in each row")
-    return ", ".join(parts)
+    others = (
+        ("{} ULP", asked.ulp),
+        ("{:.3g}% of elements may be beyond", 100 * asked.allowed_wrong or None),
+        ("cosine at least {:g}", asked.min_cosine),
+        ("signal to noise at least {:g} dB", asked.min_sqnr_db),
+        ("the same {} largest in each row", asked.top_k),
+    )
+    return ", ".join([*parts, *(text.format(value) for text, value in others if value is not None)])
 
 
 def _both(expected: str, actual: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from assay.errors import UsageError
 from assay.values.options import Request, argument, farm_option, option, root_option
@@ -22,18 +23,19 @@ def split_words(text: str, flag: str) -> tuple[str, ...]:
         raise UsageError(f"{flag} {text!r}: {error}", "quotes must be closed") from None
 
 
-def group_option() -> tuple[str, ...]:
-    found: tuple[str, ...] = option(
-        "--group", multiple=True, metavar="OP,OP", help="Operators that stay together.  [default: Conv,Clip]"
-    )
-    return found
+def group_option() -> Any:
+    text = "Operators that stay together.  [default: Conv,Clip]"
+    return option("--group", multiple=True, metavar="OP,OP", help=text)
 
 
-def only_option() -> tuple[str, ...]:
-    found: tuple[str, ...] = option(
-        "--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns."
-    )
-    return found
+def only_option() -> Any:
+    text = "Only these cases: names, Conv_3, or shell patterns."
+    return option("--only", multiple=True, metavar="CASE", help=text)
+
+
+def tolerance_option() -> Any:
+    text = "rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor."
+    return option("--tolerance", multiple=True, metavar="BOUNDS", help=text)
 
 
 class RunFlags(Request):
@@ -95,12 +97,7 @@ class ModelFlags(InputFlags):
     vote: str | None = option(
         "--vote", metavar="TARGET", help="A second reference, asked where the target differs; none: not asked."
     )
-    tolerances: tuple[str, ...] = option(
-        "--tolerance",
-        multiple=True,
-        metavar="BOUNDS",
-        help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
-    )
+    tolerances: tuple[str, ...] = tolerance_option()
     ops: bool = option("--ops", default=False, help="For a torch module: each op of its exported graph.")
     forward: bool = option("--forward", default=False, help="For a torch module: no gradients.")
     repeats: int = option(

@@ -168,6 +168,11 @@ class Outline:
     def cases(self) -> tuple[str, ...]:
         return (*(layer.name for layer in self.layers), self.full_name)
 
+    def choose(self, names: Sequence[str]) -> list[Layer]:
+        """The layers of these names, in the model's order."""
+        wanted = set(names)
+        return [layer for layer in self.layers if layer.name in wanted]
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
