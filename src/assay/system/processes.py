@@ -11,8 +11,6 @@ import signal
 import time
 from functools import cache
 
-from assay.system.files import list_names
-
 TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -275,13 +273,20 @@ def load_thread_children(pid: int) -> list[int]:
     lists are read again, ten times at most.
     """
     found: set[int] = set()
-    threads = list_names(f"/proc/{pid}/task")
+    threads = _list_threads(pid)
     for _ in range(10):
         found.update(int(child) for thread in threads for child in _read(f"{pid}/task/{thread}/children").split())
-        before, threads = threads, list_names(f"/proc/{pid}/task")
+        before, threads = threads, _list_threads(pid)
         if threads.issuperset(before):
             break
     return sorted(found)
+
+
+def _list_threads(pid: int) -> set[str]:
+    try:
+        return set(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return set()
 
 
 def can_list_children() -> bool:
