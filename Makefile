@@ -107,8 +107,7 @@ setup: .venv/.stamp ## .venv with every extra and the development tools
 	@mkdir -p .tools/azurite; \
 	timeout 300 npm install --silent --no-audit --no-fund --no-save --no-package-lock --fetch-retries=1 \
 	  --fetch-timeout=60000 --prefix .tools/azurite azurite@3.37.0 >/dev/null 2>&1 \
-	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
-	@touch $@
+	  && touch $@ || echo "Could not install azurite (the tests with it will be skipped)." >&2
 
 # hatch_build.py knows what the page takes from npm; an install fetches it as well. axe-core is for its tests.
 .PHONY: web

@@ -141,8 +141,8 @@ def test_every_process_below_finds_the_module(
 @pytest.mark.parametrize(
     "start",
     [
-        ["torchrun", "--nproc-per-node", "2", "job.py"],
-        ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "job"],
+        ["torchrun", "--standalone", "--nproc-per-node", "2", "job.py"],
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "job"],
         ["accelerate", "launch", "--cpu", "--num_processes", "1", "--num_machines", "1", "job.py"],
     ],
     ids=["torchrun", "torch.distributed.run", "accelerate"],

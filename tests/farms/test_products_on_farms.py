@@ -45,7 +45,7 @@ def test_a_golden_is_recorded_and_checked_on_a_farm(engines: Engines, tmp_path: 
     engines.assay(tmp_path, "golden", "gather", *where)
     report = json.loads(engines.assay(tmp_path, "golden", "check", *where, "--json"))
     assert report["verdict"] == "PASS", report
-    (tmp_path / "train.py").write_text(TRAIN.replace("SCALE = 1.0", "SCALE = 1.3"))
+    (tmp_path / "train.py").write_text(f"import os\nos.environ['SCALE'] = '1.3'\n{TRAIN}")
     engines.assay(tmp_path, "golden", "check", *where, code=1)
     executors = {lease["executor"] for lease in load_leases(tmp_path / "runs")}
     assert executors == {"slurm" if farm == SLURM else "ssh"}, "training, replicas and checks"

@@ -146,8 +146,8 @@ def test_torchrun_records_each_rank_and_a_placement_can_be_declared(cli: Cli, pr
     ranks = "torch.distributed.init_process_group('gloo')\nmodel = torch.nn.parallel.DistributedDataParallel(model)\n"
     (program / "ranks.py").write_text(TRAIN.replace("optimiser =", f"{ranks}optimiser =", 1))
     (program / "placement.txt").write_text("2 = I(0)  # as the sampler does\n")
-    command = (os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", "2", "ranks.py")
-    found = record(cli, "--placement", "placement.txt", "--", *command)
+    command = (os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2")
+    found = record(cli, "--placement", "placement.txt", "--", *command, "ranks.py")
     assert (found["processes"], found["problems"]) == (2, [])
     traces = [load_trace(each) for each in list_traces(found["dir"])]
     assert [(each.meta["rank"], each.meta["world"]) for each in traces] == [(0, 2), (1, 2)]
