@@ -91,12 +91,14 @@ class WorkerProcess:
         try:
             request = {"job": build_plain(job), "memory_bytes": held.memory_bytes}
             answer = self._ask(request, held.seconds(job.step), held.memory_bytes)
-            outcome = self._complete(parse_plain(StepOutcome, answer["outcome"]), held)
+            outcome = parse_plain(StepOutcome, answer["outcome"])
+            command = self._process.command if self._process is not None else ""
         except _DeathError as death:
             elapsed_s = time.perf_counter() - start
-            outcome = self._complete(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s), held)
-            self._drop()
-        return outcome
+            outcome = StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s)
+            command = self._process.command if self._process is not None else ""
+            self._drop()  # first: it may write faster than its output is read
+        return self._complete(outcome, held, command)
 
     def close(self) -> None:
         """End the worker and everything that it started."""
@@ -138,7 +140,7 @@ class WorkerProcess:
 
     # ------------------------------------------------------------ outcomes
 
-    def _complete(self, outcome: StepOutcome, limits: StepLimits) -> StepOutcome:
+    def _complete(self, outcome: StepOutcome, limits: StepLimits, command: str) -> StepOutcome:
         """The outcome with all output of that time, and with the command that was announced last, where the back end
         could not report its own. A program that got no more memory dies or reports that; neither is the model's fault.
         """
@@ -146,8 +148,8 @@ class WorkerProcess:
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
             changes[name] = output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
-        if not outcome.is_ok and not outcome.command and self._process is not None:
-            changes["command"] = self._process.command
+        if not outcome.is_ok and not outcome.command:
+            changes["command"] = command
         is_limited = limits.memory_bytes is not None and outcome.ending in (StepEnding.CRASH, StepEnding.ERROR)
         if is_limited and any(words in changes["stderr"] + outcome.message for words in _NO_MEMORY):
             changes["message"] = f"{outcome.message}; it could not allocate more memory"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.models.backends import captured_output
 from assay.models.backends.captured_output import KEPT_BYTES, Excerpt, begin_output, load_excerpt, run_program
 
 
@@ -30,6 +32,21 @@ def test_an_excerpt_of_a_file(tmp_path):
     (tmp_path / "x").write_text(half + "b" * 90 + half)
     assert load_excerpt(str(tmp_path / "x")) == f"{half}\n… 90 bytes left out …\n{half}"
     assert load_excerpt(str(tmp_path / "none")) == ""
+
+
+def test_an_excerpt_ends_although_its_file_grows(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("first")
+
+    class Growing(io.FileIO):
+        def read(self, size=-1):
+            if path.stat().st_size < 10_000:
+                with path.open("a") as file:
+                    file.write("later")
+            return super().read(size)
+
+    with Growing(path) as stream:
+        assert captured_output._read_excerpt(stream) == "first"
 
 
 def test_the_output_of_a_program_is_kept_and_passed_on(capfd):

@@ -65,9 +65,11 @@ def load_excerpt(path: str) -> str:
 
 
 def _read_excerpt(stream: IO[bytes]) -> str:
-    excerpt = Excerpt()
-    while chunk := stream.read(_CHUNK_BYTES):
+    """The excerpt of what is there now: a program that goes on writing does not hold the reader."""
+    excerpt, left = Excerpt(), os.fstat(stream.fileno()).st_size - stream.tell()
+    while left > 0 and (chunk := stream.read(min(left, _CHUNK_BYTES))):
         excerpt.add(chunk)
+        left -= len(chunk)
     return excerpt.render()
 
 
