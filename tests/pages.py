@@ -4,7 +4,8 @@ A block that names a file after its language (```` ```yaml study.yml ````) is wr
 begins with `$ ` is typed into one shell after the other, in one folder; the lines below it are what it must print, with
 `…` for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any
 output. `cd FOLDER` holds for the commands below it.
-A command must end with 0, unless `# exits with N` (or `N, M or K`) stands behind it; one with `# Ctrl-C …` is interrupted after some seconds.
+A command must end with 0, unless `# exits with N` (or `N, M or K`) stands behind it; one with `# Ctrl-C …` is interrupted when its
+first run has begun, or with `# Ctrl-C after the first run` has finished.
 A block after `<!-- not executed: REASON -->` is left out.
 """
 
@@ -25,8 +26,10 @@ _BLOCK = re.compile(
     r"^(<!-- not executed: .+? -->\n+)?```(\w+)(?: ([\w./-]*\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _CODE = re.compile(r"\s+# (?:[^#]+; )?exits with ([\d, or]+)$")
-_INTERRUPTED = re.compile(r"\s+# Ctrl-C.*$")
-_SOON_S = 1
+_INTERRUPTED = re.compile(r"\s+# Ctrl-C( after the first run)?.*$")
+_INTERRUPT = """set -m; printed=$(mktemp); env {command} > $printed 2>&1 &
+until grep -q '^{line} ' $printed || ! kill -0 $!; do sleep 0.05; done
+kill -INT $!; {{ wait $!; }} 2> /dev/null; code=$?; cat $printed; rm $printed; [[ $code =~ ^(0|130)$ ]]"""
 _TYPING_S = 0.1  # that a reader needs at least for the next command, while a supervisor in the background goes on
 _SETTINGS = re.compile(r"env ((?:\w+=[^\s'\"]+ )+)(?=assay )")
 _FILTERED = re.compile(r"(assay [^|&;<>$]+) \| ((?:tail|grep) [\w -]+)")
@@ -71,8 +74,9 @@ def parse_steps(text: str) -> list[Step]:
             command += "\n" + output.pop(0).removeprefix("> ")
         code = _CODE.search(command)
         command = _CODE.sub("", command)
-        if _INTERRUPTED.search(command):  # the commands of Assay end with 130, and others by the signal
-            command = f"timeout -s INT {_SOON_S} env {_INTERRUPTED.sub('', command)}; [[ $? =~ ^(0|124|130)$ ]]"
+        if interrupted := _INTERRUPTED.search(command):
+            line = "finished" if interrupted[1] else "started"
+            command = _INTERRUPT.format(command=command[: interrupted.start()], line=line)
         codes = tuple(map(int, re.findall(r"\d+", code[1]))) if code else (0,)
         steps.append(Step(command, tuple(output), codes))
     return steps

@@ -460,7 +460,7 @@ def test_a_stop_between_the_lease_and_the_gate_starts_nothing(tmp_path: Path, mo
 
 
 def test_a_run_whose_directory_was_removed_is_lost_and_holds_no_slot(tmp_path: Path) -> None:
-    entry = build_entry(tmp_path, "a", "sleep 1000")
+    entry = build_entry(tmp_path, "a", "sleep 0.1")
 
     def listen(event: Event) -> None:
         if event.kind == "started":
