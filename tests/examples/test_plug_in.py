@@ -50,6 +50,7 @@ def test_the_example_is_short() -> None:
     assert sum(len(path.read_text().splitlines()) for path in files) <= 150
 
 
+@pytest.mark.needs(exchange=True, farms=True)
 def test_the_plug_in_from_installation_to_removal(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def assay(*words: str, code: int = 0) -> str:
         capsys.readouterr()
