@@ -158,6 +158,18 @@ class Server:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @contextmanager
+    def run_alone(self) -> Iterator[None]:
+        """All its processes go on until the end of this; before and afterwards they stand still: others are measured."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.pause()
+
+    def pause(self) -> None:
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
     def measure_memory(self) -> Memory:
         """In MB, of all its processes together."""
         top = psutil.Process(self.process.pid)
@@ -189,6 +201,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGCONT)  # one that stands still hears no SIGTERM
         except ProcessLookupError:
             break
         try:

@@ -3,7 +3,8 @@
 A study of 10,000 runs x 20 parameters x 10 metrics, a run with a curve of 1,000,000 points, and 50 runs of 10,000
 points. Times of the browser are those of headless Chromium: from the click, or from the begin of the navigation, to
 the frame in which the rows or the curves are there. Times over HTTP are those of a new connection. Peers do what comes
-nearest: the page that lists runs, and the requests that it makes for sorted and filtered runs and for curves.
+nearest: the page that lists runs, and the requests that it makes for sorted and filtered runs and for curves. Servers
+that are not measured at the moment are paused.
 
     python benchmarks/web.py                     # everything: most of the time fills the peers' stores
     python benchmarks/web.py --no-peers
@@ -267,7 +268,8 @@ def measure_peers(
     for peer in list(peers):
         name, began = peer.server.name, time.perf_counter()
         try:
-            measure_peer(browser, peer, figures, number, size.curves)
+            with peer.server.run_alone():
+                measure_peer(browser, peer, figures, number, size.curves)
         except (SystemExit, OSError, http.client.HTTPException) as error:
             figures.notes.append(f"({name} in round {number}: {str(error)[:500]})")
             peers.remove(peer)
@@ -400,6 +402,7 @@ def open_peers(
         try:
             peer = stack.enter_context(SERVE[module](folder, own, size))
             wait_for_all(peer)
+            peer.server.pause()
         except (SystemExit, OSError) as error:
             figures.notes.append(f"(without {module}: {error})")
             continue
@@ -438,17 +441,16 @@ def main() -> None:
         peers, used = list(every), dict[str, float]()
         for number in range(options.repeats + 1):
             kept = figures if number else Figures()  # the first round fills caches
-            measure_table(browser, server, kept, number)
-            measure_request(server, kept, number)
-            measure_curves(browser, server, kept, long, size.curves, number)
+            with server.run_alone():
+                measure_table(browser, server, kept, number)
+                measure_request(server, kept, number)
+                measure_curves(browser, server, kept, long, size.curves, number)
             measure_peers(browser, peers, kept, number, size, used)
             figures.notes += () if number else kept.notes
         for each in (server, *(peer.server for peer in every)):
             figures.memories[each.name] = each.measure_memory()
-        for peer in every:
-            stack.callback(peer.server.process.send_signal, signal.SIGCONT)  # before it is ended
-            peer.server.process.send_signal(signal.SIGSTOP)  # what they do in the background is not part of our load
-        figures.ratios += measure_load(server, 1 if options.quick else 2)
+        with server.run_alone():
+            figures.ratios += measure_load(server, 1 if options.quick else 2)
         figures.memories["assay, after the load"] = memory = server.measure_memory()
         figures.ratios.append(render_ratio("memory of the server, MB resident", memory.rss, at_most=300))
 
