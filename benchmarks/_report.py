@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def build_page(results: dict[str, dict[str, Any]]) -> str:
 
 def build_part(result: dict[str, Any]) -> Iterator[str]:
     machine, words = result["machine"], " ".join(["python", f"benchmarks/{result['script']}.py", *result["arguments"]])
-    yield f"\n## {result['script']}\n\n"
+    yield f"\n## {result['script']}\n\n{load_purpose(result['script'])}\n\n"
     yield f"`{words}` at {result['commit']}, {result['date']}: {machine['cores']} cores ({machine['processor']}), "
     gpu = f", {machine['gpu']}" if "gpu" in machine else ""
     yield f"Python {machine['python']}{gpu}, load {machine['load']}.\n\n"
@@ -59,6 +60,12 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
             continue
         spread = " to ".join(f"{value:,.2f}" for value in figure.get("spread", ()))
         yield f"| {figure['what']} | {figure['value']:,.2f} | {spread} | {render_target(figure)} |\n"
+
+
+def load_purpose(script: str) -> str:
+    """The first paragraph of the script's docstring: what its figures are about."""
+    text = ast.get_docstring(ast.parse((HERE / f"{script}.py").read_text("utf-8"))) or ""
+    return text.partition("\n\n")[0]
 
 
 def render_target(figure: dict[str, Any]) -> str:

@@ -263,9 +263,12 @@ def report_rows(rows: dict[str, list[History]], detectors: dict[str, Callable[[I
         peers = {name: counts for name, counts in figures.items() if name != "assay"}
         best = max(peers, key=lambda name: measure_f1(peers[name]))
         print(f"{'':11}  {render_lead(figures['assay'], best, peers[best])}")
-        if row == "AR(1)":
-            ours = measure_f1(figures["assay"])
-            print(f"{'':11}  {ours:.3f}, target at least .90: {'met' if ours >= 0.90 else 'MISSED'}")
+        for name, counts in figures.items():
+            least = 0.9 if (row, name) == ("AR(1)", "assay") else None
+            print(
+                " " * 13
+                + render_ratio(f"F1, {row}: {name}", measure_f1(counts), at_least=least, of_each=bootstrap(counts))
+            )
 
 
 def render_lead(ours: Counts, name: str, theirs: Counts) -> str:
@@ -283,7 +286,8 @@ def report_real(histories: Sequence[History], search: str, draws: int, streams: 
     low, high = bootstrap(pool(answers))
     print(f"real, cross-validated over {FOLDS} folds of suites, {search} numbers chosen among {draws} draws in each:")
     print(f"  {streams} streams: " + " ".join(f"{figure:.3f}" for figure in figures))
-    print(f"  mean {mean:.3f} [{low:.3f}, {high:.3f}], target at least .72: {'met' if mean >= 0.72 else 'MISSED'}")
+    what = "F1, real, numbers chosen on other suites: assay"
+    print("  " + render_ratio(what, mean, at_least=0.72, of_each=(low, high)))
 
 
 def report_recall(histories: Sequence[History]) -> None:
@@ -322,9 +326,11 @@ def report_outliers(count: int) -> None:
         what = f"step of {step:.0%} found within one point" if step else "alarms without a step"
         print(f"a tenth outliers, {what}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
         if step == 0.2:
-            print("  " + render_ratio("the smaller of 24 and 36, in percent", min(shares[24], shares[36]), at_least=95))
+            what = f"a tenth outliers, {what}, the smaller of 24 and 36 points, in percent"
+            print("  " + render_ratio(what, min(shares[24], shares[36]), at_least=95))
         if not step:
-            print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+            what = f"a tenth outliers, {what}, the length with the most, in percent"
+            print("  " + render_ratio(what, max(shares.values()), at_most=2.0))
 
 
 def report_trend(count: int) -> None:
@@ -381,7 +387,8 @@ def report_noise(count: int) -> None:
         shares = {n: 100 * count_alarms(build_young(kind, count, n)) / count for n in LENGTHS}
         name = f"{kind}, r = .4" if kind == "AR(1)" else kind
         print(f"  by length, {name}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
-        print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+        what = f"alarms on {count} series of pure noise, {name}, the length with the most, in percent"
+        print("  " + render_ratio(what, max(shares.values()), at_most=2.0))
 
 
 def count_alarms(series: Iterable[History]) -> int:
@@ -419,7 +426,7 @@ def report_speed(repeats: int, with_otava: bool) -> None:
             taken.append(time.process_time() - start)
         print(f"{len(joined)} points: {name:6} {statistics.median(taken):.3f} s (best {min(taken):.3f}), CPU time")
         if name == "assay":
-            print("  " + render_ratio("seconds", statistics.median(taken), at_most=0.1))
+            print("  " + render_ratio(f"{len(joined):,} points, seconds of CPU", statistics.median(taken), at_most=0.1))
     if with_otava:
         print(f"{len(joined)} points: otava  {run_otava(long)[1]:.3f} s")
 
