@@ -101,12 +101,14 @@ def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None
 def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
     """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
     names = dict.fromkeys(chain.from_iterable(params))
-    return [name for name in names if name not in ignore and _varies(params, name)]
+    return [name for name in names if name not in ignore and _vary(each.get(name, _MISSING) for each in params)]
 
 
-def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    first = params[0].get(name, _MISSING)
-    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
+def _vary(values: Iterable[Any]) -> bool:
+    """Whether they are not all the same; 1, 1.0 and true differ, as they do in the ids of runs."""
+    rest = iter(values)
+    kind = type(first := next(rest))
+    return any(value is not first and (value != first or type(value) is not kind) for value in rest)
 
 
 _MISSING = object()
@@ -128,12 +130,8 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
     if not isinstance(data, KeptTable) or not keep:
         return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
     every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
-    return [name for name in every if name not in ignore and _differs(list_param(data, name, _MISSING), keep)]
-
-
-def _differs(values: Sequence[Any], keep: Sequence[int]) -> bool:
-    first = values[keep[0]]
-    return any((value := values[i]) is not first and value != first for i in keep)
+    columns = {name: list_param(data, name, _MISSING) for name in every if name not in ignore}
+    return [name for name, values in columns.items() if _vary(map(values.__getitem__, keep))]
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
