@@ -31,6 +31,7 @@ class SortKey(NamedTuple):
     is_metric: bool = True
     is_time: bool = False
     is_reversed: bool = False
+    at: str = "best"  # or last, min, max, mean: what the study's search judges its runs by
 
     def __str__(self) -> str:
         """The key as `--sort` takes it."""
@@ -40,6 +41,16 @@ class SortKey(NamedTuple):
     def order(self) -> Direction:
         """`min`: the lowest first."""
         return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
+
+    def values(self, column: MetricColumns) -> Sequence[float]:
+        """What the runs go by."""
+        found: Sequence[float] = getattr(column, self.direction if self.at == "best" else self.at)
+        return found
+
+    def find_step(self, column: MetricColumns, i: int) -> float:
+        """Where a run had that value; a mean is of no step."""
+        steps = getattr(column, f"{self.direction if self.at == 'best' else self.at}_step", None)
+        return math.nan if steps is None else float(steps[i])
 
 
 Asked = str | SortKey  # `loss`, `loss:min`, or what is known already
@@ -165,7 +176,7 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
 
 def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
     column = data.metrics[key.name]
-    values = best_values(column, key.direction)
+    values = key.values(column)
     is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
     usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
     rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
@@ -270,7 +281,7 @@ def _group_sort_value(data: IndexTable, group: RunGroup, key: SortKey) -> Any:
     if not key.is_metric:
         return group.params.get(key.name)
     column = data.metrics[key.name]
-    mean = measure_group(column, group, best_values(column, key.direction)).mean
+    mean = measure_group(column, group, key.values(column)).mean
     return mean if mean is not None and math.isfinite(mean) else None
 
 
@@ -327,7 +338,7 @@ def row_value(data: IndexTable, i: int, key: SortKey) -> Any:
     if not key.is_metric:
         return data.rows[i].params.get(key.name)
     column = data.metrics[key.name]
-    return best_values(column, key.direction)[i] if column.count[i] else None
+    return key.values(column)[i] if column.count[i] else None
 
 
 def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Sequence[SortKey]) -> Front:
