@@ -229,13 +229,13 @@ def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> t
     """The values that are given, and the words of a command line for them. Raises what an option does not take."""
     values: dict[str, Any] = {}
     words: list[str] = []
-    if given["seed"] is not None and not hasattr(given["seed"], "__index__"):
-        raise UsageError(f"seed={given['seed']!r} is not a number", _SEED_HINT)
     for name, value in given.items():
         option = declared[name]
         each = build_texts(value) if option.multiple else () if value is None or value is False else (value,)
         for wrong in [word for word in each if option.choices and word not in option.choices]:
             raise NotFoundError(f"value of {name}", str(wrong), option.choices)
+        if option.type is int and value is not None and not hasattr(value, "__index__"):
+            raise UsageError(f"{name}={value!r} is not a number", _SEED_HINT if name == "seed" else None)
         if option.minimum is not None and each and value < option.minimum:
             raise UsageError(f"{name}={value}: it must be at least {option.minimum}")
         if each or option.multiple:

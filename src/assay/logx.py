@@ -27,7 +27,7 @@ from typing import Any
 
 from assay import checkpoint, script
 from assay.errors import UsageError
-from assay.system.files import replacing
+from assay.system.files import read_text, replacing
 from assay.values import layout
 
 TRAIN_PHASES = ("trn", "train", "training")
@@ -313,9 +313,16 @@ def _remove(path: str) -> None:
 
 
 def write_hparams(path: str, hparams: object) -> None:
-    """JSON with four spaces, unless the file is there; what JSON does not know is written as text."""
+    """JSON with four spaces; what JSON does not know is written as text. A file that is there stays, but for that of
+    `assay runx`, which has what the sweep sets: the script adds its defaults, and values as it has read them."""
+    known: dict[str, Any] = {}
     if os.path.exists(path):
-        return
+        folder, run_dir = os.path.dirname(path) or os.curdir, os.environ.get(layout.ENV_RUN_DIR)
+        is_runx = os.path.exists(os.path.join(folder, layout.SUBMIT_SCRIPT))
+        if not is_runx or not run_dir or not os.path.samefile(folder, run_dir):
+            return
+        with contextlib.suppress(ValueError, TypeError):
+            known = dict(json.loads(read_text(path)))
     fields = hparams if isinstance(hparams, Mapping) else getattr(hparams, "__dict__", None)
     if fields is None:
         raise TypeError(f"logx.initialize: hparams must be a dict or an argparse Namespace, not {hparams!r}")
@@ -323,7 +330,7 @@ def write_hparams(path: str, hparams: object) -> None:
 
     shown = hide_params({str(key): value for key, value in fields.items()})
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        json.dump(shown, file, indent=4, default=str, skipkeys=True)
+        json.dump({**known, **shown}, file, indent=4, default=str, skipkeys=True)
 
 
 def _open_tensorboard(logdir: str) -> Any:

@@ -122,6 +122,17 @@ def test_hparams_may_be_anything_and_are_never_overwritten(logx, tmp_path):
         logx.initialize(tmp_path / "other", hparams=3)
 
 
+def test_hparams_of_a_runx_run_are_completed_by_its_script(logx, tmp_path, monkeypatch):
+    """`assay runx` writes what the sweep sets; the table of the original has what the script gave, defaults included."""
+    (tmp_path / "hparams.json").write_text('{"lr": "1e-4", "x": "None", "tag": "a"}')
+    (tmp_path / "submit_cmd.sh").touch()
+    logx.initialize(tmp_path, hparams={"lr": 2})
+    assert json.loads((tmp_path / "hparams.json").read_text())["lr"] == "1e-4", "of a run that is not this one"
+    monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path))
+    logx.initialize(tmp_path, hparams={"lr": 0.0001, "x": None, "width": 8})
+    assert json.loads((tmp_path / "hparams.json").read_text()) == {"lr": 0.0001, "x": None, "tag": "a", "width": 8}
+
+
 def test_odd_names_and_messages(logx, hostile_path, hostile_name):
     logx.initialize(str(hostile_path / "deep/er"), hparams={})
     assert names(hostile_path / "deep/er") == ["hparams.json", "logging.log", "metrics.csv"]

@@ -314,3 +314,16 @@ def test_checks_of_finished_runs_hold_with_a_new_index(shop: StudyProcesses) -> 
     assert shop.run().code == 0
     again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
     assert (again.code, "ERROR" in again.out + again.err) == (0, False)
+
+
+def test_a_pattern_that_was_corrected_is_reported_with_the_command_that_reads_the_logs_again(
+    shop: StudyProcesses,
+) -> None:
+    shop.write_study("echo Loss 0.5", "metrics: {loss: 'loss ({number})'}\n")
+    assert "metrics.loss matched no line" in shop.run().err
+    assert "newer" not in shop.run().err, "the runs have this pattern"
+    shop.write_study("echo Loss 0.5", "metrics: {loss: 'Loss ({number})'}\n")
+    command = shop.run().err.partition("to read their logs with it: assay ")[2].splitlines()[0]
+    assert shop.call(*command.split()).code == 0
+    assert load_losses(shop) == [0.5]
+    assert "newer" not in shop.run().err

@@ -125,6 +125,12 @@ def test_orphan_parameters_are_warned_about_once():
     ]
 
 
+def test_a_parameter_that_no_command_can_name_is_not_advised_to_be_written_into_one():
+    first, second = build_plan(study(sweep(a=[1], **{"b c": [1]}), sweep(line=4, a=[2], **{"b.c": [1]}))).warnings
+    assert "cannot take it by this name" in str(first)
+    assert "write {b.c}" in str(second)
+
+
 def test_a_parameter_is_an_orphan_where_its_command_is_not_chosen():
     commands = (CommandTemplate("train", (Placeholder("a"),)), CommandTemplate("test", (Text("t"),)))
     plan = build_plan(study(sweep(commands=("test",), a=[1]), commands=commands))

@@ -55,6 +55,15 @@ def select_two(runs: Sequence[tuple[float, float, State]]) -> PlottedRuns:
     return PlottedRuns(table, loss.keep, (), {"loss": 1, "time": 1}, (SortKey("loss", "min"), SortKey("time", "min")))
 
 
+def test_what_a_search_judges_is_drawn() -> None:
+    runs = select([({"p": 1}, 0.1), ({"p": 2}, 0.4)])
+    late = runs.data.metrics["loss"]._replace(last=array("d", [0.9, 0.3]))
+    table = IndexTable(runs.data.rows, {"loss": late})
+    found = PlottedRuns(table, runs.keep, (), {"loss": 2}, (SortKey("loss", "min", at="last"),))
+    chart = chart_of("scatter", found, param="p")
+    assert (points(chart.lines[0]), chart.y_name) == ([(1.0, 0.9), (2.0, 0.3)], "loss (last of each run)")
+
+
 LOGS = select([({"lr": 10.0**-n, "opt": opt}, float(n)) for n in range(1, 5) for opt in ("adam", "sgd")])
 ONE = [({"p": 1}, 1.0)]
 

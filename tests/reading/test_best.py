@@ -18,8 +18,10 @@ from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import StudyLocation
 from assay.reading.best import BestChoice, build_document, choose_best, describe_best
 from assay.record.index.base import IndexTable, RunRow
+from assay.record.search_file import SearchFile, write_search
 from assay.show.terminal_report import render_terminal
 from assay.values.state import State
+from assay.values.study import Objective
 
 
 def table(values: list[float | None], params: list[dict[str, Any]] | None = None, states: str = "") -> IndexTable:
@@ -75,6 +77,20 @@ def test_a_change_that_is_suggested_is_not_there_as_another_kind_of_number(cli, 
         "resources: {gpus: 0}\n"
     )
     assert "assay rerun odd/start=1 start=3" in cli("best", "odd").out
+
+
+def test_the_winner_of_a_search_is_the_one_that_the_search_judged_best(cli, own_bench: Bench) -> None:
+    """By `at: last` a run that was good for a while does not win; a metric that is asked for goes by its best value."""
+    own_bench.run(
+        "study: late\ncommand: printf 'loss %s\\n' {a} {b}\nsweep: [{a: 0.1, b: 0.9}, {a: 0.4, b: 0.3}]\n"
+        "metrics: {loss: 'loss ({number})'}\nresources: {gpus: 0}\n"
+    )
+    write_search(str(own_bench.root / "late"), SearchFile("random", (Objective("loss", "min"),), 0, "last", (), {}))
+    assert "(lowest last value)" in cli("best", "late").out
+    found = json.loads(cli("best", "late", "--json").out)
+    assert (found["best"]["value"], found["next"]["value"], found["margin"]) == (0.3, 0.9, pytest.approx(0.6))
+    assert [row["loss"] for row in json.loads(cli("sum", "late", "--json").out)] == [0.3, 0.9]
+    assert json.loads(cli("best", "late", "-m", "loss", "--json").out)["best"]["value"] == 0.1
 
 
 def test_one_run_has_no_margin() -> None:

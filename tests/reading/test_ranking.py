@@ -83,6 +83,15 @@ def test_parameters_that_differ_in_order_of_appearance() -> None:
     assert differing_params(params, ["a"]) == ["c", "d"]
 
 
+def test_one_and_true_are_two_values_and_two_groups() -> None:
+    """Their runs have two ids: a mean over both would be that of no configuration."""
+    data = table(loss=[0.2, 0.4, 9.0, 7.0])
+    values = [1, 1, True, True]
+    data = data._replace(rows=[row._replace(params={"x": values[i], "seed": i % 2}) for i, row in enumerate(data.rows)])
+    assert differing_params([{"x": 1}, {"x": True}]) == differing_params([{"x": 1}, {"x": 1.0}]) == ["x"]
+    assert [group.runs for group in build_groups(data, range(4), ["seed"])] == [[0, 1], [2, 3]]
+
+
 def test_a_pruned_run_is_left_out_of_the_mean_of_its_group() -> None:
     data = table(loss=[0.2, 0.4, 9.0])
     rows = [row._replace(params={"seed": i}) for i, row in enumerate(data.rows)]

@@ -78,8 +78,15 @@ def test_argparse(here: Path) -> None:
         ('"--d", default=lambda: 3', Flag("d", "[d]")),
         ('"--d", nargs="*"', Flag("d", "[d]")),
         ('"--d", default={"a": 1}', Flag("d", "[d]")),
+        ('"--d", type=bool, default=True', Flag("d", "[d]")),  # the flag alone would be refused
+        ('"--d", action="count", default=0', Flag("d", "[d]", False)),
+        ('"--d", action=argparse.BooleanOptionalAction, default=True', Flag("no-d", "[no-d]", False)),
+        ('"d", nargs="+"', Flag("d", "{d}", None, "", True)),
+        ('"-d", default=0', Flag("d", "-d {d}", 0)),
     ):
         assert read_flags(write(here, f"p.add_argument({call})")).found == (expected,)
+    for call in ('"d", nargs="?"', '"d", nargs="*"', '"-d"', '"-d", action="store_true"'):  # nothing to leave out by
+        assert read_flags(write(here, f"p.add_argument({call})")).found == ()
 
 
 def test_click(here: Path) -> None:
@@ -88,6 +95,8 @@ def test_click(here: Path) -> None:
         @click.command()
         @click.option("--lr", default=0.1, help="rate")
         @click.option("--shout/--no-shout", default=False)
+        @click.option("--cache/--no-cache", default=True)
+        @click.option("--tag", multiple=True, default=("a", "b"))
         @click.option("-n", "--layers", type=int, required=True)
         @click.argument("data")
         def main(lr, shout, layers, data): pass
@@ -97,6 +106,8 @@ def test_click(here: Path) -> None:
     assert flags.found == (
         Flag("lr", "[lr]", 0.1, "rate"),
         Flag("shout", "[shout]", False),
+        Flag("no-cache", "[no-cache]", False),
+        Flag("tag", "[tag]"),
         Flag("layers", "--layers {layers}", None, "", True),
         Flag("data", "{data}", None, "", True),
     )

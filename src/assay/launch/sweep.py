@@ -422,9 +422,7 @@ def _load_last(run_dir: str) -> run_directory.Attempt | None:
 
 def _is_interrupted(entry: Entry) -> bool:
     """By Ctrl-C to this supervisor or to another: a later call continues it."""
-    if entry.state is not State.STOPPED:
-        return False
-    last = _load_last(entry.dir)
+    last = _load_last(entry.dir) if entry.state is State.STOPPED else None
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
@@ -531,21 +529,27 @@ def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) 
 
 
 def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
-    """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong."""
-    ended = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
-    done = {prepared.location.key(entry.dir): entry for entry in ended}
+    """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong.
+    Where all were kept, those that were added to the file since: runs keep the patterns that they were made with."""
+    location, kept = prepared.location, [entry for entry in entries if entry.state is State.DONE]
+    done = [entry for entry in kept if entry.finished_here] or kept
     wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]
-    names = dict.fromkeys(pattern.metric for pattern in wanted if pattern.metric not in ("step", "epoch"))
-    if not done or not names:
-        return []
+    names = {(p.metric, p.regex): p.metric for p in wanted if p.metric not in ("step", "epoch")}
     with suppress(InfrastructureError):
-        seen = {metric for found in index.load_summaries(keys=list(done)).values() for metric in found}
-        example = show_command(["logs"], prepared.location, os.path.basename(next(iter(done.values())).dir))
-        return [
-            f"metrics.{name} matched no line of any run; compare its pattern with a log: {example}"
-            for name in names
-            if name not in seen
-        ]
+        found = index.load_summaries(keys=[location.key(entry.dir) for entry in done]) if done and names else {}
+        seen = {metric for metrics in found.values() for metric in metrics}
+        lost = {key: name for key, name in names.items() if done and name not in seen}
+        if not lost:
+            return []
+        example = show_command(["logs"], location, os.path.basename(done[0].dir))
+        why = f"matched no line of any run; compare its pattern with a log: {example}"
+        if not done[0].finished_here:
+            record = run_directory.try_record(done[0].dir)
+            own = [(p.metric, p.regex) for p in record.spec.patterns if isinstance(p, Pattern)] if record else [*lost]
+            lost = {key: name for key, name in lost.items() if key not in own}
+            again = show_command(["index", "reparse"], location, options=("--file", prepared.study.source))
+            why = f"is newer than the runs, which keep their patterns; to read their logs with it: {again}"
+        return [f"metrics.{name} {why}" for name in dict.fromkeys(lost.values())]
     return []
 
 
@@ -558,18 +562,14 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
             for metric, summary in summaries.items():
                 if not math.isfinite(summary.last):
                     found.setdefault(metric, []).append(done[key].spec.name)
-    lines = []
-    for metric, names in found.items():
-        runs = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
-        lines.append(f"{runs} done, and {metric} is not finite at the end: {join_first(names, 3)}")
-    return lines
+    runs = {metric: "1 run is" if len(names) == 1 else f"{len(names)} runs are" for metric, names in found.items()}
+    return [f"{runs[each]} done, and {each} is not finite at the end: {join_first(found[each], 3)}" for each in found]
 
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
     """One note for all runs that finished here and left processes running."""
     done = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
     found = [f"{each.spec.name} {each.outcome.reason}" for each in done if each.outcome and each.outcome.reason]
-    if not found or prepared.study.leave_running:
-        return []
-    runs = render_count(len(found), "run")
-    return [f"{runs} left processes running when finished: {found[0]} (to keep such processes: leave_running: true)"]
+    what = f"{render_count(len(found), 'run')} left processes running when finished"
+    is_reported = found and not prepared.study.leave_running
+    return [f"{what}: {found[0]} (to keep such processes: leave_running: true)"] if is_reported else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -267,11 +268,8 @@ def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
     """Parameters that reach no command of their run, each reported once."""
     found: dict[str, Problem] = {}
-    examples: dict[int, Draft] = {}
     unused = set(study.defaults)  # by any run
-    for draft in drafts:
-        examples.setdefault(draft.sweep, draft)
-    for index, draft in examples.items():
+    for index, draft in sorted({draft.sweep: draft for draft in reversed(drafts)}.items()):  # the first of each sweep
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = find_used_names(templates)
         unused -= unused if used is None else used
@@ -281,9 +279,10 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
         cases = [case for alias in sweep.axes for case in study.aliases.get(alias, {}).values()]
         for name in (*sweep.axes, *(name for case in cases for name in case)):  # an alias stands for parameters
             if name in draft.params and name not in used and name not in found:
-                axis = sweep.axes.get(name)
+                position = axis.position if (axis := sweep.axes.get(name)) else None
                 hint = f"write {{{name}}} or [{name}] into a command, or remove it"
-                position = axis.position if axis else None
+                if not re.fullmatch(r"[^\W\d][\w.-]*", name):  # {a b} is left to the shell
+                    hint = "a command cannot take it by this name: use letters, digits, _ and -, a letter first"
                 found[name] = UnusedParameter("no command uses this parameter", name, position, hint)
     for name in [name for name in study.defaults if name in unused and name not in found]:
         found[name] = UnusedParameter("no command uses this parameter", name, None, "remove it from `default`")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from assay import plugins
 from assay.errors import NotFoundError, UsageError
 from assay.plots.plotting import Declared, OptionNames, Plot, PlotOptions, PlottedRuns, choose_metrics, describe_value
-from assay.reading.ranking import SortKey, best_values, differing_params, find_pareto_runs, parse_number, sort_values
+from assay.reading.ranking import SortKey, differing_params, find_pareto_runs, parse_number, sort_values
 from assay.record.index.base import RunRow
 from assay.show.chart import Axis, Line, LineChart, Look, Scale, build_log_ticks, build_ticks
 from assay.show.formatting import render_count, render_number
@@ -64,14 +64,13 @@ class DrawnRuns:
 def load_trials(selection: PlottedRuns, options: PlotOptions) -> list[DrawnRuns]:
     """For each metric the runs that have a finite value of it, and a note about those that have none."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
-    return [_build_trials(selection, key.name, key.direction, notes, is_log=options.log) for key in chosen]
+    return [_build_trials(selection, key, notes, is_log=options.log) for key in chosen]
 
 
-def _build_trials(
-    selection: PlottedRuns, metric: str, direction: Direction, notes: Sequence[str], *, is_log: bool
-) -> DrawnRuns:
+def _build_trials(selection: PlottedRuns, key: SortKey, notes: Sequence[str], *, is_log: bool) -> DrawnRuns:
+    metric, direction = key.name, key.direction
     column = selection.data.metrics[metric]
-    values = best_values(column, direction)
+    values = key.values(column)
     several = len({row.study for row in selection.rows}) > 1
     items = [
         DrawnRun(row, row.key if several else row.name, values[i])
@@ -85,7 +84,8 @@ def _build_trials(
     if is_log and (below := sum(trial.value <= 0 for trial in items)):
         missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
     is_single = selection.counts[metric] == 1
-    y_name = metric if is_single else f"{metric} ({'lowest' if direction == 'min' else 'highest'} of each run)"
+    word = {"bestmin": "lowest", "bestmax": "highest"}.get(key.at + direction, key.at)
+    y_name = metric if is_single else f"{metric} ({word} of each run)"
     return DrawnRuns(metric, direction, y_name, items, (*notes, *missing))
 
 
@@ -215,7 +215,7 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     done = [trial for trial in both if trial.row.state is State.DONE]
     if not done:
         raise UsageError(f"no finished run has both {across.metric} and {up.metric}")
-    keys = [SortKey(each.metric, each.direction) for each in found]
+    keys, _ = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     front = {selection.data.rows[i].key for i in find_pareto_runs(selection.data, selection.keep, keys)}
     best = sorted((trial for trial in done if trial.row.key in front), key=lambda trial: trial.value)
 

@@ -18,7 +18,6 @@ from assay.reading.ranking import (
     GroupValue,
     RunGroup,
     SortKey,
-    best_values,
     build_groups,
     choose_sort,
     differing_params,
@@ -85,9 +84,8 @@ class BestChoice(NamedTuple):
     @property
     def relative_margin(self) -> float | None:
         """The margin as a fraction of the value of the next."""
-        if self.margin is None or not self.ranked[1].value:
-            return None
-        return self.margin / abs(self.ranked[1].value)
+        margin = self.margin
+        return None if margin is None or not self.ranked[1].value else margin / abs(self.ranked[1].value)
 
     @property
     def standard_error(self) -> float | None:
@@ -104,7 +102,7 @@ def choose_best(
     """The best of these rows; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
-    values = best_values(column, key.direction)
+    values = key.values(column)
     usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
     done = [i for i in keep if _counts(data.rows[i])]
     counted = [i for i in usable if _counts(data.rows[i])]
@@ -126,7 +124,7 @@ def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     """`loss` or `loss:min`; without a wish the metric that `assay sum` sorts by."""
     if not data.metrics:
         raise UsageError(
-            "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the study file"
+            "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the file"
         )
     if asked is None:
         return choose_sort((), data, ())[0]
@@ -138,7 +136,7 @@ def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
 
 
 def _rank_runs(data: IndexTable, counted: Sequence[int], key: SortKey) -> list[Contender]:
-    values = best_values(data.metrics[key.name], key.direction)
+    values = key.values(data.metrics[key.name])
     studies = {data.rows[i].study for i in counted}
     order = sort_rows(data, counted, (key,), ())
     return [Contender(data.rows[i].key if len(studies) > 1 else data.rows[i].name, values[i], i) for i in order]
@@ -148,7 +146,7 @@ def _rank_groups(
     data: IndexTable, keep: Sequence[int], counted: Sequence[int], key: SortKey, group_by: Sequence[str]
 ) -> list[Contender]:
     column = data.metrics[key.name]
-    values = best_values(column, key.direction)
+    values = key.values(column)
     usable = set(counted)
     groups = [
         group._replace(runs=[i for i in group.runs if i in usable]) for group in build_groups(data, keep, group_by)
@@ -242,7 +240,8 @@ def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Docume
 def build_title(choice: BestChoice, data: IndexTable) -> str:
     counted = render_count(len(choice.ranked), "group" if choice.group_by else "run")
     studies = ", ".join(dict.fromkeys(data.rows[each.run].study for each in choice.ranked))
-    return f"{studies}: best of {counted} by {choice.key.name} ({_WORDS[choice.key.direction]})"
+    value = "" if choice.key.at == "best" else f" {choice.key.at} value"  # lowest last value
+    return f"{studies}: best of {counted} by {choice.key.name} ({_WORDS[choice.key.direction]}{value})"
 
 
 def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
@@ -288,8 +287,8 @@ def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -
 
 
 def _describe_value(column: MetricColumns, i: int, key: SortKey, step_name: str) -> str:
-    value = best_values(column, key.direction)[i]
-    step = (column.min_step if key.direction == "min" else column.max_step)[i]
+    value = key.values(column)[i]
+    step = key.find_step(column, i)
     at = f" at {step_name} {render_number(step, 12)}" if math.isfinite(step) else ""
     last = f", {render_number(column.last[i])} at the end" if column.last[i] != value else ""
     return f"{render_number(value)}{at}{last}"
@@ -323,7 +322,7 @@ def _describe_error(choice: BestChoice) -> str:
 
 def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:
     column = data.metrics[choice.key.name]
-    values = best_values(column, choice.key.direction)
+    values = choice.key.values(column)
     notes = []
     single = sum(each.spread is not None and each.spread.n == 1 for each in choice.ranked)
     if single > 0 and len(choice.ranked) > 1:
@@ -345,7 +344,7 @@ def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:
 
 def _build_facts(choice: BestChoice, run: BestRun, data: IndexTable) -> dict[str, Any]:
     column = data.metrics[choice.key.name]
-    values = best_values(column, choice.key.direction)
+    values = choice.key.values(column)
     following = choice.ranked[1] if len(choice.ranked) > 1 else None
     named = zip(("best", "next"), choice.ranked, strict=False)
     groups = {name: (each.group, each.spread) for name, each in named if each.group and each.spread}
@@ -381,10 +380,10 @@ def _build_facts(choice: BestChoice, run: BestRun, data: IndexTable) -> dict[str
 
 def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
     column, row = data.metrics[key.name], data.rows[i]
-    step = (column.min_step if key.direction == "min" else column.max_step)[i]
+    step = key.find_step(column, i)
     return {
         "run": row.key,
-        "value": best_values(column, key.direction)[i],
+        "value": key.values(column)[i],
         "step": whole_step(step) if math.isfinite(step) else None,
         "last": column.last[i],
         "params": dict(row.params),

@@ -122,9 +122,7 @@ def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
         values = _load_metric(name, table)
     if not isinstance(table, KeptTable):
         return WhereColumn(values)
-    return WhereColumn(
-        list(values), plain=find_plain(values)
-    )  # of an array, every comparison would make the numbers again
+    return WhereColumn(list(values), plain=find_plain(values))  # of an array, comparisons make the numbers again
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
@@ -219,10 +217,8 @@ def match_rows(table: IndexTable, patterns: Sequence[tuple[str, str]]) -> list[i
 def _fits(row: RunRow, pattern: str) -> bool:
     from fnmatch import fnmatchcase
 
-    name = row.folder
-    return (
-        pattern in (ALL_RUNS, name) or fnmatchcase(name, pattern) or (len(pattern) >= 6 and row.id.startswith(pattern))
-    )
+    name, is_id = row.folder, len(pattern) >= 6 and row.id.startswith(pattern)
+    return pattern in (ALL_RUNS, name) or is_id or fnmatchcase(name, pattern)
 
 
 # ---------------------------------------------------------------- for commands that act on runs

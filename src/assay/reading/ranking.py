@@ -31,6 +31,7 @@ class SortKey(NamedTuple):
     is_metric: bool = True
     is_time: bool = False
     is_reversed: bool = False
+    at: str = "best"  # or last, min, max, mean: what the study's search judges its runs by
 
     def __str__(self) -> str:
         """The key as `--sort` takes it."""
@@ -40,6 +41,16 @@ class SortKey(NamedTuple):
     def order(self) -> Direction:
         """`min`: the lowest first."""
         return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
+
+    def values(self, column: MetricColumns) -> Sequence[float]:
+        """What the runs go by."""
+        found: Sequence[float] = getattr(column, self.direction if self.at == "best" else self.at)
+        return found
+
+    def find_step(self, column: MetricColumns, i: int) -> float:
+        """Where a run had that value; a mean is of no step."""
+        steps = getattr(column, f"{self.direction if self.at == 'best' else self.at}_step", None)
+        return math.nan if steps is None else float(steps[i])
 
 
 Asked = str | SortKey  # `loss`, `loss:min`, or what is known already
@@ -101,12 +112,14 @@ def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None
 def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
     """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
     names = dict.fromkeys(chain.from_iterable(params))
-    return [name for name in names if name not in ignore and _varies(params, name)]
+    return [name for name in names if name not in ignore and _vary(each.get(name, _MISSING) for each in params)]
 
 
-def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    first = params[0].get(name, _MISSING)
-    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
+def _vary(values: Iterable[Any]) -> bool:
+    """Whether they are not all the same; 1, 1.0 and true differ, as they do in the ids of runs."""
+    rest = iter(values)
+    kind = type(first := next(rest))
+    return any(value is not first and (value != first or type(value) is not kind) for value in rest)
 
 
 _MISSING = object()
@@ -128,12 +141,8 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
     if not isinstance(data, KeptTable) or not keep:
         return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
     every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
-    return [name for name in every if name not in ignore and _differs(list_param(data, name, _MISSING), keep)]
-
-
-def _differs(values: Sequence[Any], keep: Sequence[int]) -> bool:
-    first = values[keep[0]]
-    return any((value := values[i]) is not first and value != first for i in keep)
+    columns = {name: list_param(data, name, _MISSING) for name in every if name not in ignore}
+    return [name for name, values in columns.items() if _vary(map(values.__getitem__, keep))]
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
@@ -167,7 +176,7 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
 
 def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
     column = data.metrics[key.name]
-    values = best_values(column, key.direction)
+    values = key.values(column)
     is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
     usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
     rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
@@ -272,7 +281,7 @@ def _group_sort_value(data: IndexTable, group: RunGroup, key: SortKey) -> Any:
     if not key.is_metric:
         return group.params.get(key.name)
     column = data.metrics[key.name]
-    mean = measure_group(column, group, best_values(column, key.direction)).mean
+    mean = measure_group(column, group, key.values(column)).mean
     return mean if mean is not None and math.isfinite(mean) else None
 
 
@@ -329,7 +338,7 @@ def row_value(data: IndexTable, i: int, key: SortKey) -> Any:
     if not key.is_metric:
         return data.rows[i].params.get(key.name)
     column = data.metrics[key.name]
-    return best_values(column, key.direction)[i] if column.count[i] else None
+    return key.values(column)[i] if column.count[i] else None
 
 
 def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Sequence[SortKey]) -> Front:

@@ -100,7 +100,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
         parsed = [parse_sort(str(each), ()) for each in known] if isinstance(known, list) else []
         return tuple(SortKey(name, direction) for name, direction in parsed if direction)
     search = load_search_file(location)
-    return tuple(SortKey(each.metric, each.direction) for each in search.objectives) if search else ()
+    return tuple(SortKey(each.metric, each.direction, at=search.at) for each in search.objectives) if search else ()
 
 
 def load_search_file(location: StudyLocation) -> SearchFile | None:

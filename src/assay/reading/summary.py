@@ -196,11 +196,8 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
     become unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
     metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
-    others = tuple(
-        column.name
-        for column in dropped
-        if not _is_metric_rank(column.rank) and column.rank not in (_REASON_RANK, _BEST_RANK)
-    )
+    known = {*metrics, _REASON_RANK, _BEST_RANK}
+    others = tuple(column.name for column in dropped if column.rank not in known)
     remarks: tuple[str, ...] = ()
     if any(column.rank == _REASON_RANK for column in dropped):
         remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
@@ -308,9 +305,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
         names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
     )
     chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
-    return (
-        sorted(chosen, key=metric_priority) if options.is_page else chosen
-    )  # there the next click is at the same place
+    return sorted(chosen, key=metric_priority) if options.is_page else chosen  # there a click is at the same place
 
 
 # ---------------------------------------------------------------- one row per run

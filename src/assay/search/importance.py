@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from assay.errors import UsageError
 from assay.reading.best import choose_metric
-from assay.reading.ranking import Asked, SortKey, best_values, differing_params
+from assay.reading.ranking import Asked, SortKey, differing_params
 from assay.record.index.base import IndexTable
 from assay.search.optuna_proposals import compute_importance
 from assay.show.formatting import render_count
@@ -36,7 +36,7 @@ def measure_importance(
     the end of its advice to choose another metric."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
-    values = best_values(column, key.direction)
+    values = key.values(column)
     done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
     used = [i for i in done if column.count[i] > 0 and math.isfinite(values[i])]
     if len(used) < LEAST_RUNS:
@@ -67,7 +67,7 @@ def build_importance_document(found: Importance) -> Document:
         Column("", cut="never"),
     )
     word = "low" if found.key.direction == "min" else "high"
-    what = f"what the best {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
+    what = f"what the {found.key.at} {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
     blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(describe_limits(found))]
     facts = {"metric": found.key.name, "direction": found.key.direction}
     return Document("importance", blocks, facts={**facts, "runs": found.runs, "importance": found.fractions})

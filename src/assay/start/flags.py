@@ -15,6 +15,7 @@ from assay.system.files import read_text
 _HELP = 72  # characters of a help text that are kept
 _NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # of a parameter in a command
 _SKIPPED = ("help", "version")
+_SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "count", "store_const")
 
 
 class Flag(NamedTuple):
@@ -38,7 +39,7 @@ def read_flags(path: str) -> Flags:
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
-            found = {flag.name: flag for flag in reversed(list(read(each))) if re.fullmatch(_NAME, flag.name)}
+            found = {flag.name: flag for flag in reversed(list(read(each))) if flag and re.fullmatch(_NAME, flag.name)}
             if found:
                 return Flags(tool, tuple(reversed(found.values())), file)
         config = _find_hydra(each, file)
@@ -70,24 +71,26 @@ def _find_modules(path: str, tree: ast.Module) -> Iterator[tuple[str, ast.Module
 # ---------------------------------------------------------------- argparse and click
 
 
-def _read_argparse(tree: ast.Module) -> Iterator[Flag]:
+def _read_argparse(tree: ast.Module) -> Iterator[Flag | None]:
     for call in _find_calls(tree, "add_argument"):
         names, given = _read_call(call)
-        if names and given.get("action") not in _SKIPPED:
-            is_switch = given.get("action") in ("store_true", "store_false", "BooleanOptionalAction")
+        if names and (action := given.get("action")) not in _SKIPPED:
+            if action == "BooleanOptionalAction" and given.get("default") is True:
+                names, given["default"] = [f"--no-{each[2:]}" for each in names if each.startswith("--")], False
             several = given.get("nargs") in ("+", "*") or isinstance(given.get("nargs"), int)
-            yield _build_flag(names, given, is_switch=is_switch, several=several)
+            yield _build_flag(names, given, is_switch=action in _SWITCHES, several=several)
 
 
-def _read_click(tree: ast.Module) -> Iterator[Flag]:
+def _read_click(tree: ast.Module) -> Iterator[Flag | None]:
     for call in (*_find_calls(tree, "option"), *_find_calls(tree, "argument")):
         names, given = _read_call(call)
-        names = [name.partition("/")[0] for name in names]  # --shout/--no-shout
         is_argument = not any(name.startswith("-") for name in names)
         if names and names[0].isascii():
             is_switch = given.get("is_flag") is True or isinstance(given.get("default"), bool)
-            given.setdefault("required", is_argument)
-            yield _build_flag(names, given, is_switch=is_switch, several=given.get("multiple") is True)
+            is_off = given.get("default") is True and any("/" in name for name in names)  # --shout/--no-shout
+            names = [name.split("/")[-1 if is_off else 0].strip() for name in names]
+            given = {"required": is_argument, **given, **({"default": False} if is_off else {})}
+            yield _build_flag(names, given, is_switch=is_switch, several=False)
 
 
 def _find_calls(tree: ast.Module, name: str) -> list[ast.Call]:
@@ -109,22 +112,22 @@ def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
     return names, given
 
 
-def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> Flag:
+def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> Flag | None:
+    """None: without a value it cannot be left out of a command, since it is not a long flag."""
     flag = next((name for name in names if name.startswith("--")), names[0])
-    name, default = flag.lstrip("-"), given.get("default")
+    name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
     is_positional = not flag.startswith("-")
     is_required = bool(given.get("required")) or (is_positional and given.get("nargs") not in ("?", "*"))
-    words = f"[{name}]"
-    if is_positional:
-        words = f"{{{name}}}"
-    elif is_required or several or not flag.startswith("--"):
-        words = f"{flag} {{{name}}}"
     if is_switch:
-        words, default = f"[{name}]", bool(default) and given.get("action") != "store_false"
+        default = bool(default) and given.get("action") != "store_false"
     elif several and isinstance(default, list | tuple):
         default = [list(default)]  # one value, which is a list
-    elif several or isinstance(default, list | tuple | dict | set | bytes):
-        words, default = f"[{name}]", None
+    elif several or isinstance(default, bool | list | tuple | dict | set | bytes):
+        default = None  # true would be the flag alone, where the script takes a value
+    if not is_long and not is_required and (default is None or is_switch):
+        return None
+    is_given = is_required or (several and default is not None)
+    words = f"[{name}]" if is_switch or (is_long and not is_given) else f"{flag} {{{name}}}".removeprefix(f"{name} ")
     text = " ".join(str(given.get("help") or "").split())
     choices = given.get("choices")
     text += f" ({', '.join(map(str, choices))})" if isinstance(choices, list | tuple) else ""

@@ -13,21 +13,7 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first that is printed is the position
-_METRIC_WORDS = (
-    "loss",
-    "acc",
-    "err",
-    "score",
-    "reward",
-    "perplexity",
-    "ppl",
-    "bleu",
-    "f1",
-    "auc",
-    "mse",
-    "mae",
-    "psnr",
-)
+_METRIC = r"loss|acc|err|score|reward|perplexity|ppl|bleu|f1|auc|mse|mae|psnr"
 _NOT = ("time", "eta", "elapsed", "took", "seconds", "sec", "version", "seed")
 _MOST = 8
 
@@ -65,7 +51,7 @@ def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> 
     word = name.lower()
     if word in (*_STEPS, *_NOT) or word.replace("_", "-") in {each.lower().replace("_", "-") for each in params}:
         return False
-    return name in decimal or any(each in word for each in _METRIC_WORDS)
+    return name in decimal or re.search(_METRIC, word) is not None
 
 
 def _separate(guess: Guess, found: Collection[str]) -> Guess:

@@ -50,15 +50,7 @@ DEFAULT_PYTHONPATH = f"{LOGDIR}/code"
 
 _EXPERIMENT_KEYS = ("CMD", "HPARAMS")
 _CONFIG_KEYS = ("LOGROOT", "FARM", "CODE_IGNORE_PATTERNS")
-_FARM_KEYS = (
-    "SUBMIT_CMD",
-    "RESOURCES",
-    "PYTHONPATH",
-    "WORKSPACE",
-    "NGC_LOGROOT",
-    "SUBMIT_TEMPLATE",
-    "CANCEL_CMD",
-)
+_FARM_KEYS = ("SUBMIT_CMD", "RESOURCES", "PYTHONPATH", "WORKSPACE", "NGC_LOGROOT", "SUBMIT_TEMPLATE", "CANCEL_CMD")
 _FARM_TEXTS = tuple(key for key in _FARM_KEYS if key not in ("RESOURCES", "PYTHONPATH"))
 _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
 # the older spelling; not for farms, whose sections may be called anything

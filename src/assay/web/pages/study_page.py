@@ -107,7 +107,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     if not done or not keys or not keys[0].is_metric:
         return None
     column = table.metrics[keys[0].name]
-    values = best_values(column, keys[0].direction)
+    values = keys[0].values(column)
     found = [i for i in done if column.count[i] and math.isfinite(values[i])]
     if not found:
         return None
@@ -474,7 +474,7 @@ def _find_records(selection: plotting.PlottedRuns, key: SortKey) -> set[int]:
 
 
 def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float]:
-    return best_values(selection.data.metrics[key.name], key.direction)
+    return key.values(selection.data.metrics[key.name])
 
 
 def _build_selection(location: StudyLocation, table: IndexTable, view: StudyView) -> plotting.PlottedRuns:
