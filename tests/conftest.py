@@ -158,6 +158,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell started pytest with `&`: programs could not trap it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(session.config, "workerinput"):  # once, before the workers start
         compileall.compile_dir(SOURCE, quiet=2)
     session.config.stash[PATHS] = Paths()

@@ -24,6 +24,7 @@ from tests.tracking_databases import MLFLOW_TABLES, TRACKIO_TABLES, write_databa
 
 from assay.cli.main import run
 from assay.errors import AssayError
+from assay.system.files import index_path
 
 Read = Callable[[Path], object]
 Call = Callable[[Path, tuple[str, ...]], tuple[int, str, str]]
@@ -446,7 +447,7 @@ def build_index(folder: Path) -> Path:
 
     build_run("run.json")(folder)
     call(folder, ("sum", "fit"))
-    (path,) = (Path(os.environ["ASSAY_CACHE_DIR"]) / "index").glob("*.sqlite3")
+    path = Path(index_path(folder / "runs", os.environ))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path

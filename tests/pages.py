@@ -43,7 +43,7 @@ class Step:
     codes: tuple[int, ...] = (0,)  # several: its result depends on the machine
 
 
-def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = os.path.dirname(sys.executable)) -> None:
+def run_page(page: Path, folder: Path, timeout_s: float = 600, programs: str = os.path.dirname(sys.executable)) -> None:
     """Raises AssertionError with the command, what the page shows and what was printed.
 
     `programs` is the folder that `assay` and `python` are found in.

@@ -22,6 +22,8 @@ from tests.ssh_hosts import open_hosts
 
 import assay
 
+pytestmark = pytest.mark.timeout(900)  # a page has up to twenty commands
+
 TOP = Path(__file__).parent.parent
 HOW_TO = TOP / "docs" / "how-to"
 ALL = {page.stem: page for page in TOP.glob("docs/*/*.md") if "```console\n" in page.read_text(encoding="utf-8")}
@@ -124,14 +126,12 @@ def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.services("backends")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", sorted(LONGER))
 def test_a_page_whose_commands_take_longer(name: str, tmp_path: Path) -> None:
     run_page(ALL[name], tmp_path)
 
 
 @pytest.mark.services("slurm")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["submit-to-a-farm", "use-slurm"])
 def test_a_cluster_with_slurm(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with start_cluster(cpus=4) as cluster:
