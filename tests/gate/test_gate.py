@@ -258,15 +258,16 @@ def test_what_is_in_no_snapshot_counts(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Links, large files, other folders of the repository, the executable bit, a store below the root, the usual
-    store, the data of a named file, variables, the user's settings."""
+    store, the data of a named file, variables, the user's settings, packages of environments that a command may use."""
     top, folder = project.folder, project.folder / "project"
     subprocess.run(["git", "init", "-q"], check=True, cwd=top)
     (folder / "runs/gold").mkdir(parents=True)
     (folder / "golden").mkdir()
-    (top / ".gitignore").write_text("far\nruns\ngolden\n*.data\n")
+    (top / ".gitignore").write_text("far\nruns\ngolden\n*.data\n.venv\nenvs\n")
     names = ("code.sh", "runs/gold/a", "golden/a", "good.csv", "good.csv.data")
     for name in ("lib.py", "far", *(f"project/{name}" for name in names)):
         (top / name).write_text("1")
+    (folder / "good.csv").write_text("command: envs/a/bin/torchrun train.py")
     (folder / "link").symlink_to(top / "far")
     (folder / "large").write_bytes(bytes(11_000_000))
     (folder / "assay.toml").write_text(f'[gate]\nchecks = ["{GOOD} -sruns/gold"]')
@@ -279,6 +280,11 @@ def test_what_is_in_no_snapshot_counts(
         path.write_text(text)
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+    def install(environment: str, package: str) -> None:
+        (folder / environment / "lib/python3.12/site-packages" / f"{package}.dist-info").mkdir(parents=True)
+        (folder / environment / "bin").mkdir(exist_ok=True)
+        (folder / environment / "bin/python").touch(0o755)
 
     def look(environment: str = "") -> str:
         found = passes.Passes(str(folder / "runs"), load_gate(load_settings()))
@@ -299,6 +305,9 @@ def test_what_is_in_no_snapshot_counts(
         (top / "lib.py").unlink,
         lambda: write_user_settings("[targets.sim]\nrun = 'a'"),
         lambda: write_user_settings("[targets.sim]\nrun = 'b'"),
+        lambda: install(".venv", "torch-2.8"),
+        lambda: install("envs/a", "torch-2.8"),
+        lambda: install("envs/a", "triton-3.1"),
     ):
         change()
         seen.append(look("same"))

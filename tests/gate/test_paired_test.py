@@ -106,8 +106,9 @@ def test_values_near_zero() -> None:
 
 
 def test_the_chance_is_never_below_that_of_all_pairs_agreeing() -> None:
-    assert measure_chance(pair_up([1.0] * 6, [0.5] * 6), LOWER) == 0.5**6
-    assert measure_chance(pair_up([1.0] * 6, [1.5] * 6), LOWER) == 1.0
+    assert measure_chance(pair_up([1.0, 2.0] * 3, [0.5, 1.5] * 3), LOWER) == 0.5**6
+    assert measure_chance(pair_up([1.0, 2.0] * 3, [1.5, 2.5] * 3), LOWER) == 1.0
+    assert measure_chance(pair_up([1.0] * 6, [0.5] * 6), LOWER) == 1.0, "one pair, six times"
     assert measure_chance(pair_up(NOISY, [*reversed(NOISY)]), LOWER) == pytest.approx(0.5, abs=0.4)
     assert measure_chance(pair_up([None] * 6, [None] * 6), LOWER) == 1.0
 

@@ -324,8 +324,8 @@ def test_seeds_that_change_nothing_are_named(lab: Lab) -> None:
     lab.commit(train=echo("val_loss 1.5"))
     lab.write(train=echo("val_loss 1.25"))
     facts = lab.load()
-    assert facts["code"] == 0
-    assert "the seed changes nothing on the base and the head" in facts["notes"]
+    assert (facts["code"], facts["verdict"], facts["interval"]) == (3, "undecided", None), "one pair shows nothing"
+    assert facts["reason"].startswith("the seed changes nothing on the base and the head: all pairs are one pair")
     lab.git("checkout", "-q", "HEAD^", "--", ".")
     lab.git("commit", "-q", "-m", "with noise")
     lab.write(train=echo("val_loss 0.5"))

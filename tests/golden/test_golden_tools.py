@@ -251,6 +251,9 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gat
     assert "2 runs of the last check are reused" in ended.err
     assert gathered.load()["checkpoints"] == before["checkpoints"]
     assert gathered.run("check").code == 0
+    (gathered.folder / "helper.py").write_text("")  # what is new to git is in neither commit nor diff
+    assert "git does not have all of it: all recordings are made again" in gathered.loud(*FROM_CHECK).err
+    (gathered.folder / "helper.py").unlink()
     gathered.scale(1.03)
     assert "no run of a check was made with the current code" in gathered.loud(*FROM_CHECK).err
 
@@ -267,7 +270,7 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     assert gathered.run("check").code == 0
     ended = gathered.loud(*FROM_CHECK)
     assert ended.code == 0, ended.out + ended.err
-    assert "outside of git the code of a check is unknown" in ended.err
+    assert "the code of a check is unknown where git does not have all of it" in ended.err
 
 
 # ---------------------------------------------------------------- selftest

@@ -25,12 +25,7 @@ from assay.values.units import parse_timeout
 from assay.values.verdict import Finding, VerdictKind, find_worst
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
-_COLUMNS = (
-    Column("verdict", "state"),
-    Column("check"),
-    Column("time", "duration", rank=2),
-    Column("result", rank=1),
-)
+_COLUMNS = (Column("verdict", "state"), Column("check"), Column("time", "duration", rank=2), Column("result", rank=1))
 
 
 class GateRequest(ReportFiles):

@@ -162,6 +162,11 @@ def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float
     return [lost if change is None else change for change, lost in known], good, threshold
 
 
+def is_one_pair(pairs: Sequence[Pair]) -> bool:
+    """Whether all pairs are the same two different values: the seed is not used, and they are one pair."""
+    return len(pairs) > 1 and bool(pairs[0].change) and len({(pair.a, pair.b) for pair in pairs}) == 1
+
+
 def is_near_zero(values: Sequence[float]) -> bool:
     """Whether a fraction of these values means nothing: they have both signs, or their mean may be zero."""
     mean, sd = mean_and_sd(values)
@@ -177,7 +182,7 @@ def measure_chance(pairs: Sequence[Pair], question: Question) -> float:
     """The one-sided p value of `better` over all pairs, by a t-test; never below that of all pairs agreeing."""
     changes, _, _ = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
-    if mean is None or sd is None or len(changes) < FEWEST:
+    if mean is None or sd is None or len(changes) < FEWEST or is_one_pair(pairs):
         return 1.0
     gain = -mean if question.direction == "min" else mean
     if sd == 0:

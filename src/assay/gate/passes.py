@@ -27,7 +27,7 @@ from assay.gate.gate_settings import Check, GateSettings
 from assay.observe.environment import list_installed, load_environment
 from assay.show.formatting import render_age
 from assay.system.fast_dataclasses import asdict, dataclass
-from assay.system.files import blake2b, parse_json, write_atomic
+from assay.system.files import blake2b, parse_json, try_text, write_atomic
 from assay.system.git import find_git_root, run_git
 from assay.values.plain import parse_plain
 from assay.values.verdict import VerdictKind
@@ -139,7 +139,8 @@ class Passes:
         self._environment = self._environment or digest_environment(folder)
         named = [path for path in _find_paths(check.words, folder) if not _is_below(self.root, path)]
         data = _digest(_list_contents([*self.settings.data, *named]))
-        return Inputs(self._code, self._environment, data, _digest(_find_commits(check.words, folder)))
+        environment = _digest([self._environment, *_list_packages(_find_programs(check.words, named, folder))])
+        return Inputs(self._code, environment, data, _digest(_find_commits(check.words, folder)))
 
 
 def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
@@ -256,6 +257,14 @@ def _find_paths(words: Sequence[str], folder: str) -> list[str]:
     paths = {os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts} - {folder}
     more = [found for path in paths if os.path.isfile(path) for found in glob.glob(f"{glob.escape(path)}*")]
     return sorted({*filter(os.path.exists, paths), *more})
+
+
+def _find_programs(words: Sequence[str], paths: Iterable[str], folder: str) -> list[str]:
+    """The Pythons of environments that a line, or a study file that it names, may start; `uv run` takes `.venv`."""
+    small = [path for path in paths if os.path.isfile(path) and os.path.getsize(path) < 1 << 20]
+    texts = [".venv/bin/", *words, *(try_text(path, "replace") for path in small)]
+    found = {part for text in texts for part in re.split(r"[^\w.~/+@-]+", text) if "/bin/" in part}
+    return sorted(os.path.join(folder, os.path.expanduser(os.path.dirname(part)), "python") for part in found)
 
 
 def _find_commits(words: Iterable[str], folder: str) -> list[str]:

@@ -79,17 +79,9 @@ def _build_side(side: Side) -> dict[str, str]:
 
 
 def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Document:
-    columns = (
-        Column("idea"),
-        Column("verdict", cut="never"),
-        Column("metric", rank=1),
-        Column("change", cut="never"),
-        Column("interval", cut="never", rank=2),
-        Column("pairs", "number", digits=None, rank=1),
-        Column("confirmed", cut="never"),
-        Column("base", rank=3),
-        Column("when", rank=4),
-    )
+    asked = (Column("idea"), Column("verdict", cut="never"), Column("metric", rank=1), Column("change", cut="never"))
+    found_by = (Column("interval", cut="never", rank=2), Column("pairs", "number", digits=None, rank=1))
+    columns = (*asked, *found_by, Column("confirmed", cut="never"), Column("base", rank=3), Column("when", rank=4))
     blocks: list[Block] = [TableBlock(Table(columns, [_build_row(each) for each in found]))]
     if any(each.verdict == "better" and each.confirmation is None for each in found):
         repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
@@ -99,9 +91,8 @@ def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Docum
 
 
 def _build_row(found: Try) -> list[Any]:
-    change = f"{found.relative:+.2%}" if found.relative is not None else ""
-    if found.effect is not None and not change:
-        change = render_signed(found.effect)
+    change = "" if found.effect is None else render_signed(found.effect)
+    change = f"{found.relative:+.2%}" if found.relative is not None else change
     interval = " to ".join(map(render_signed, found.interval)) if found.interval else ""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at))
     verdict = Span(found.verdict, _ROLES[found.verdict])

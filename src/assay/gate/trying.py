@@ -15,6 +15,7 @@ from assay.gate.paired_test import (
     check_libraries,
     choose_kept,
     is_near_zero,
+    is_one_pair,
     judge_look,
     measure_chance,
 )
@@ -30,6 +31,7 @@ from assay.values.series import mean_and_sd
 BASE, HEAD = "base", "head"
 _PROBE = 2  # pairs that show whether both sides run
 _FRESH, _RANGES = 1000, 1_000_000  # seeds of a confirmation: one of so many ranges after those of tries
+_ONE_PAIR = "the seed changes nothing on the base and the head: all pairs are one pair; is it used?"
 _OUTSIDE = "what git does not have is on neither side: name data and programs by absolute paths"
 
 
@@ -76,6 +78,8 @@ class _Trial:
                 return self._build(judged, f"{spent} before it was decided")
             self._check_zero(count)
             judged = judge_look(self._list_pairs(count), level, self.asked.question)
+            if is_one_pair(self._list_pairs(count)):  # more of them would show no more
+                return self._build(replace(judged, verdict="undecided", interval=None), _ONE_PAIR)
             if judged.verdict != "undecided":
                 break
             if count != schedule.looks[-1]:
@@ -147,12 +151,11 @@ class _Trial:
             notes.append("a side that failed counts as worse, by the largest difference that there is")
         elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
             notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
-        elif len(pairs) > 1:
+        elif len(pairs) > 1 and not is_one_pair(pairs):
             values = {BASE: {pair.a for pair in pairs}, HEAD: {pair.b for pair in pairs}}
+            single = "its runs are one run, perhaps a lucky one; is it used?"
             fixed = [title for title, found in values.items() if len(found) == 1]
-            single = "all pairs are one pair" if len(fixed) == 2 else "its runs are one run, perhaps a lucky one"
-            if fixed:
-                notes.append(f"the seed changes nothing on the {' and the '.join(fixed)}: {single}; is it used?")
+            notes += [f"the seed changes nothing on the {title}: {single}" for title in fixed]
         return notes
 
     def _describe_bad(self, title: str, side: Side) -> Iterator[str]:
@@ -232,8 +235,5 @@ def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[Pair]:
     seeds = range(first, first + (pairs or asked.most))
     titles = {asked.a.key: f"{asked.idea}, {BASE}", asked.b.key: f"{asked.idea}, {HEAD}"}
     runner.run([(side, seed, asked.metric) for seed in seeds for side in (asked.a, asked.b)], titles)
-
-    def value(side: Side, seed: int) -> float | None:
-        return runner.results[side.key, seed, asked.metric].value
-
-    return [Pair(seed, value(asked.a, seed), value(asked.b, seed)) for seed in seeds]
+    values = [[runner.results[side.key, seed, asked.metric].value for side in (asked.a, asked.b)] for seed in seeds]
+    return [Pair(seed, *both) for seed, both in zip(seeds, values, strict=True)]

@@ -20,6 +20,7 @@ from assay.values.study import Pattern
 
 LINE_LIMIT_BYTES = 1 << 20
 _NUMBER = re.compile(NUMBER)
+_GROUPED = re.compile(r"(?<![\d,])[-+]?[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?")  # of 1,234 a pattern reads the 1
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
 _END = re.compile(rb"[\r\n]+")
 STEP_GROUP = "step"  # in a pattern for saved checkpoints
@@ -134,6 +135,8 @@ class _Metric:
         for group, metric, label in self.groups:
             if match[group] is not None:
                 text = _whole_number(line, match.start(group), match.end(group))
+                grouped = _GROUPED.match(line, match.start(group))
+                text = grouped[0] if grouped and match.end() < grouped.end() else text
                 yield Logged(metric, label, text, parse_number(text))
 
 

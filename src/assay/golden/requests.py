@@ -58,11 +58,7 @@ class GatherRequest(ReportPages, GoldenRequest):
         "--environment", metavar="NAME", help="Keep it next to the goldens of other environments, under this name."
     )
     replicas: int | None = option(
-        "--replicas",
-        type=int,
-        minimum=1,
-        metavar="N",
-        help="Recordings of each segment in all.  [default: the file's]",
+        "--replicas", type=int, minimum=1, metavar="N", help="Recordings of each segment in all.  [default: the file's]"
     )
     counting: bool = option(
         "--counting",
@@ -82,20 +78,11 @@ class ValidateRequest(Request):
 class GoldenShowRequest(Request):
     path: str = argument("STORE|FILE")
     store: str = option(
-        "-s",
-        "--store",
-        default=DEFAULT_STORE,
-        metavar="DIR",
-        help="With a convergence file: where its recordings are.",
+        "-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="With a convergence file: where its recordings are."
     )
     manifest_name: str = GoldenRequest.manifest_name
     metrics: tuple[str, ...] = option(
-        "-m",
-        "--metric",
-        multiple=True,
-        metavar="METRIC",
-        parse=split_commas,
-        help="Only the curves of these metrics.",
+        "-m", "--metric", multiple=True, metavar="METRIC", parse=split_commas, help="Only the curves of these metrics."
     )
     no_plot: bool = option("--no-plot", default=False, help="No curves.")
     html: str | None = option("--html", metavar="FILE", help="Also write the recording as one HTML page; - for stdout.")
@@ -278,12 +265,7 @@ class GoldenBisectRequest(GoldenRequest):
         "--build-timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of --build, as in 10m."
     )
     patience: int = option(
-        "--patience",
-        type=int,
-        minimum=1,
-        default=3,
-        metavar="N",
-        help="Trials of a commit that stays inconclusive.",
+        "--patience", type=int, minimum=1, default=3, metavar="N", help="Trials of a commit that stays inconclusive."
     )
     fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")
 

@@ -71,9 +71,8 @@ class Segment:
     checkpoint: str  # relative to the manifest; "": it begins with the training, at step 0
     tracks: Mapping[str, Mapping[str, tuple[Track, ...]]]
     checkpoint_sha: str | None = None
-    variants: Mapping[str, Mapping[str, Mapping[str, Track]]] = field(
-        default_factory=dict
-    )  # variant → metric → label → what it logged after this checkpoint
+    # variant → metric → label → what it logged after this checkpoint
+    variants: Mapping[str, Mapping[str, Mapping[str, Track]]] = field(default_factory=dict)
 
     @property
     def replicas(self) -> int:
@@ -104,9 +103,7 @@ class Golden:
     version: int = 2  # 1: written by the original
     steps_per_segment: int = 0
     provenance: Mapping[str, object] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
-    noise: Mapping[str, float] = field(
-        default_factory=dict
-    )  # metric -> measured sd of the paired log-ratio, per window
+    noise: Mapping[str, float] = field(default_factory=dict)  # metric → sd of the paired log-ratio, per window
     history: tuple[Mapping[str, object], ...] = ()  # rebases: when, by which user, why, effect on each metric
     complete: bool = True  # False: the training had not finished when this was written
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -177,6 +178,9 @@ def test_an_rcp_file_judges_the_epochs_of_a_run(here: Folder) -> None:
     write_mllog("result_0.txt", build_loss(steps=range(1, 101)))
     # the entry with the batch size of the run
     here.expect(0, "rcps_bert.json result_0.txt", "bert_ref_256")
+    both = re.sub(r'("epoch_num": )(\d+)', r'\1\2, "step_num": \g<2>000', Path("result_0.txt").read_text())
+    Path("steps.txt").write_text(both)
+    here.expect(0, "rcps_bert.json steps.txt", "bert_ref_256")
     write_mllog("result_0.txt", build_loss(steps=range(1, 400)))
     here.expect(1, "rcps_bert.json result_0.txt")
     write_mllog("result_0.txt", build_loss(), status="aborted")
@@ -214,6 +218,17 @@ def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> Non
     here.expect(1, "golden run.json --tolerance iteration-time=10% --only iteration-time")
     write_lines("golden.jsonl", dict.fromkeys(STEPS, 0.1), "step_time")
     here.expect(1, "golden.jsonl golden.jsonl", "nothing was compared")
+    for name, code in {"_timestamp": 1, "walltime": 1, "charts/SPS": 1, "rmse_temperature": 0, "time_mae": 0}.items():
+        write_lines("golden.jsonl", build_loss(), name)
+        assert here.check("golden.jsonl", "golden.jsonl").code == code, name
+
+
+def test_values_of_the_golden_without_a_step_are_named(here: Folder) -> None:
+    golden = write_lines("golden.jsonl", build_loss())
+    golden.write_text(golden.read_text() + '{"eval_loss": 2.5, "note": "done"}\n')
+    here.expect(
+        0, "golden.jsonl golden.jsonl", "eval_loss: values of the golden that have no step, which are not judged"
+    )
 
 
 def test_a_golden_of_megatron_before_2025(here: Folder) -> None:

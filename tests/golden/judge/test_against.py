@@ -43,6 +43,10 @@ def test_equality_at_the_digits_of_the_coarser_side() -> None:
     for golden, run, kind in (
         ([2.51, 2.25], [2.5149, 2.2451], "PASS"),
         ([2.5149, 2.2451], [2.51, 2.25], "PASS"),
+        ([12.5149, 12.2451], [12.5, 12.2], "PASS"),
+        ([2.5149, 2.2451, 2.0], [2.5, 2.2, 12.5], "CHANGED"),
+        ([10.5149, 2.0149, 2.0451], [10.5, 2.0, 2.0], "INCONCLUSIVE"),  # 2.5% would not show
+        ([10.5, 2.0, 2.0], [10.5149, 2.0149, 2.0451], "PASS"),  # that is what the golden has
         ([2.51, 2.25], [2.5151, 2.25], "CHANGED"),
         ([2.51, 2.25], [2.52, 2.25], "CHANGED"),
         ([0.0, 1.0], [0.4, 1.0], "CHANGED"),

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from assay.errors import FormatError, UsageError
@@ -45,6 +45,7 @@ _MLLOG = re.compile(rb":::MLLOG\s+(\{.*\})")
 _QUOTED = re.compile(rb':\s*"(?:(-?)(nan|inf)(?:inity)?|(-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)))"', re.IGNORECASE)
 _NAMED: dict[bytes, Callable[[bytes], bytes]] = {b"nan": lambda _: b"NaN", b"inf": lambda sign: sign + b"Infinity"}
 _POSITIONS = ("step_num", "iteration", "samples_count", "epoch_num")  # of MLPerf's entries
+_ENDS = ("epoch_num", "samples_count", *_POSITIONS)  # RCP files count epochs, or samples
 _NOT_LOGGED = "nan"
 
 
@@ -324,13 +325,14 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
         number = _parse_number(value)
         at = _parse_position(position, metadata)
         if at is not None and (number is not None or value is None or isinstance(value, str)):
-            last = at if key.startswith("eval_") and number is not None else last
+            if key.startswith("eval_") and number is not None:
+                last = _parse_position(position, metadata, _ENDS)
             yield key, at, value if number is None else number
 
 
-def _parse_position(line: str, metadata: Mapping[str, Any]) -> float | None:
+def _parse_position(line: str, metadata: Mapping[str, Any], names: Sequence[str] = _POSITIONS) -> float | None:
     """The first position that an entry states; some loggers write it as a text."""
-    stated = next((metadata[name] for name in _POSITIONS if metadata.get(name) is not None), None)
+    stated = next((metadata[name] for name in names if metadata.get(name) is not None), None)
     match = re.fullmatch(NUMBER, stated.strip()) if isinstance(stated, str) else None
     found = float(match[0]) if match else _parse_number(stated)
     if stated is not None and found is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf, isfinite, isinf, isnan
 from typing import Any
 
@@ -82,8 +82,7 @@ def list_sources(path: str) -> list[Source]:
 
 
 def _list_folder(folder: str, unknown: list[str]) -> Iterator[Source]:
-    """Hidden files are not looked at; a file of another kind (a checkpoint, a configuration) is passed over, and added
-    to `unknown`."""
+    """Hidden files are not looked at; one of another kind (a checkpoint, a configuration) is added to `unknown`."""
     count = 0
     for inner, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -195,8 +194,7 @@ class Extent:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it became empty: beyond where the next value was due, so that a last row of other metrics does not
-        count. Many tools write NaN as null."""
+        """Whether it is empty beyond where its next value was due; a last row of other metrics does not count."""
         return self.count > 1 and self.empty - self.last > self.widest
 
     def describe_cut(self) -> str:
@@ -212,6 +210,7 @@ class CurveFile:
     tracks: Mapping[str, Track]
     extents: Mapping[str, Extent]
     facts: Facts
+    stepless: Collection[str]  # names with a number that has no step
 
 
 def load_curves(source: Source, wanted: Wanted | None = None) -> list[CurveFile]:
@@ -230,7 +229,8 @@ def load_curves(source: Source, wanted: Wanted | None = None) -> list[CurveFile]
         hint = "each value needs a step: a key or column named step, global_step, iteration, iter or epoch"
         why = f"; {texts[0]}, which is not a number" if texts else ""
         refuse(source.name, f"it holds no value with a step{why}", "write numbers as in 0.5" if texts else hint)
-    return [CurveFile(source.name, source.format, each.build_tracks(), each.extents, facts) for each in found]
+    name, form = source.name, source.format
+    return [CurveFile(name, form, each.build_tracks(), each.extents, facts, each.stepless) for each in found]
 
 
 class _Collector:
@@ -242,12 +242,13 @@ class _Collector:
         self.extents: dict[str, Extent] = {}
         self.texts: dict[str, tuple[float, str]] = {}
         self.empty: dict[str, float] = {}
+        self.stepless: set[str] = set()
 
     def add(self, path: str, points: Iterable[Point]) -> None:
         for metric, step, value in points:
             if isnan(step):
-                continue
-            if value is None:
+                self.stepless |= {metric} if isinstance(value, float) else set()
+            elif value is None:
                 self.empty[metric] = max(step, self.empty.get(metric, step))
             elif isinstance(value, str):
                 self.texts.setdefault(metric, (step, value))

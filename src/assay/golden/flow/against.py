@@ -73,8 +73,10 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     }
     short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
     lack = "lack it or some of its steps, and are left out"
-    warnings = tuple(f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items())
-    return Goldens(chosen[0].key, tuple(files), tracks, warnings)
+    warnings = [f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items()]
+    names = sorted({name for file in own for name in file.stepless})
+    warnings += [f"{_join_names(names)}: values of the golden that have no step, which are not judged"] if names else []
+    return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
 
 
 def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) -> list[Source]:

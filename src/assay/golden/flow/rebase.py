@@ -48,10 +48,12 @@ from assay.golden.requests import RebaseRequest
 from assay.golden.results import Rebased
 from assay.golden.values import Golden, Segment
 from assay.launch.api import RunHooks
-from assay.observe.environment import load_environment
+from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
 from assay.system.files import write_atomic
+from assay.system.git import find_git_root
+from assay.values.environment import GitState
 from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
 
@@ -237,22 +239,22 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
             return None, (), end.interrupted or end.problem
         before = work.golden
     wanted = _count_wanted(context, before)
-    git = load_environment(context.folder, ()).git
-    code = (git.commit, git.diff) if git else None
+    git = load_git(context.folder)
+    code, is_known = (git.commit, git.diff) if git else None, git is not None and not _find_new(context, git)
     last = {} if request.fresh else _find_last_check(context, before, code)
     failures = [] if request.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(before.segments))}
-    for index, entries in last.items() if code else ():  # without git the code of a run is unknown: none is reused
+    for index, entries in last.items() if is_known else ():  # of unknown code none is reused
         done = [entry for entry in entries if entry.state in ENDED_WELL]
         runs[index] = load_whole(done, before.segments[index], context)[:wanted]
     reused = sum(map(len, runs.values()))
     if reused:
         hooks.console.message(f"{reused} runs of the last check are reused")
     else:
-        unknown = "outside of git the code of a check is unknown: "
-        why = "no run of a check was made with the current code: " if code else unknown
+        unknown = "the code of a check is unknown where git does not have all of it: "
+        why = "no run of a check was made with the current code: " if is_known else unknown
         hooks.console.message(f"{'' if request.fresh else why}all recordings are made again")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
@@ -267,6 +269,13 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         after, interrupted = work.golden, report.interrupted
         problems += [finding.message for finding in work.findings] + ([report.problem] if report.problem else [])
     return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
+
+
+def _find_new(context: GoldenContext, git: GitState) -> list[str]:
+    """Files that git does not have and does not ignore, but runs and recordings: what is in them is not recorded."""
+    top = find_git_root(os.path.realpath(context.folder)) or ""
+    ours = [os.path.relpath(os.path.realpath(path), top) for path in (context.location.root, context.store)]
+    return [name for name in git.untracked if not any(f"{name}/".startswith(f"{path}/") for path in ours)]
 
 
 def _count_wanted(context: GoldenContext, before: Golden) -> int:

@@ -93,13 +93,7 @@ def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
 
 
 def judge_so_far(
-    rule: Rule,
-    segment: Segment,
-    track: Track,
-    *,
-    label: str = "",
-    earlier: Sequence[CheckRun] = (),
-    peers: int = 1,
+    rule: Rule, segment: Segment, track: Track, *, label: str = "", earlier: Sequence[CheckRun] = (), peers: int = 1
 ) -> Finding | None:
     """Whether a run in progress has definitely failed: the first failing window, or NaN or infinity at once.
 

@@ -25,8 +25,9 @@ _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
 _SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
 _COST_NAMES = """
-    time timing elapsed eta second seconds sec secs s ms hours runtime duration latency speed throughput fps ips qps tps
-    wps mfu tflops flops memory mem vram gb mb gib mib bytes temperature power utilization utilisation
+    time timestamp timing elapsed eta dt second seconds sec secs s ms hours runtime clock duration latency speed fps ips
+    qps tps wps sps tgs throughput mfu hfu tflops flops memory mem vram gb mb gib mib bytes temperature power util
+    utilization utilisation
 """
 _COSTS = frozenset(_COST_NAMES.split())  # what the machine takes: time and memory
 _COUNTED_NAMES = """
@@ -172,9 +173,10 @@ def _shows(name: tuple[str, str]) -> bool:
 
 
 def is_cost(metric: str) -> bool:
-    """Whether a time or an amount of memory, by its name."""
+    """Whether a time or an amount of memory, by its name; `rmse_temperature` is neither."""
     words = _split((metric, ""))
-    return bool(_COSTS.intersection(words)) and not any(word.endswith(_LOSS_ENDS) for word in words)
+    is_quality = any(word in _LOSSES - {"cost"} or word.endswith((*_LOSS_ENDS, *_QUALITY_ENDS)) for word in words)
+    return any(word in _COSTS or word.endswith("time") for word in words) and not is_quality
 
 
 def _is_computed(name: tuple[str, str]) -> bool:

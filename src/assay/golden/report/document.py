@@ -179,16 +179,9 @@ def _build_page_table(rows: Sequence[ReportRow], good: str) -> doc.TableBlock:
 
 def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
     """Without the column of intervals where no row has one."""
-    columns = (
-        Column("segment", "number"),
-        Column("metric"),
-        Column("rule"),
-        Column("verdict", "state"),
-        Column("effect", align="right"),
-        Column("interval", align="right"),
-        Column("step", align="right"),
-        Column("values", "number"),
-    )
+    left = (Column("segment", "number"), Column("metric"), Column("rule"), Column("verdict", "state"))
+    right = tuple(Column(name, align="right") for name in ("effect", "interval", "step"))
+    columns = (*left, *right, Column("values", "number"))
     cells = [_build_cells(row, good) for row in rows]
     kept = [at for at, column in enumerate(columns) if column.name != "interval" or any(row[at] for row in cells)]
     return Table(tuple(columns[at] for at in kept), [[row[at] for at in kept] for row in cells])
