@@ -322,9 +322,12 @@ def report_outliers(count: int) -> None:
         what = f"step of {step:.0%} found within one point" if step else "alarms without a step"
         print(f"a tenth outliers, {what}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
         if step == 0.2:
-            print("  " + render_ratio("the smaller of 24 and 36, in percent", min(shares[24], shares[36]), at_least=95))
+            worse = min(shares[24], shares[36])
+            about = f"a tenth outliers, {what}, 24 and 36 points: the worse, in percent"
+            print("  " + render_ratio(about, worse, at_least=95))
         if not step:
-            print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+            about = f"a tenth outliers, {what}: the worst length, in percent"
+            print("  " + render_ratio(about, max(shares.values()), at_most=2.0))
 
 
 def report_trend(count: int) -> None:
@@ -381,7 +384,8 @@ def report_noise(count: int) -> None:
         shares = {n: 100 * count_alarms(build_young(kind, count, n)) / count for n in LENGTHS}
         name = f"{kind}, r = .4" if kind == "AR(1)" else kind
         print(f"  by length, {name}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
-        print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+        what = f"alarms on series of {LENGTHS[0]} to {LENGTHS[-1]} points of pure noise, {name}"
+        print("  " + render_ratio(f"{what}: the worst length, in percent", max(shares.values()), at_most=2.0))
 
 
 def count_alarms(series: Iterable[History]) -> int:
@@ -419,7 +423,8 @@ def report_speed(repeats: int, with_otava: bool) -> None:
             taken.append(time.process_time() - start)
         print(f"{len(joined)} points: {name:6} {statistics.median(taken):.3f} s (best {min(taken):.3f}), CPU time")
         if name == "assay":
-            print("  " + render_ratio("seconds", statistics.median(taken), at_most=0.1))
+            about = f"seconds for {len(joined):,} points, CPU"
+            print("  " + render_ratio(about, statistics.median(taken), at_most=0.1))
     if with_otava:
         print(f"{len(joined)} points: otava  {run_otava(long)[1]:.3f} s")
 
