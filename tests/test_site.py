@@ -109,6 +109,14 @@ def test_no_page_loads_anything_from_outside(site: Path) -> None:
     assert [str(page) for page in pages if OUTSIDE.search(page.read_text(encoding="utf-8"))] == []
 
 
+@pytest.mark.services("docs")
+def test_no_table_shows_an_escape(site: Path) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in site.rglob("*.html"))
+    cells = re.findall(r"<td.*?</td>", text, re.DOTALL)
+    assert any("<code>--retry failed|lost|stopped</code>" in cell.replace("&#124;", "|") for cell in cells)
+    assert [cell for cell in cells if re.search(r"\\(\||&lt;|&#124;)", cell)] == []
+
+
 @pytest.mark.services("docs", "browser")
 def test_a_reader_without_a_network_searches(site: Path) -> None:
     with sync_playwright() as playwright:
