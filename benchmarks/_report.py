@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
     yield f"\n## {result['script']}\n\n{load_purpose(result['script'])}\n\n"
     yield f"`{words}` at {result['commit']}, {result['date']}: {machine['cores']} cores ({machine['processor']}), "
     gpu = f", {machine['gpu']}" if "gpu" in machine else ""
-    yield f"Python {machine['python']}{gpu}, load {machine['load']}.\n\n"
+    peers = ", ".join(peer.replace("==", " ") for peer in find_peers(result))
+    yield f"Python {machine['python']}{gpu}, load {machine['load']}{peers and '; ' + peers}.\n\n"
     yield "| | figure | spread | target |\n|---|---|---|---|\n"
     for figure in result["figures"]:
         if "hits" in figure:
@@ -58,8 +60,20 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
             yield f"| {figure['what']} | {figure['problems']} failed of {figure['tried']:,} | "
             yield f"95%: at most {figure['at_most_rate']:.2%} | |\n"
             continue
-        spread = " to ".join(f"{value:,.2f}" for value in figure.get("spread", ()))
-        yield f"| {figure['what']} | {figure['value']:,.2f} | {spread} | {render_target(figure)} |\n"
+        spread = " to ".join(map(render_number, figure.get("spread", ())))
+        yield f"| {figure['what']} | {render_number(figure['value'])} | {spread} | {render_target(figure)} |\n"
+
+
+def find_peers(result: dict[str, Any]) -> list[str]:
+    """Those that a figure names: `hydra-core==1.3.8` where one is `assay / Hydra basic`."""
+    text = " ".join(figure["what"] for figure in result["figures"])
+    names = {peer: re.split("[-=]", peer)[0] for peer in result["peers"]}
+    return [peer for peer, name in names.items() if re.search(rf"(?<!assay )\b{name}\b", text, re.IGNORECASE)]
+
+
+def render_number(value: float) -> str:
+    digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return digits if abs(value) >= 0.1 or not value else f"{value:.2g}"
 
 
 def load_purpose(script: str) -> str:

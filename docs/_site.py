@@ -1,12 +1,14 @@
 """What the site of the documents needs beyond mkdocs: `mkdocs.yml` names this file as its hook.
 
 The pages are written for a code forge and for the tests that execute them. Here a fence that names its file gets the
-name as a title, files of the repository that a page links to become part of the site, and the one script that the
-theme's offline search would fetch from outside is a file of the site.
+name as a title, files of the repository that a page links to become part of the site, what code forges take for an
+escape in a table is one here too, and the one script that the theme's offline search would fetch from outside is a file
+of the site.
 """
 
 from __future__ import annotations
 
+import html
 import os
 import posixpath
 import re
@@ -28,6 +30,8 @@ WORKER = TOP / ".tools" / "docs" / "iframe-worker" / "shim" / "index.js"
 WORKER_IN_SITE = "assets/javascripts/iframe-worker-shim.js"
 
 FENCE = re.compile(r"^( *)(```+)(\w+) +([^\s`{=]+)$", re.MULTILINE)
+ROW = re.compile(r"^\|.*\\[|<].*$", re.MULTILINE)
+CODE_WITH_BARS = re.compile(r"`([^`]*\\\|[^`]*)`")
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+)(?!\.\.)([^)\s#]+)")
 
 
@@ -55,12 +59,22 @@ def find_linked(page: Path) -> list[Path]:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown.replace("```yaml study\n", "```yaml\n"))  # a kind, not a file
+    markdown = ROW.sub(lambda row: render_escapes(row[0]), markdown)
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
         for name, title in ROOT_PAGES.items():
             markdown = markdown.replace(f"]({name}", f"]({title}")
         return re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", markdown)
     return OUTSIDE.sub(lambda match: "](" + _inside(folder, match[1] + match[2]), markdown)
+
+
+def render_escapes(row: str) -> str:
+    r"""The row of a table with `a\|b` in code and `\<` in text, which Markdown for Python would show as they are."""
+
+    def render_code(match: re.Match[str]) -> str:
+        return f"<code>{html.escape(match[1].replace(chr(92) + '|', '|')).replace('|', '&#124;')}</code>"
+
+    return CODE_WITH_BARS.sub(render_code, row).replace("\\<", "&lt;")
 
 
 def _inside(folder: str, target: str) -> str:

@@ -17,6 +17,7 @@ from playwright.sync_api import sync_playwright
 from tests.services import DOCS_PYTHON, TOP
 
 OUTSIDE = re.compile(r'<(?:script[^>]*src|link[^>]*href|img[^>]*src)="?(?:https?:)?//')
+NAMED, FAILED = "reported on (odd seeds): named", "harmless variants: FAIL"  # of benchmarks/trace_faults.py
 ROOT_PAGES = {"about.md", "changes.md", "contributing.md", "measured.md", "security.md"}  # made by docs/_site.py
 
 
@@ -31,6 +32,17 @@ def test_every_page_is_in_the_menu_once() -> None:
     docs = TOP / "docs"
     written = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
     assert sorted(pages_of(yaml.safe_load(text))) == sorted(written | ROOT_PAGES)
+
+
+def test_every_page_is_two_clicks_from_the_start() -> None:
+    docs = TOP / "docs"
+    links = {
+        page: {(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text("utf-8"))}
+        for page in docs.rglob("*.md")
+    }
+    near = links[docs / "index.md"]
+    seen = near.union([docs / "index.md"], *(links.get(page, ()) for page in near))
+    assert sorted(page.name for page in links if page not in seen) == []
 
 
 def load_script(path: str) -> ModuleType:
@@ -65,6 +77,16 @@ def test_the_readme_claims_no_more_faults_than_were_counted() -> None:
         assert int(number.replace(",", "")) <= sum(each["tried"] for each in figures if what in each["what"]), what
 
 
+def test_the_readme_names_the_planted_faults_that_were_measured() -> None:
+    figures = json.loads((TOP / "benchmarks" / "results" / "trace_faults.json").read_text())["figures"]
+    named, failed = ({each["what"]: each for each in figures}[what] for what in (NAMED, FAILED))
+    text = " ".join((TOP / "README.md").read_text("utf-8").split())
+    assert re.findall(r"Of (\d+) faults planted in trainings, `assay trace` \[named (\d+)\]", text) == [
+        (str(named["tried"]), str(named["hits"]))
+    ]
+    assert (f"of {failed['tried']} harmless changes it failed none" in text, failed["hits"]) == (True, 0)
+
+
 def test_the_readme_and_pages_are_short() -> None:
     assert len((TOP / "README.md").read_text("utf-8").split()) <= 1200
     counts = {path.name: len(path.read_text("utf-8").split()) for path in (TOP / "docs").rglob("*.md")}
@@ -85,6 +107,14 @@ def test_no_page_loads_anything_from_outside(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 70
     assert [str(page) for page in pages if OUTSIDE.search(page.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.services("docs")
+def test_no_table_shows_an_escape(site: Path) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in site.rglob("*.html"))
+    cells = re.findall(r"<td.*?</td>", text, re.DOTALL)
+    assert any("<code>--retry failed|lost|stopped</code>" in cell.replace("&#124;", "|") for cell in cells)
+    assert [cell for cell in cells if re.search(r"\\(\||&lt;|&#124;)", cell)] == []
 
 
 @pytest.mark.services("docs", "browser")

@@ -13,7 +13,7 @@ PLUGIN = Plugin(
             "Share",
         ),
         "push": ("assay.exchange.commands.share:push", "Send runs, studies or a folder to a shared place.", "Share"),
-        "pull": ("assay.exchange.commands.share:pull", "Fetch runs, studies or a folder from there.", "Share"),
+        "pull": ("assay.exchange.commands.share:pull", "Fetch runs, studies or a folder from a shared place.", "Share"),
         "upload": (
             "assay.exchange.upload:upload",
             "Send finished runs to an `assay serve`, and print the link.",

@@ -6,7 +6,7 @@ from assay.plugins import Part, Plugin
 
 PLUGIN = Plugin(
     "plots",
-    commands={"plot": ("assay.plots.command:plot", "Plot metrics over steps.", "Read")},
+    commands={"plot": ("assay.plots.command:plot", "Plot metrics over steps, time or parameters.", "Read")},
     reading=("plot",),
     doctor=(Part("matplotlib", "plot", "plots in files: assay plot -o"),),
     functions={"plot.draw": "assay.plots.command:plot"},

@@ -214,7 +214,7 @@ def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
     return found[0] if len(found) == 1 else parse_where(" and ".join(f"({text})" for text in texts))
 
 
-def slots_option(default: str = "found") -> Any:
+def slots_option(default: str = "all found") -> Any:
     return option(
         "--slots", metavar="LIST", help=f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
     )

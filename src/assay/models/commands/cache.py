@@ -20,7 +20,7 @@ from assay.values.table import Column, Table
 def _find_sharing() -> dict[str, tuple[str, str]]:
     """The commands of the plug-in `models-sharing`, where it can be used."""
     offered = merge("functions")
-    known = {"push": "Send what is kept to a shared place.", "pull": "Fetch from there what is not here."}
+    known = {"push": "Send what is kept to a shared place.", "pull": "Fetch what is missing here from a shared place."}
     return {word: (offered[name], text) for word, text in known.items() if (name := f"model-cache.{word}") in offered}
 
 
