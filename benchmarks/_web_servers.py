@@ -160,7 +160,7 @@ class Server:
 
     @contextmanager
     def run_alone(self) -> Iterator[None]:
-        """All its processes go on until the end of this; before and afterwards they stand still: others are measured."""
+        """Let all its processes run inside this block; before and after it they are stopped: others are measured."""
         os.killpg(self.process.pid, signal.SIGCONT)
         try:
             yield

@@ -22,9 +22,9 @@ from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import (
     attribute_change,
     attribute_move,
+    can_load_explain,
     describe_differences,
     describe_loads,
-    explains_load,
 )
 from assay.bench.judge.history import (
     FEWEST_MOVED,
@@ -489,7 +489,7 @@ class _MetricJudge:
         cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
         worse, cut = self._is_worse(step), step.at or end // 2
         loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
-        if is_sensitive(self.metric) and explains_load(step.effect, loads[0], loads[1], is_worse=worse):
+        if is_sensitive(self.metric) and can_load_explain(step.effect, loads[0], loads[1], is_worse=worse):
             cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
         return MetricChange(
             step=step,

@@ -1,7 +1,7 @@
 """`assay golden bisect`: which commit broke convergence. Tries commits in a work tree of its own, never in the user's.
 
-Every trial is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
-that was killed continues when the command is given again.
+Every trial is written to a log at once, and what to try next is a pure function of that log (judge/bisection.py): so a
+search that was killed continues when the command is given again.
 """
 
 from __future__ import annotations
