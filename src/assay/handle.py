@@ -334,7 +334,7 @@ _PROGRAM = "import sys; sys.path.append({!r}); sys.argv[0] = 'assay'; from assay
 
 
 def _start_supervisor(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Popen[bytes]:
-    """In a session of its own: what is typed at this terminal, and its end, are for this program."""
+    """Start it in a session of its own: what is typed at this terminal, and its end, are for this program."""
     import subprocess
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

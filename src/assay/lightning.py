@@ -89,7 +89,7 @@ class _Logging:
 
 
 def _find_rank() -> int:
-    """As Lightning has it, which also starts processes itself."""
+    """The rank that Lightning has, which also starts processes itself."""
     for package in _PACKAGES:
         utilities = sys.modules.get(f"{package}.utilities")
         if utilities is not None:

@@ -103,7 +103,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
-    """In a file, the name of its module may be left out."""
+    """Whether a name matches; in a file, the name of its module may be left out."""
     own = benchmark.text.partition("::")[2]
     names = (own, own.removeprefix(module), benchmark.name)
     return not name or any(n.startswith(name) and n[len(name) : len(name) + 1] in _BOUNDARIES for n in names)

@@ -65,7 +65,7 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
 
 
 def _find_params(word: str) -> set[str]:
-    """Those of the study file that the word names."""
+    """The parameters of the study file that the word names."""
     from assay.config.load import load_study  # loads YAML, after a mistake alone
 
     try:

@@ -263,7 +263,7 @@ def _spell(value: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Value) -> str:
-    """As it can be written into a file, where that is short."""
+    """A value as it can be written into a file, where that is short."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= _MOST_SHOWN:
         return text

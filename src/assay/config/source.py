@@ -410,7 +410,7 @@ def _native_scalar(name: str, text: str) -> Value:
 
 
 def _original_scalar(name: str, raw: Any) -> Value:
-    """As PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
+    """A scalar as PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
     if name == "str":
         return raw.value
     value = _constructor().construct_object(raw, deep=True)

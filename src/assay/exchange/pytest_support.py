@@ -92,6 +92,6 @@ class Uploads:
 
 
 def build_session_name() -> str:
-    """Of CI's job, else one that no other session has."""
+    """The name of CI's job, else one that no other session has."""
     number, attempt = os.environ.get("GITHUB_RUN_ID"), os.environ.get("GITHUB_RUN_ATTEMPT") or "1"
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]

@@ -279,7 +279,7 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
 
 
 def check_runs(top: str, run_dirs: Sequence[str]) -> None:
-    """In the child: read the metrics, as a command that shows them will. Messages name files as seen from `top`."""
+    """Read the metrics in the child, as a command that shows them will. Messages name files as seen from `top`."""
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)

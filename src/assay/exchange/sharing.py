@@ -120,7 +120,7 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
 
 
 def _is_private_to_run(name: str) -> bool:
-    """Also how it came here: that differs for each machine."""
+    """Whether a file stays here, as the one on how the run came here, which differs for each machine."""
     top = name.partition("/")[0]
     return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
 

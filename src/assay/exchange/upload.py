@@ -109,7 +109,7 @@ def upload_runs(
     sleep: Callable[[float], None] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Uploaded:
-    """In as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
+    """Upload runs in as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
     runs: list[dict[str, Any]] = []
     links: dict[str, None] = {}
     notes: list[str] = []

@@ -125,7 +125,7 @@ def _flatten(data: Any) -> Iterator[float]:
 
 
 def _to_bytes(data: Any) -> bytes:
-    """As wandb does it: from 0 to 255, or from 0 to 1; what has negative numbers is stretched."""
+    """Pixels as wandb makes them: from 0 to 255, or from 0 to 1; what has negative numbers is stretched."""
     if str(getattr(data, "dtype", "")) == "uint8":
         return bytes(data.tobytes())
     values = None if hasattr(data, "astype") else [*_flatten(data)]
@@ -213,7 +213,7 @@ class Table(Media):
 
 
 class Chart(Media):
-    """Of `wandb.plot`: its kind and what it was given."""
+    """A chart of `wandb.plot`: its kind and arguments."""
 
     kind = "chart"
 
@@ -302,7 +302,7 @@ def _to_json(value: Any) -> bytes:
 
 
 def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
-    """As JSON: tables as their columns and rows, objects as the names of their files."""
+    """A value as JSON: tables as their columns and rows, objects as the names of their files."""
     if isinstance(value, Table):
         return {"columns": _build_plain(value.columns, keep), "data": _build_plain(value.data, keep)}
     if isinstance(value, Media):

@@ -189,7 +189,7 @@ def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:
-    """By name: a project's section takes the place of the user's. What is wrong with one is kept with it."""
+    """Farms by name: a project's section replaces the user's. What is wrong with one is kept with it."""
     found: dict[str, Farm] = {}
     for table in settings.tables.get("farms", ()):
         problems = Problems()

@@ -48,7 +48,7 @@ class Image:
 
 
 def choose_runtime(farm: Farm) -> str | None:
-    """None: the farm has no container."""
+    """The container's program; None: the farm has no container."""
     image = farm.options.get("container")
     if not image:
         return None

@@ -253,7 +253,7 @@ class RayExecutor(SubmitExecutor):
                 write_submission(*key, 126, end[0].removeprefix(REFUSED))
 
     def _ask(self, keys: Mapping[str, Key], timeout_s: float) -> Mapping[Key, Ended | None]:
-        """By the attempts' tags: a directory may be removed and made again."""
+        """Ask about attempts by their tags: a directory may be removed and made again."""
         try:
             bridge = self._connect()
             limit_s = timeout_s + _LOOK_S if bridge.takes_jobs else None
@@ -359,7 +359,7 @@ class RayExecutor(SubmitExecutor):
         return bool(ours)
 
     def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
-        """Of a job that has begun on a cluster which does not answer; without its dashboard a cluster may go on."""
+        """Whether to give up a begun job of a cluster that does not answer; one without its dashboard may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
         after = render_duration(limit_s)
@@ -414,7 +414,7 @@ class RayExecutor(SubmitExecutor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """By files, so that it needs no connection; what still waits in Ray's queue is taken out where there is one."""
+        """Cancel by files, which need no connection; jobs that wait in Ray's queue are taken out where there is one."""
         super().cancel(jobs, grace_s)
         waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
         if waiting and self._bridge is not None:

@@ -415,7 +415,7 @@ class SlurmExecutor(SubmitExecutor):
         return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
 
     def _find_state(self, run_dir: str, attempt: int) -> str:
-        """In the newest answer of Slurm; empty: there is none."""
+        """The state in the newest answer of Slurm; empty: there is none."""
         return self._queue.state(self._find_task(run_dir, attempt) or "") or ""
 
     def _find_beginning(self, run_dir: str, attempt: int) -> int:

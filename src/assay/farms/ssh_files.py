@@ -61,7 +61,7 @@ def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
 
 
 class CodeHashes:
-    """Of a run's code by content. Copies of one snapshot have the same names, sizes and times: one of them is read."""
+    """Hashes of a run's code. Copies of one snapshot have the same names, sizes and times: one of them is read."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
@@ -267,7 +267,7 @@ def make_link(run_dir: str, name: str, target: str) -> None:
 
 
 def make_folder(run_dir: str, name: str) -> None:
-    """One that is empty there."""
+    """Make a folder that is empty there."""
     path = locate(run_dir, name)
     if path is not None:
         make_parents(run_dir, name)

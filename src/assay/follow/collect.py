@@ -369,7 +369,7 @@ def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
-    """By the names in a run directory; 0: none has begun."""
+    """The newest attempt by the names in a run directory; 0: none has begun."""
     return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
 
 
@@ -466,7 +466,7 @@ class _Live:
 
 
 def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
-    """Of this attempt: earlier ones are in the same file."""
+    """The last reading of this attempt: earlier ones are in the same file."""
     lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
     reading = next(filter(None, map(parse_reading, reversed(lines))), None)
     return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None

@@ -337,7 +337,7 @@ def find_verdicts_file(location: StudyLocation) -> str:
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
-    """As what it holds supports it. Raises ValueError where it is damaged."""
+    """A verdict, at most as good as its findings support. Raises ValueError where it is damaged."""
     try:
         content = parse_json(line)
         at, source = float(content["at"]), str(content["source"])

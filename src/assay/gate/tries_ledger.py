@@ -116,7 +116,7 @@ def hide_try(found: Try) -> Try:
 
 
 def load_tries(location: StudyLocation) -> list[Try]:
-    """In the order in which they were first asked; a line that a kill cut short is ignored."""
+    """All tries in the order in which they were first asked; a line that a kill cut short is ignored."""
     found: dict[str, Try] = {}
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):

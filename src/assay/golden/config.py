@@ -234,7 +234,7 @@ class _Reader(Fields):
         return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
-        """As variants. The canonical configuration would agree with itself, and is refused."""
+        """Configurations that must agree, as variants. The canonical one would agree with itself, and is refused."""
         found = self._variants("same")
         pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, Text)]
         command = f" {' '.join(pieces)} "

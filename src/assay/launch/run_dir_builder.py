@@ -576,7 +576,7 @@ def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> N
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
-    """Whatever is not a result; a folder as a whole, unless some of its files are."""
+    """Files that are not results; a folder as a whole, unless some of its files are results."""
     if not os.path.isdir(os.path.join(run_dir, name)):
         return [] if _is_result(name, measured) else [name]
     found = [
@@ -712,7 +712,7 @@ def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
 
 
 def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
-    """With the commands that take the checkpoint which the attempt begins with. The path is between double quotes."""
+    """The record with the commands of an attempt that begins with a checkpoint. The path is between double quotes."""
     if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
         return record
     path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts

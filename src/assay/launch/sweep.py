@@ -421,7 +421,7 @@ def _load_last(run_dir: str) -> run_directory.Attempt | None:
 
 
 def _is_interrupted(entry: Entry) -> bool:
-    """By Ctrl-C to this supervisor or to another: a later call continues it."""
+    """Whether Ctrl-C to this supervisor or another stopped the run: a later call continues it."""
     if entry.state is not State.STOPPED:
         return False
     last = _load_last(entry.dir)

@@ -49,7 +49,7 @@ class ListedStudy:
 
     @property
     def counts(self) -> dict[str, int]:
-        """As they are named: what no supervisor will start is not `queued`."""
+        """Runs by state; one that no supervisor will start is not `queued`."""
         waiting = self.row.counts.get(State.QUEUED, 0) - self.idle
         named = {str(state): count for state, count in self.row.counts.items()}
         return {NOT_STARTED: self.idle, **named, str(State.QUEUED): waiting}

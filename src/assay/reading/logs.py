@@ -170,7 +170,7 @@ class RunFollower:
 
     @property
     def attempt(self) -> int:
-        """Its attempt at the last look."""
+        """The attempt of the run when its files were last read."""
         return self._last[0]
 
     def look(self) -> bool:

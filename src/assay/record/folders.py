@@ -96,7 +96,7 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
 
 
 def build_change(path: str) -> FolderChange | None:
-    """None: there is no run in this folder."""
+    """The change of a folder's row; None: there is no run in this folder."""
     changed = _modified(path, None)  # before it is listed: what appears later changes it again
     try:
         names: list[str] | None = os.listdir(path)
@@ -150,7 +150,7 @@ def find_folders(study_dir: str) -> Iterator[str]:
 
 
 def is_run_dir(path: str) -> bool:
-    """Also a run whose run.json is gone: it is listed as damaged, not forgotten."""
+    """Whether a folder is a run's, also one whose run.json is gone: it is listed as damaged, not forgotten."""
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 

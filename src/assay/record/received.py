@@ -52,7 +52,7 @@ class Received:
 
 
 def load_received(run_dir: str) -> Received | None:
-    """None: it was made here. What cannot be read is an upload: nothing of it may be executed."""
+    """How a run came here; None: it was made here. An unreadable file counts as an upload, which is not executed."""
     path = os.path.join(run_dir, layout.RECEIVED_FILE)
     try:
         fields = read_versioned(read_text(path), "received", path)

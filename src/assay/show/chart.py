@@ -280,7 +280,7 @@ def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
 
 
 def render_ticks(values: Sequence[float]) -> list[str]:
-    """As many decimals for all as the most precise one needs."""
+    """Render ticks with as many decimals as the most precise one needs."""
     texts = [formatting.render_number(value, 6) for value in values]
     if any("e" in text for text in texts):
         return texts

@@ -113,7 +113,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """None: not a terminal, so that nothing is shortened."""
+        """The columns of the terminal; None: not a terminal, so that nothing is shortened."""
         return terminal_width(self.out)
 
     @property

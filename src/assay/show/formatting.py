@@ -276,7 +276,7 @@ def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
 
 
 def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Also what is inside of other fields, as `metrics.loss`."""
+    """All fields, with those inside of others as `metrics.loss`."""
     found = {f"{before}{key}": value for key, value in facts.items()}
     inner = (_flatten(value, f"{before}{key}.") for key, value in facts.items() if isinstance(value, dict))
     return {**found, **{name: value for each in inner for name, value in each.items()}}

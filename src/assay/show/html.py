@@ -342,7 +342,7 @@ def _draw_marker(marker: str, style: str, x: float, y: float, inner: str = "") -
 
 
 def _most_points(frame: Frame) -> int:
-    """As many as the drawing can show."""
+    """The number of points that the drawing can show."""
     return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 

@@ -37,7 +37,7 @@ class Field:
 
     @property
     def _field_type(self) -> Any:
-        """By which the standard library knows a field from a class variable."""
+        """The type by which the standard library distinguishes a field from a class variable."""
         import dataclasses
 
         return vars(dataclasses)["_FIELD"]

@@ -203,7 +203,7 @@ def try_text(path: str, errors: str = "surrogateescape") -> str:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Also true for the folder itself; links are followed."""
+    """Whether a path is in a folder, or is the folder itself; links are followed."""
     real = os.path.realpath(folder)
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 

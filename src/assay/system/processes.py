@@ -100,7 +100,7 @@ class ProcessStat:
 
     @property
     def start(self) -> int:
-        """Its start is in clock ticks since boot."""
+        """When the process started, in clock ticks since boot."""
         return int(self._fields[19])
 
     @property
@@ -157,7 +157,7 @@ def load_command_line(pid: Pid) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """Its command and pid, by which a person can find it: `python worker.py (pid 4711)`."""
+    """The command and pid, by which a person can find a process: `python worker.py (pid 4711)`."""
     words = load_command_line(pid).encode(errors="surrogateescape").decode(errors="replace")
     return f"{words[:60].strip() or 'a process'} (pid {pid})"
 

@@ -288,7 +288,7 @@ def _draw(
 
 
 def _list_growth(found: Comparison) -> list[Growth]:
-    """Of each step the largest error of an output or parameter."""
+    """The largest error of an output or parameter in each step."""
     np, compared = load_numpy(), found.compared
     is_meant = found.a.find_phases("forward", "loss", "parameter")[compared.point]
     growth = []

@@ -41,7 +41,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """As messages name it: the long spelling."""
+        """The long spelling, by which messages name the option."""
         return self.names[-1] if self.names else ""
 
 
@@ -106,7 +106,7 @@ class Request:
         return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
 
     def render_words(self, fields: Iterable[str]) -> list[str]:
-        """Those of these options that are given, as a command line has them."""
+        """The given ones of these options, as words of a command line."""
         words: list[str] = []
         for name in fields:
             declared, value = self.OPTIONS[name], getattr(self, name)

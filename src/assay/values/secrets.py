@@ -134,8 +134,8 @@ def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """As `fnmatchcase`. Our patterns have stars at their ends alone: to compile a hundred and seventy of them at every
-    start would take longer than to read the study."""
+    """Match as `fnmatchcase`. Our patterns have stars at their ends alone: to compile a hundred and seventy of them
+    at every start would take longer than to read the study."""
     inner = pattern.strip("*")
     if any(mark in inner for mark in "*?["):
         return fnmatchcase(text, pattern)

@@ -72,7 +72,7 @@ class Verdict:
         return cls(worst, found, comparisons)
 
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
-        """One that was read from a file, by the rules of a new one: the file may have been changed. It is the worst of
+        """Judge a verdict from a file by the rules of a new one: the file may have been changed. It is the worst of
         what it states, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])

@@ -80,7 +80,7 @@ class AccessToken:
 
 
 class Limit:
-    """So many within a minute for each address."""
+    """At most so many within a minute from each address."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -345,7 +345,7 @@ class _MetricJudge:
                 self.newest = execution
 
     def _why_not(self, execution: BenchExecution) -> str | None:
-        """None: it counts. An empty string: it does not belong to this history."""
+        """Why an execution does not count; None: it does. An empty string: it does not belong to this history."""
         label, numbers = self.options.label, execution.numbers
         if label is not None and execution.label != label:
             return ""
@@ -515,7 +515,7 @@ class _MetricJudge:
                 seen.add(find_series(found[index]))
 
     def _build_move(self, found: Sequence[BenchExecution], index: int) -> MetricChange | None:
-        """None: both levels are known, and they are the same."""
+        """The move between two levels; None: both are known, and are the same."""
         counts = Counter(find_series(execution) for execution in found[:index])
         known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
         before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
@@ -561,7 +561,7 @@ class _MetricJudge:
 
 
 def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
-    """Those of each label and environment, in the order of their first ones."""
+    """The points of each label and environment, in the order of their first ones."""
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
     for execution in executions:
         groups.setdefault(find_series(execution), []).append(execution)

@@ -135,7 +135,7 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
 
 
 def _name_metric(name: str, kind: str) -> str:
-    """By benchmarks.json, otherwise by the beginning of the name, as asv does."""
+    """The metric's name by benchmarks.json, otherwise by the beginning of the name, as asv does."""
     own = name.rpartition(".")[2]
     match = re.match(r"(time|peakmem|mem|track)", own, re.IGNORECASE)
     begin = match[1].lower() if match else ""

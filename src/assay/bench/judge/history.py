@@ -101,7 +101,7 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
 
 
 def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
-    """Of a change that holds and has not been triaged. To be back at one of the earlier levels is not improbable."""
+    """The kind of a change that holds and is not triaged. To be back at one of the earlier levels is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
     if change.is_worse:
@@ -221,7 +221,7 @@ class Newest:
 
     @property
     def is_outlying(self) -> bool:
-        """Also: none of them is nearer to the old level than to the new one."""
+        """Whether all of the tail are beyond the bound, and none is nearer to the old level than to the new one."""
         nearest = max(float(self.tail.min()), -float(self.tail.max()))
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 

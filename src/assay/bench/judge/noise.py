@@ -89,12 +89,12 @@ class Signal:
 
 
 def find_variance_inflation(autocorrelation: float) -> float:
-    """Of the mean of points with this lag-1 autocorrelation: so many of them are worth one independent point."""
+    """How many points with this lag-1 autocorrelation are worth one independent point, in a mean."""
     return (1 + autocorrelation) / (1 - autocorrelation)
 
 
 def build_signal(values: Sequence[float | None], least_autocorrelation: float = LEAST_AUTOCORRELATION) -> Signal | None:
-    """None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
+    """A signal; None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
     given = np.array([math.nan if value is None else value for value in values], dtype=float)
     indices = np.flatnonzero(np.isfinite(given))
     finite = given[indices]

@@ -62,7 +62,7 @@ class ChangeLine:
 
     @property
     def is_open(self) -> bool:
-        """It keeps the verdict from being PASS, and it is not triaged."""
+        """Whether it keeps the verdict from being PASS, and is not triaged."""
         return self.kind is not VerdictKind.PASS and not self.judgement
 
 
@@ -357,7 +357,7 @@ WIDTH, HEIGHT, _EDGE = 120, 24, 3  # of a small drawing
 
 
 def draw_line(values: Sequence[float]) -> str:
-    """Its points, `x,y x,y`. Of each stretch the smallest and the largest, so that extremes stay."""
+    """The points of a line, `x,y x,y`. Of each stretch the smallest and the largest, so that extremes stay."""
     size = -(-len(values) // (_MOST_POINTS // 2))
     places = list(range(len(values)))
     if size > 2:

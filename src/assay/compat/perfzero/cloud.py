@@ -137,7 +137,7 @@ class Cloud:
         return 0
 
     def status(self) -> int:
-        """By `list` and not by `describe`, for which a machine that does not exist is an error."""
+        """Show the machine by `list`, not by `describe`, for which a machine that does not exist is an error."""
         found = load_instances(f"name={self._name} AND zone:{self._flags.zone}", self._flags, self._tools)
         mine = next((one for one in found if one.name == self._name), None)
         if self._tools.dry_run:

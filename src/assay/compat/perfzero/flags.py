@@ -156,7 +156,7 @@ def _split(texts: Sequence[str]) -> Iterator[str]:
 
 
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """As the summary keeps them: what has a value; repeated ones joined, as they may be written in one."""
+    """The flags as the summary keeps them: those with a value; repeated ones joined, as they may be written in one."""
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if value is None:

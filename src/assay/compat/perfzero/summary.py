@@ -157,7 +157,7 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 
 
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
-    """As Python's own logging writes it, which PerfZero's users look for."""
+    """A line as Python's own logging writes it, which PerfZero's users look for."""
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
     shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
     return f"{shown} {level}: {text}\n"

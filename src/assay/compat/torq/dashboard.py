@@ -38,7 +38,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class ResultSession:
-    """Its fields, but for the results, are those of the manifest."""
+    """A session; its fields, but for the results, are those of the manifest."""
 
     results: tuple[CaseResult, ...]
     git_commit: str | None

@@ -102,7 +102,7 @@ def find_properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
 
 
 def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None]:
-    """As the dashboard names it, and the phase that failed: the first that did not pass."""
+    """The outcome as the dashboard names it, and the phase that failed: the first that did not pass."""
     known = [(phase, phases[phase]) for phase in _PHASES if phase in phases]
     phase, report = next(((phase, report) for phase, report in known if report.outcome != "passed"), known[-1])
     expected = any(hasattr(report, "wasxfail") for _, report in known)

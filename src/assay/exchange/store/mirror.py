@@ -57,7 +57,7 @@ _ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another fol
 
 
 def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
-    """With the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
+    """A manifest with the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
     text = remote.read(key)
     if text is None:
         return None
@@ -73,7 +73,7 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
 def load_manifests(
     remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
 ) -> list[FolderManifest]:
-    """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
+    """Existing manifests, in order. What is wrong with others is added to `damaged`; without it the first raises."""
 
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
     wrong = [each for each in found if isinstance(each, FormatError)]
@@ -310,7 +310,7 @@ class _Sender:
         self.counted: list[int] = []  # bytes of each file that was sent
 
     def send(self, path: str, known: Stored | None) -> Stored | None:
-        """None: it has been removed."""
+        """Send one file; None: it has been removed."""
         try:
             status = os.stat(path)
             is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
@@ -377,7 +377,7 @@ class _Sender:
         return self._has(size, sha256, md5)
 
     def _has(self, size: int, sha256: str, md5: str) -> bool:
-        """By the hash that the store has computed, else by reading it back."""
+        """Whether the store has the content, by the hash that it has computed, else by reading it back."""
         key = object_key(sha256)
         found = self._remote.stat(key)
         if found is None or found[0] != size:

@@ -341,7 +341,7 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
 
 
 def _spell(error: BaseException) -> str:
-    """With what s3fs has translated."""
+    """The error's message, with the original of what s3fs has translated."""
     return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
 
 

@@ -127,7 +127,7 @@ class DataFile:
 
 @dataclass(slots=True)
 class FolderListing:
-    """In order of name."""
+    """The files and links of a folder in order of name."""
 
     files: list[DataFile] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)  # relative, each after the one that it is in

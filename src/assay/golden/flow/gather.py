@@ -390,7 +390,7 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
 def _order_tracks(
     test: GoldenTest, tracks: dict[str, dict[str, tuple[Track, ...]]]
 ) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """In the file's order, whatever the log's."""
+    """Tracks in the order of the file, whatever that of the log."""
     names = [pattern.metric for pattern in test.metrics]
     order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
     return {name: tracks[name] for name in order}

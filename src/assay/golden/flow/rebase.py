@@ -202,7 +202,7 @@ def _gather_again(context: GoldenContext, before: Golden, request: RebaseRequest
     if found is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return found, (), None
-    # the same folder after an interruption
+    # an interruption does not change the name
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:

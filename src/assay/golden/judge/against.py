@@ -203,7 +203,7 @@ def _find_bias(report: NoiseReport) -> Finding | None:
 
 
 def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
-    """Of what is outside."""
+    """The kind of verdict on values that are outside."""
     holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 

@@ -150,7 +150,7 @@ def _describe_differences(test: GoldenTestReport) -> list[str]:
 
 
 def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
-    """Of a check, those of its configurations too."""
+    """The runs of a test; of a check, those of its configurations too."""
     segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
     return [run for segment in segments for run in segment.runs]
 

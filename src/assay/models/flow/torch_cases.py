@@ -243,7 +243,7 @@ class TorchCases(Cases):
 
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
-        """By tensor: what rounding of the target's type does to it inside the reference, several times."""
+        """What rounding of the target's type does to each tensor inside the reference, several times."""
         found: dict[str, Tolerance] = {}
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))

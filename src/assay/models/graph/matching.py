@@ -165,7 +165,7 @@ class Side:
 
     @cached_property
     def readers(self) -> dict[str, list[TensorGroup]]:
-        """By root: the groups whose nodes read it."""
+        """The groups whose nodes read a root, by root."""
         found: dict[str, list[TensorGroup]] = {}
         for group in self.groups.values():
             for source in dict.fromkeys(group.sources):

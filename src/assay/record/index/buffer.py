@@ -174,8 +174,8 @@ class BufferedIndex(ABC):
         self._end_batch(refused)
 
     def expect_new(self, keys: Iterable[str]) -> None:
-        """In this batch: runs that the index did not know when the caller looked. Their cursors are not asked for one
-        by one; where another process has stored some since, that is refused when it is written."""
+        """Announce runs of this batch that the index did not have before. Their cursors are not read one by one; where
+        another process has stored some since, that is refused when it is written."""
         self._new.update(keys if self._batches else ())
 
     def _end_batch(self, refused: list[Refused]) -> None:

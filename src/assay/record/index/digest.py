@@ -81,7 +81,7 @@ class Tally:
             self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
 
     def _extend_bounds(self, values: Sequence[float], steps: Sequence[float]) -> None:
-        """Of equal values the first one counts. `not >=` is also true of the NaN in the beginning."""
+        """Update min and max; the first of equal values counts. `not >=` is also true of the NaN in the beginning."""
         low, high = min(values), max(values)
         if not low >= self.min:
             self.min, self.min_step = low, steps[values.index(low)] if steps else nan
@@ -163,7 +163,7 @@ Digest = dict[int, MetricDigest]  # by the metric's number
 
 
 def pack_digest(digest: Digest) -> Packed:
-    """By number, so that runs with the same metrics are packed alike."""
+    """Pack metrics in the order of their numbers, so that runs with the same metrics are packed alike."""
     return _pack({number: (*each.tally.carry(), each.loose) for number, each in digest.items()})
 
 
@@ -233,7 +233,7 @@ def check_names(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> No
 
 
 def _find_numbers(metrics: Iterable[bytes | None]) -> list[int]:
-    """Those that any of these runs has."""
+    """The numbers of the metrics that any of these runs has."""
     return sorted({number for shape in set(metrics) if shape for number in array("q", shape)})
 
 

@@ -130,7 +130,7 @@ class _KeptCalls:
         self._rows.append_line("calls.jsonl", facts)
 
     def _describe(self, value: Any) -> Any:
-        """As JSON; a tensor by its facts and where its values are kept."""
+        """A value as JSON; a tensor by its facts and where its values are kept."""
         import torch
 
         if value is None or type(value) in (bool, int, float, str):

@@ -195,7 +195,7 @@ class Recorder:
         self._begin_step()
 
     def _note_random(self) -> None:
-        """As the first call of the outermost module finds it: the program may have set it in this step."""
+        """Note the random state at the first call of the outermost module: the program may set it in this step."""
         if not self._hooks.count("random"):
             self._random = hash_random()
 

@@ -195,7 +195,7 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
 
 
 def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[Logged]:
-    """Of each name the newest table or page that the script logged. What is too large, or damaged, stays a file."""
+    """The newest table or page of each name that the script logged. What is too large, or damaged, stays a file."""
     media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
     known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
     newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
@@ -226,7 +226,7 @@ def _build_cell(value: Any, pictures: set[str]) -> Cell:
 
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
-    """By file: the number of its line, and a title. A line that is damaged, or being written, is left out."""
+    """The number of each file's line, and a title. A line that is damaged, or being written, is left out."""
     found = {}
     with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines):
