@@ -311,7 +311,7 @@ class StudyHandle:
 
 
 def build_texts(names: Sequence[str] | None) -> tuple[str, ...]:
-    """One name may be given without a list."""
+    """A tuple of names; a single one may be given without a list."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 

@@ -330,7 +330,7 @@ def build_random_name() -> str:
 
 
 def _write_adhoc_run(path: str, study: str) -> bool:
-    """False: another process has taken the name."""
+    """Write the run's file; False: another process has taken the name."""
     from assay.system.files import rename, write_new
     from assay.values.secrets import hide_arguments
 

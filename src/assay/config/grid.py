@@ -189,7 +189,7 @@ class GridReader:
         return found
 
     def _check(self, sweep: Sweep, rules: _Rules) -> Sweep:
-        """Holds zip and when against the axes of one sweep."""
+        """Compare zip and when with the axes of one sweep."""
         used: set[str] = set()
         for names, node, key in rules.zips:
             self._check_zip(names, node, sweep, key, used)

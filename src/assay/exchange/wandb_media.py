@@ -86,7 +86,7 @@ def _find_file(value: Any) -> tuple[str, Content] | None:
 
 
 class Image(Media):
-    """From a file, an array, or an object of PIL or matplotlib."""
+    """An image from a file, an array, or an object of PIL or matplotlib."""
 
     kind = "image"
 

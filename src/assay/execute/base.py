@@ -164,5 +164,5 @@ class Executor(ABC):
         return
 
     def close(self) -> None:
-        """Let go of what is held here. Jobs go on."""
+        """Release what this executor holds. Jobs go on."""
         return

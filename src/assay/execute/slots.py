@@ -303,7 +303,7 @@ class SlotPool:
             self._want_fd = fd
 
     def withdraw_want(self) -> None:
-        """Nothing waits for a slot any more."""
+        """Note that nothing waits for a slot any more."""
         if self._want_fd is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._want_path())

@@ -30,7 +30,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
 
 
 def list_farm_names() -> list[str]:
-    """For the completion of `--on` in the shell."""
+    """The names for the completion of `--on` in the shell."""
     known = read_farm_settings(load_settings(os.getcwd(), os.environ))
     return [*known, *(f"{name}:" if name in REQUIRED else name for name in find_engines()), LOCAL]
 

@@ -112,7 +112,7 @@ def build_srun_flags(farm: Farm, image: Image | None) -> str:
 
 
 def _is_remote(image: str, runtime: str) -> bool:
-    """Pyxis takes the names of a registry's images as they are."""
+    """Whether an image is in a registry: Pyxis takes such names as they are."""
     is_name = not image.startswith(("/", ".", "~")) and not image.endswith(".sqsh")
     return "://" in image or (runtime == PYXIS and is_name)
 

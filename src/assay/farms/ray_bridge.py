@@ -236,7 +236,7 @@ class _Server:
                 return found
 
     def leave(self) -> None:
-        """Nothing stays behind, also where the supervisor has died."""
+        """Leave nothing behind, also where the supervisor has died."""
         if self._keeper is not None:
             self._keeper.communicate()
         else:

@@ -381,7 +381,7 @@ class RayExecutor(SubmitExecutor):
         return reason
 
     def _report_once(self, message: str) -> None:
-        """Once."""
+        """Report a message once."""
         if message not in self._reported:
             self._reported.add(message)
             self._messages.append(message)

@@ -214,7 +214,7 @@ class SlurmExecutor(SubmitExecutor):
         return handle
 
     def _load_image(self, study_dir: str) -> Image | None:
-        """Once for each study: it may have to be pulled."""
+        """Load the image once for each study: it may have to be pulled."""
         if study_dir not in self._images:
             self._images[study_dir] = load_image(self.farm, study_dir)
         return self._images[study_dir]

@@ -240,7 +240,7 @@ class PartialFile:
         return file
 
     def finish(self) -> bool:
-        """Into its place, where it is what the host has."""
+        """Move a file to its final path if it is what the host has."""
         if _is_same(self._path, self.size, self._digest):
             _clear(self._target)
             rename(self._path, self._target)

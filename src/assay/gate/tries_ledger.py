@@ -46,7 +46,7 @@ class Side:
 
     @property
     def key(self) -> str:
-        """Runs of equal sides are the same runs."""
+        """The key of a side: equal sides share their runs."""
         return _hash(self.code, self.build_command(0), self.machine)
 
     def build_command(self, seed: int) -> str:

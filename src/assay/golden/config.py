@@ -157,7 +157,7 @@ class _Reader(Fields):
         return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
 
     def _text(self, name: str, wanted: str) -> str:
-        """Empty where there is none."""
+        """The string of a key; empty where there is none."""
         return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:
@@ -322,7 +322,7 @@ class _Reader(Fields):
         return rule if kind is not None else None
 
     def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
-        """Keys of a rule of another kind are refused."""
+        """Refuse keys of a rule of another kind."""
         fitting = {
             "exact": ("rule",),
             "margin": ("rule", "operator", "margin"),

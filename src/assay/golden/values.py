@@ -89,7 +89,7 @@ class Segment:
         return max(self.steps, default=self.start_step)
 
     def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
-        """Metric, label and recordings."""
+        """Each metric and label with its recordings."""
         for metric, labels in self.tracks.items():
             for label, runs in labels.items():
                 yield metric, label, runs
@@ -222,7 +222,7 @@ class GoldenTest:
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """Everything that is looked for in a log."""
+        """All patterns that are searched for in a log."""
         return tuple(pattern for pattern in (self.step, self.save, *self.metrics) if pattern is not None)
 
     @property

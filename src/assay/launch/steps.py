@@ -59,7 +59,7 @@ class RunStep:
         return loop
 
     def listen(self, event: Event) -> None:
-        """Something happened to a run."""
+        """Called for each event of a run."""
 
     def describe_end(self, _entries: Sequence[Entry]) -> Iterable[str]:
         """Return notes for the report."""

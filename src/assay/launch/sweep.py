@@ -98,7 +98,7 @@ def prepare(options: RunOptions) -> Prepared:
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
-    """--where: what else is planned is neither started nor judged."""
+    """The runs that --where chooses: others are neither started nor judged."""
     if prepared.options.where is None:
         return prepared
     from assay.reading.choosing import choose_planned  # most calls have no --where

@@ -90,7 +90,7 @@ class TreeSampler:
         self._peak_bytes = 0
 
     def sample(self, now: float, gpu: GpuReading | None = None) -> Reading | None:
-        """None when no process of the run is alive."""
+        """A reading; None when no process of the run is alive."""
         self._table.refresh(now)
         stats = self._load_tree()
         self._keep_time_of_vanished(stats)
@@ -129,7 +129,7 @@ class TreeSampler:
         return self._root if stat is None or stat.start == self._start else None
 
     def _is_same(self, stat: ProcessStat) -> bool:
-        """Not another process under a number that was used before."""
+        """Whether it is not another process with a number that was used before."""
         if stat.pid == self._root:
             return stat.start == self._start
         before = self._last.get(stat.pid)

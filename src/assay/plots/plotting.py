@@ -494,7 +494,7 @@ def resample(lines: Sequence[Line], count: int) -> list[Line]:
 
 
 def count_unplaced(lines: Iterable[Line]) -> int:
-    """Values that a logarithmic scale has no place for."""
+    """The number of values that a logarithmic scale cannot show."""
     return sum(y <= 0 for line in lines for y in line.raw or line.ys)
 
 

@@ -221,7 +221,7 @@ def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]
 
 
 def _as_number(value: Any) -> float | None:
-    """2 and 2.0 are one value, as are `2` and `2.0`."""
+    """A value as a number, so that 2 and 2.0, `2` and `2.0` are one."""
     try:
         return float(str(value))
     except ValueError:
@@ -302,7 +302,7 @@ def _describe_spread(spread: GroupValue) -> str:
 
 
 def _round(value: float) -> str:
-    """Two digits, or all that are before the point: 100, not 1e+02."""
+    """Round to two digits, or to all before the point: 100, not 1e+02."""
     return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
 
 

@@ -57,7 +57,7 @@ def find_newer(run_dir: str, begins: Beginning | None) -> str:
 
 
 def describe_checkpoint(path: str) -> str:
-    """For people: its step, or its name where that has none."""
+    """A checkpoint for people: its step, or its name where that has none."""
     count = _find_count(path)
     return f"{count[0]} {count[1]:,}" if count else path
 

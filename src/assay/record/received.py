@@ -45,7 +45,7 @@ class Received:
         return self.adopted_at is None
 
     def build_facts(self) -> dict[str, Any]:
-        """For the file, JSON and the index."""
+        """The fields for the file, JSON and the index."""
         facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
         adopted = {"adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
         return facts if self.adopted_at is None else {**facts, **adopted}

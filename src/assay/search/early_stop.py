@@ -61,7 +61,7 @@ class EarlyStop:
         self._is_ready = False  # all that earlier calls have recorded is known
 
     def note(self, key: str, columns: Columns) -> None:
-        """Points that a run has just recorded."""
+        """Add points that a run has just recorded."""
         for metric in self._metrics:
             if metric not in columns:
                 continue
@@ -70,7 +70,7 @@ class EarlyStop:
                 self._stale.add((key, metric))
 
     def _add(self, key: str, metric: str, steps: Sequence[float], values: Sequence[float]) -> bool:
-        """False: they are not behind the points that are known."""
+        """Add points; False: they do not follow the points that are known."""
         count = self._counts[key, metric]
         numbered = [count + i if math.isnan(step) else step for i, step in enumerate(steps, 1)]
         curves = [self._curves[i][key] for i, rule in enumerate(self._rules) if rule.metric == metric]

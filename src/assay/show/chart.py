@@ -269,7 +269,7 @@ def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def _round_log(value: float, to_whole: Callable[[float], int]) -> float:
-    """To two digits, so that it stays within the axis."""
+    """Round to two digits, so that a tick stays within the axis."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{to_whole(round(value / unit, 6)) * unit:.2g}")
 

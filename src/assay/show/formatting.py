@@ -210,7 +210,7 @@ _MARKDOWN = r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )"
 
 
 def escape_html(value: object) -> str:
-    """Text or an attribute's value in HTML and in SVG."""
+    """Escape text or an attribute's value in HTML and in SVG."""
     import html
 
     return html.escape(clean(str(value)))

@@ -231,7 +231,7 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """Changes with every boot: a pid means nothing across it."""
+    """A text that changes with every boot: a pid means nothing across it."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -243,7 +243,7 @@ def process_start(pid: int) -> int | None:
 
 
 def is_alive(pid: int, start: int, boot: str) -> bool:
-    """Same boot, same pid, same start time, not a zombie."""
+    """Whether the process lives: same boot, pid and start time, not a zombie."""
     return boot == boot_id() and process_start(pid) == start
 
 

@@ -131,7 +131,7 @@ def _list_first(first: First) -> Iterator[tuple[str, str]]:
 
 
 def _shorten(source: str) -> str:
-    """From here where it is below."""
+    """A path relative to the working directory, where it is below that."""
     path, _, line = source.rpartition(":")
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
 
@@ -146,7 +146,7 @@ def _list_commands(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _choose_rows(found: Comparison) -> list[int]:
-    """Around the first wrong one; without one the largest errors."""
+    """The rows around the first wrong one; without one the largest errors."""
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
         return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))

@@ -201,7 +201,7 @@ def quiet_option() -> Any:
 
 
 def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:
-    """Given several times, all of them must hold."""
+    """The option --where; given several times, all must hold."""
     return option("--where", multiple=True, metavar="EXPR", parse=_parse_where, help=text)
 
 

@@ -318,7 +318,7 @@ class Snapshots:
         return StudySnapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:
-        """Then to load it takes no time."""
+        """Whether the snapshot is in memory: to load it takes no time then."""
         with self._lock:
             named_at, known = self._named
             held = self._get_held(slug, known[slug]) if slug in known else None

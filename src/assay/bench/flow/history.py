@@ -105,7 +105,7 @@ class HistoryOptions:
         return ASSERTED if self.min_effect is None else self.min_effect
 
     def render_command(self, metric: str, method: str) -> str:
-        """That shows this history."""
+        """The command that shows this history."""
         given = (("--label", self.label), ("--root", self.root))
         flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * self.everything]
         return shlex.join(["assay", "bench", "history", metric, method, *flags])
@@ -251,7 +251,7 @@ def render_again(newest: BenchExecution, root: str | None) -> str:
 
 
 def advise_all(left_out: Mapping[str, int]) -> str:
-    """Empty where `--all` would change nothing."""
+    """A hint to use `--all`; empty where it would change nothing."""
     names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
     return f"include {' and '.join(names)} ones: --all" if names else ""
 

@@ -23,7 +23,7 @@ _VERSION = "version"
 
 
 def is_machine(content: Mapping[str, Any]) -> bool:
-    """machine.json: asv's description of the machine."""
+    """Whether it is machine.json, asv's description of the machine."""
     return content.keys() >= _MACHINE_MARKS
 
 
@@ -88,7 +88,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
-    """Hundreds of results share one file."""
+    """Load a file, cached: hundreds of results share one."""
     with open(path, encoding="utf-8") as file:
         content = parse_json(file.read())
     return content if isinstance(content, dict) else {}

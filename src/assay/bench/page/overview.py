@@ -381,7 +381,7 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 def try_history(
     method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage], root: str | None = None
 ) -> tuple[MetricHistory | None, str]:
-    """None, and why there is none. `root`: for commands in it."""
+    """The history, or None and why there is none. `root`: for its commands."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
@@ -464,7 +464,7 @@ def choose_lines(
 
 
 def sort_naturally(text: str) -> list[tuple[int, float, str]]:
-    """Numbers by their size: `time_x(20)` before `time_x(100)`."""
+    """A sort key with numbers by their size: `time_x(20)` before `time_x(100)`."""
     parts = re.split(r"(\d+)", text)
     return [(0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part]
 

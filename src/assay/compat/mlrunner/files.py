@@ -69,7 +69,7 @@ class MlrunnerRules(RunRules):
         _write_param(aside, spec, output_of(prepared, spec), format_time(time.time()), None)
 
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
-        """Keep `stat` and `param` true."""
+        """Keep `stat` and `param` up to date."""
 
         def keep_files(event: Event) -> None:
             entry = event.entry

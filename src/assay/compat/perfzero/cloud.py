@@ -326,7 +326,7 @@ def _parse_instance(found: Any) -> Instance:
 
 
 def _last_part(url: str) -> str:
-    """gcloud names zones and types by their whole addresses."""
+    """The name at the end of an address, by which gcloud names zones and types."""
     return url.rsplit("/", 1)[-1]
 
 

@@ -148,7 +148,7 @@ def send_session(
 
 
 class _RefusedError(Exception):
-    """Asking again would not help."""
+    """The server refused; asking again would not help."""
 
 
 def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:

@@ -301,7 +301,7 @@ def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
 
 
 class _Sender:
-    """Several threads send at once."""
+    """Sends files; several threads use it at once."""
 
     def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
         self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run

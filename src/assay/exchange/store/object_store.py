@@ -231,7 +231,7 @@ class ObjectRemote:
         return found
 
     def _build_condition(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
-        """gcsfs can only say that there must be none yet."""
+        """The condition of a write; gcsfs can only require that there is no object yet."""
         if info is None:
             return {"mode": "create"}
         if self._extra == "s3":

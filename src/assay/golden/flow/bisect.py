@@ -186,7 +186,7 @@ class _Search:
         return Tried(sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _prepare_golden(self) -> None:
-        """Without a store the good end is gathered, once."""
+        """Gather the good end, once, if there is no store."""
         for context in self.contexts:
             if self.request.store:
                 manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())  # raises

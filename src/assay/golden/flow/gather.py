@@ -137,7 +137,7 @@ class _Gathering:
         return self
 
     def read(self, entry: Entry, final: bool) -> None:
-        """Keeps the manifest up to date with every complete recording."""
+        """Read the log, and keep the manifest up to date with every complete recording."""
         data = self._files.read_log(entry)
         filled = self.recorder.feed(data) if data else False
         if not self.context.test.same_line:
@@ -157,7 +157,7 @@ class _Gathering:
             self._write_partial(self.golden)
 
     def _write_partial(self, golden: Golden) -> None:
-        """Never marked complete: it has not been accepted yet."""
+        """Write a recording that is not marked complete: it was not accepted yet."""
         manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:

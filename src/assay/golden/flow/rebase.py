@@ -79,8 +79,7 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
 
 
 def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Rebased:
-    record = _gather_again if request.source == "gather" else _record_from_check
-    record = _load_from_artifacts if request.artifacts else record
+    record = _from_artifacts if request.artifacts else _from_gathering if request.source == "gather" else _from_check
     outcome = Rebased(context.test.name, context.manifest, before)
     try:
         if request.environment_only:
@@ -176,7 +175,7 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 # ---------------------------------------------------------------- from what CI kept
 
 
-def _load_from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
+def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
     """Runs nothing. Returns `before` itself if it passed and only failing ones are wanted."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
     if request.only_failing and kind is VerdictKind.PASS:
@@ -196,7 +195,7 @@ def _load_from_artifacts(context: GoldenContext, before: Golden, request: Rebase
 NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 
-def _gather_again(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
+def _from_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     staged = context.manifest + STAGED_SUFFIX
     found = None if request.fresh or request.environment_only else _load_staged(staged, context)
     if found is not None:
@@ -228,7 +227,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 # ---------------------------------------------------------------- from the last check
 
 
-def _record_from_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
+def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     """Keep the checkpoints; the values that a check of the current code logs after them become the golden's."""
     context.load_golden()
     if before.steps_beyond is None and before.segments:

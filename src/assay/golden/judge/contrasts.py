@@ -47,7 +47,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """By how much a metric is moved, in its own unit."""
+    """How far a metric was moved, in its own unit."""
 
     kind: Kind
     effect: float = 0.0  # mean over all steps
@@ -133,7 +133,7 @@ def _judge_noise(
 
 
 def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
-    """Two cells, or two pairs of them, either way."""
+    """Whether two cells are equal, or two pairs of them, either way."""
     if len(cells) == 2:
         return curves.are_equal(*cells)
     one, two, three, four = cells

@@ -101,7 +101,7 @@ class Mean:
 
     @property
     def excess(self) -> float:
-        """Above 0 the mean is surely outside."""
+        """How far the interval is outside; above 0 the mean surely is."""
         return abs(self.effect) - self.reach - self.harmless
 
 

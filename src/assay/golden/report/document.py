@@ -120,7 +120,7 @@ def _describe_golden(golden: Golden) -> list[str]:
 
 
 def _describe_coverage(golden: Golden | None) -> str:
-    """Which steps of the training a check says nothing about."""
+    """Which steps of the training a check does not cover."""
     gaps = find_uncovered(golden) if golden else []
     if len(gaps) > _MOST_GAPS:
         gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
@@ -145,7 +145,7 @@ def _describe_extent(test: GoldenTestReport, mode: str) -> str:
 
 
 def _describe_differences(test: GoldenTestReport) -> list[str]:
-    """One line for each."""
+    """One line for each difference."""
     return [f"differs from the recording: {each}" for each in test.differs]
 
 

@@ -125,7 +125,7 @@ def render_step(step: float | None) -> str:
 
 
 def build_step(step: float | None) -> float | None:
-    """101, not 101.0."""
+    """A step as a whole number: 101, not 101.0."""
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
 
 

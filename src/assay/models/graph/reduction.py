@@ -120,7 +120,7 @@ def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
 
 
 def count_nodes(model: Model) -> int:
-    """Constants do not count: they are weights in another place."""
+    """The number of nodes without constants, which are weights in another form."""
     return sum(not is_constant_node(node) for node in model.graph.node)
 
 

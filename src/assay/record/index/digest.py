@@ -94,7 +94,7 @@ class Tally:
         return self.total / finite if finite else nan
 
     def pack(self) -> bytes:
-        """For the compact copy; `total` is stored next to it."""
+        """Pack it for the compact copy; `total` is stored next to it."""
         return LAYOUT.pack(
             self.count,
             self.bad,
@@ -115,7 +115,7 @@ class Tally:
 
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:
-    """Many at once: one pass over their joined bytes."""
+    """Parse many summaries at once, in one pass over their joined bytes."""
     unpacked = LAYOUT.iter_unpack(b"".join(packed))
     return [
         Summary(

@@ -165,7 +165,7 @@ class Index(BufferedIndex):
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
-        """Errors of the database become ours."""
+        """Turn errors of the database into ours."""
 
     @abstractmethod
     def _disconnect(self) -> None:

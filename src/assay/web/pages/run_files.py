@@ -99,7 +99,7 @@ def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int
 
 
 def find_default_log(run_dir: str) -> str:
-    """ "" where there is none."""
+    """The log that is shown first; "" where there is none."""
     try:
         return os.path.basename(choose_log(run_dir, None, None, None))
     except (AssayError, OSError):
