@@ -8,7 +8,7 @@ A GPU works asynchronously: a plain `time.time()` around a call measures how fas
 
 On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
 this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
-switches, and the median is taken of the samples without any. CPU time is measured beside it: what the kernel counts for
+switches, and the median is taken of the samples without any. CPU time is measured as well: what the kernel counts for
 this process and for children that have ended, which leaves the waiting out.
 
 The result of a call is not kept while the next one runs: an object that lives on changes which blocks of memory the

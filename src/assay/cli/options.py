@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
 
 
 def _divide(group: Group) -> dict[str, list[str]]:
-    """The commands of the group stand under their headings."""
+    """The commands of the group under their headings."""
     found: dict[str, list[str]] = {heading: [] for heading in group.sections}
     for name, (_, _, *heading) in group.commands.items():
         found.setdefault("".join(heading) or ("Plug-ins" if group.sections else "Commands"), []).append(name)

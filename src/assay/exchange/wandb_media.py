@@ -1,4 +1,4 @@
-"""What a script gives to wandb beside numbers: pictures, histograms, tables, charts, sound, and artifacts.
+"""What a script gives to wandb besides numbers: pictures, histograms, tables, charts, sound, and artifacts.
 
 They become files below `files/` of the run directory, without any library: an array is asked for its own methods.
 
@@ -38,7 +38,7 @@ _BINS = 64
 
 
 class _Accepting:
-    """What else wandb's own class can do is accepted."""
+    """Accepts every other call that wandb's own class has."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -241,7 +241,7 @@ class Plotly(Media):
 
 
 class Audio(Media):
-    """From a file, or from numbers between -1 and 1, one channel or rows with one number for each."""
+    """Audio from a file, or from numbers between -1 and 1, one channel or rows with one number for each."""
 
     kind = "audio"
 

@@ -1,4 +1,4 @@
-"""The child process that speaks to Ray, which ends a process whose cluster has died, handles signals, and prints.
+"""The child process that calls Ray, which ends a process whose cluster has died, handles signals, and prints.
 
 When the supervisor dies, its pipe to the bridge ends. The tasks belong to
 

@@ -443,7 +443,7 @@ def build_row(
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
-    """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
+    """The stamp of a row: that of an attempt which no longer counts may replace a newer row, and is read again."""
     counts = build_counts(entry.dir, entry.attempt)
     return read_at if counts is None or counts() else UNREAD
 
@@ -520,7 +520,7 @@ class Collector:
             self.flush()
 
     def _follow_clock(self, now: float) -> None:
-        """Where the wall clock went back, what waits for a moment waits no longer than it would have."""
+        """Move the moments that are waited for where the wall clock went back: nothing waits longer for it."""
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s

@@ -301,7 +301,7 @@ def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[b
     try:
         row = _foreign_row(key, change, _load_marks(change))
         read_sources(found, key, change.path, RunSpec(row.id, row.name, row.params, ()), change.names)
-    except (AssayError, OSError):  # the ordinary way finds the same, and says so
+    except (AssayError, OSError):  # the ordinary way finds the same, and reports it
         return None
     if found.is_broken:
         return None

@@ -325,7 +325,7 @@ class GoldenTestReport:
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
     notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()  # from the recording, beside the values: packages, command, configuration, device
+    differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
     interrupted: str | None = None  # by this signal
     problem: str | None = None  # of the infrastructure

@@ -21,7 +21,7 @@ class Param:
     flag: str = ""
     kind: str = "string"
     default: Any = None
-    most: int | None = None  # of a number: what is beyond it becomes it, and the answer says so
+    most: int | None = None  # of a number: a larger one is replaced by it, and the answer reports that
     names: str = ""  # "study" or "file"
     required: bool = False
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 XName = Literal["step", "epoch", "time"]
-MOST_LINES = 12  # more lines than this say nothing; --best asks for others
+MOST_LINES = 12  # more lines than this show nothing; --best chooses others
 _MOST_MISSING = 3  # means whose note states what they leave out
 _GRID = 500  # points of a group's mean where its runs have none in common
 
@@ -442,7 +442,7 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
     Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
     then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
-    every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
+    every view and for every user, whatever is drawn next to it, and a new one does not change those of the others.
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()

@@ -1,4 +1,4 @@
-"""`assay ls`: which studies there are, and how the runs of one stand."""
+"""`assay ls`: which studies there are, and the states of the runs of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
 
-MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
+MOST_METRICS = 3  # besides state, time and reason; `assay sum` shows more
 
 
 _REASON = "reason"
@@ -56,7 +56,7 @@ class ListedStudy:
 
 
 def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
-    """Every study under these roots, as its directories say now; one without runs is listed, too."""
+    """Every study under these roots, as its directories are now; one without runs is listed, too."""
     found = []
     for root in roots:
         names = list(find_studies(root))

@@ -258,5 +258,5 @@ def _load_attempt(run_dir: str) -> int:
 def _is_over(run_dir: str) -> bool:
     try:
         return load_status(run_dir).state.is_over
-    except AssayError:  # damaged: `assay ls` says so
+    except AssayError:  # damaged: `assay ls` reports it
         return True

@@ -31,10 +31,10 @@ class FolderChange(NamedTuple):
     path: str
     stamp: float
     is_ours: bool
-    known_at: float | None = None  # when the directory that the index knows was made; None: it knows none
+    known_at: float | None = None  # when the directory in the index was made; None: the index has none
     names: Sequence[str] | None = None  # what is in it; None: it could not be listed
     files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
-    is_new: bool = False  # the index does not know it
+    is_new: bool = False  # the index does not have it
 
 
 class Changes(NamedTuple):

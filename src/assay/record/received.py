@@ -22,7 +22,7 @@ from assay.values import layout
 from assay.values.plain import parse_strict
 
 _ASIDE = "~received"
-_LONGEST = 230  # bytes of a name, so that the mark fits behind it
+_LONGEST = 230  # bytes of a name, so that the mark fits after it
 
 
 @dataclass(frozen=True, slots=True)

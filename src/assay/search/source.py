@@ -436,7 +436,7 @@ class SearchSource:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
-        # also what tells the sweeps apart, where there are several
+        # also what distinguishes the sweeps, where there are several
         fixed = [
             name
             for name, value in branch.fixed.items()

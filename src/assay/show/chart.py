@@ -168,7 +168,7 @@ def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[flo
 
 
 def read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
-    """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
+    """The run's values at these steps; NaN before its first, after its last and next to one that is not finite."""
     if all(step in run for step in steps):
         return [run[step] for step in steps]
     own = sorted(run)

@@ -13,7 +13,7 @@ from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
-# what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
+# what people copy out of a sentence: something in backticks, or a command after a colon or alone on its line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 

@@ -101,7 +101,7 @@ def estimate_eta(
     busy = [_remaining(elapsed, mean, durations_s) for elapsed in running_elapsed_s]
     free = [0.0] * max(0, slots - len(busy))
     ends = busy + free or [0.0]
-    # whole rounds need no simulation: each slot takes one run and stands where it stood, a mean later
+    # whole rounds need no simulation: each slot takes one run and is where it was, a mean later
     rounds = max(0, queued // len(ends) - 1)
     heapq.heapify(ends)
     for _ in range(queued - rounds * len(ends)):

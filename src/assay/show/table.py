@@ -138,7 +138,7 @@ def _limit_decimals(text: str, decimals: int) -> str:
 
 
 def _align_points(texts: Texts) -> Texts:
-    """Spaces behind the shorter fractions, unless an exponent makes the points incomparable."""
+    """Spaces after the shorter fractions, unless an exponent makes the points incomparable."""
     if "e" in "".join(texts):
         return texts
     points = {text: len(text) - text.find(".") if "." in text else 0 for text in set(texts)}

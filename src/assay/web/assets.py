@@ -1,4 +1,4 @@
-"""The style sheet, of four files, and what comes from npm: the build puts it beside this module (`hatch_build.py`)."""
+"""The style sheet, of four files, and what comes from npm: the build puts it next to this module (`hatch_build.py`)."""
 
 from __future__ import annotations
 

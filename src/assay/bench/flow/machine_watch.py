@@ -65,7 +65,7 @@ def open_meter(path: str | None = None) -> CpuMeter | None:
 
 
 class MachineWatch:
-    """From the start of a benchmark to its end. Not for several threads at once."""
+    """Watches a benchmark from its start to its end. Not for several threads at once."""
 
     def __init__(
         self,

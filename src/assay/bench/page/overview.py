@@ -293,7 +293,7 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     metrics = list_metrics(executions)
     tried = {name: try_history(group.method, name, executions, triages) for name in metrics or [""]}
     found = {name: history for name, (history, _) in tried.items() if history}
-    # where others disturbed every execution of a metric it has no verdict of its own, beside those that have one
+    # where others disturbed every execution of a metric it has no verdict of its own, next to those that have one
     kinds = {name: history.verdict.kind for name, history in found.items() if history.series}
     kinds = kinds or {name: history.verdict.kind for name, history in found.items()}
     shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
@@ -412,7 +412,7 @@ def build_overview(
 
 @dataclass(frozen=True, slots=True)
 class TopChanges:
-    """What is open first, then by size."""
+    """The changes to show: open ones first, then by size."""
 
     worse: tuple[TopChange, ...]
     better: tuple[TopChange, ...]

@@ -1,4 +1,4 @@
-"""mlrunner's own files beside ours, so that its scripts and notebooks keep working."""
+"""mlrunner's own files next to ours, so that its scripts and notebooks keep working."""
 
 from __future__ import annotations
 

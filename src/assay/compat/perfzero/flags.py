@@ -256,7 +256,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
 
 
 def _parse_source(text: str) -> str:
-    """What follows a folder's name does not belong to it; a path of this machine is a URL, too."""
+    """Parse a source; what follows a folder's name is not part of it, and a local path is a URL, too."""
     plain = text.removesuffix("*").rstrip("/")
     if plain.startswith(("/", "./", "../", "~/")):
         return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"

@@ -175,7 +175,7 @@ def render_log_end(execution: BenchExecution, summary: Facts) -> str:
 
 
 def render_closing(report: PerfzeroReport) -> str:
-    """Where the time went, what succeeded, where the output is: three blocks of JSON, each after its title."""
+    """The end of the log, on times, successes and the output: three blocks of JSON, each after its title."""
     operations: Facts = dict(report.setup_s)
     for (trial, method), parts in report.execution_s.items():
         operations.setdefault(f"trial_{trial}", {})[method] = dict(parts)

@@ -24,7 +24,7 @@ _PHASES = ("setup", "call", "teardown")
 
 
 def watch_session(config: pytest.Config) -> None:
-    """From now on, if results are asked for, and in the process that the user has called."""
+    """Watch the session if results are asked for, in the process that the user has called."""
     if hasattr(config, "workerinput"):
         return
     path = read_options(config).report_file

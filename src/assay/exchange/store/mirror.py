@@ -293,7 +293,7 @@ def list_folder(
 
 
 def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
-    """What Assay itself holds for a moment: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` beside NAME. Others' `.tmp`
+    """Passing files of Assay: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` next to NAME. Others' `.tmp`
     and `.lock`, as uv.lock, are files like any other."""
     if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in beside:
         return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0

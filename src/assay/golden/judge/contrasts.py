@@ -159,7 +159,7 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
 
 
 def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, Shift]:
-    """From one golden to the next, by metric and label; those whose steps are others are left out."""
+    """Shifts between two goldens, by metric and label; those with other steps are left out."""
     cells = {"a": before.segments, "b": after.segments}
     found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []
     return {curves.name: measure_shift(curves, {"a": -1, "b": 1}) for curves in found}

@@ -50,7 +50,7 @@ from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
 NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
-LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers say nothing
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers show nothing
 _CHANCE = "random numbers"
 
 

@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ReductionState:
-    """Where a reduction stands."""
+    """The state of a reduction."""
 
     model: Model
     samples: tuple[Sample, ...]

@@ -50,7 +50,7 @@ _SHAPE_OPS = words(
 _REDUCTIONS = words(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
 )
-# Inputs that say how large something is, or along which axis: they decide the shape of what comes out.
+# Inputs that state how large something is, or along which axis: they decide the shape of what comes out.
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),

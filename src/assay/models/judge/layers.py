@@ -22,7 +22,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _RIGHT = (VerdictKind.PASS, VerdictKind.CHANGED)
-JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born
+JUMP = 4.0  # an error of at most this many times that of the inputs has grown, it did not begin here
 _MOST_LABELS = 5
 _NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
 
