@@ -391,7 +391,7 @@ class RunFiles:
             return self.keep(f"{name}.cells", inner, step, f"{number}-{next(counted)}")
 
         def write() -> None:
-            self._place(file + media.suffix, media.build_content(keep_inner))
+            self._write_file(file + media.suffix, media.build_content(keep_inner))
             fields = {"step": step, "time": time.time(), "name": name, "kind": media.kind, "file": file + media.suffix}
             with open(os.path.join(self.dir, _LIST), "ab") as lines:
                 lines.write(_to_json({**fields, "caption": build_plain(media.caption)}) + b"\n")
@@ -411,7 +411,7 @@ class RunFiles:
                 name: getattr(artifact, name) for name in ("name", "type", "description", "metadata", "references")
             }
             content = build_plain({**facts, "aliases": aliases, "at": time.time()})
-            self._place(os.path.join(folder, f"{artifact.version}.json"), _to_json(content))
+            self._write_file(os.path.join(folder, f"{artifact.version}.json"), _to_json(content))
 
         if script.find_rank() == 0:
             self._try(f"artifact {artifact.name}", write)
@@ -423,9 +423,9 @@ class RunFiles:
             return
         content = value.build_content(lambda _inner: "") if isinstance(value, Media) else value
         target = file + value.suffix if isinstance(value, Media) and not file.endswith(value.suffix) else file
-        self._try(f"artifact {artifact}", lambda: self._place(target, content))
+        self._try(f"artifact {artifact}", lambda: self._write_file(target, content))
 
-    def _place(self, file: str, content: Content) -> None:
+    def _write_file(self, file: str, content: Content) -> None:
         path = os.path.join(self.dir, file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with replacing(path) as aside:

@@ -129,7 +129,7 @@ class RunFollower:
     _spec: RunSpec | None = None
     _tail: Tail | None = None
     _finished: set[str] = field(default_factory=set)  # logs read to their end
-    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
+    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last check
     _partial: bytes = b""  # a line without its end
 
     def read(self) -> Iterator[bytes]:
@@ -173,8 +173,8 @@ class RunFollower:
         """The attempt of the run when its files were last read."""
         return self._last[0]
 
-    def look(self) -> bool:
-        """Whether the run is over at two looks in a row: a failed attempt may be followed by another at once."""
+    def check_end(self) -> bool:
+        """Whether the run is over at two checks in a row: a failed attempt may be followed by another at once."""
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
@@ -204,7 +204,7 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
     _check_command(run_dir, load_record(run_dir).spec, command)
     follower = RunFollower(run_dir, command, lines)
     while True:
-        over = follower.look()  # before reading: what it wrote last is read then
+        over = follower.check_end()  # before reading: what it wrote last is read then
         for data in follower.read():
             write(data)
         if over:
@@ -229,7 +229,7 @@ def follow_study(
         if only is None:
             supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
         for path, follower in list(followed.items()):
-            over = follower.look()
+            over = follower.check_end()
             follower.write_named(write, over)
             if over:
                 ended[path] = followed.pop(path)

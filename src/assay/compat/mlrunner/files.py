@@ -87,7 +87,7 @@ class MlrunnerRules(RunRules):
                 stat = originals.load_mlrunner_stat(entry.dir)
                 if dead := [name for name, word in stat.items() if word == "running"]:
                     originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
-                _settle_time(entry, output_of(prepared, entry.spec))
+                _correct_time(entry, output_of(prepared, entry.spec))
             listen(event)
 
         return keep_files
@@ -158,8 +158,8 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 # ---------------------------------------------------------------- mlrunner's stat and param
 
 
-def _settle_time(entry: Entry, output: str) -> None:
-    """The logs carry the time of the attempt: perhaps a second before that of the start, or after an earlier log's."""
+def _correct_time(entry: Entry, output: str) -> None:
+    """Write the time that the logs have: perhaps a second before the start, or after that of an earlier log."""
     if entry.handle is None or not os.path.isdir(entry.dir):
         return
     started = format_time(entry.handle.started_at)

@@ -277,10 +277,10 @@ def list_folder(
             raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
         if inside and not entries:
             empty.append(inside)
-        beside = {entry.name for entry in entries}
+        neighbours = {entry.name for entry in entries}
         for entry in entries:
             name = f"{inside}/{entry.name}" if inside else entry.name
-            if entry.name == SECRETS_FILE or leaves_out(name) or (not temporary and _is_passing(entry, beside)):
+            if entry.name == SECRETS_FILE or leaves_out(name) or (not temporary and _is_passing(entry, neighbours)):
                 continue
             if entry.is_symlink():
                 with suppress(FileNotFoundError):
@@ -292,10 +292,10 @@ def list_folder(
     return sorted(names), dict(sorted(links.items())), tuple(sorted(empty))
 
 
-def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
-    """Passing files of Assay: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` next to NAME. Others' `.tmp`
-    and `.lock`, as uv.lock, are files like any other."""
-    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in beside:
+def _is_passing(entry: os.DirEntry[str], neighbours: set[str]) -> bool:
+    """Whether Assay has the file for a moment: `NAME.<8 digits>.tmp`, or an empty `NAME.lock` next to NAME. Others,
+    as uv.lock, are files like any other."""
+    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in neighbours:
         return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
     return entry.name == PRESENCE_FILE or _PASSING.search(entry.name) is not None
 

@@ -376,11 +376,11 @@ def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorC
     they were.
     """
     others = {each.name: each for each in references}
-    findings = [finding for each in target for finding in _weigh(each, others)]
+    findings = [finding for each in target for finding in _judge_by_references(each, others)]
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
 
 
-def _weigh(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
+def _judge_by_references(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
     other = others.get(target.name)
     if other is None or not _is_excused(target, other):
         return target.verdict.findings
