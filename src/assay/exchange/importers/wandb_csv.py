@@ -30,20 +30,7 @@ from assay.record.importers.sample import Sample
 from assay.values.series import find_direction
 from assay.values.state import State
 
-_FIELDS = (
-    "Name",
-    "State",
-    "Notes",
-    "User",
-    "Tags",
-    "Created",
-    "Runtime",
-    "Sweep",
-    "ID",
-    "Group",
-    "Job Type",
-    "Updated",
-)
+_KNOWN = ("Name", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "ID", "Group", "Job Type", "Updated")
 _TYPICAL = {"State", "Runtime", "Created"}
 _STATES = {"finished": State.DONE, "failed": State.FAILED, "crashed": State.FAILED, "killed": State.STOPPED}
 _UNFINISHED = ("running", "pending", "preempting", "preempted")
@@ -104,7 +91,7 @@ def _load_rows(path: str) -> Iterator[Row]:
 def load_table(path: str) -> ImportedRuns:
     (_, header), *rows = [*_load_rows(path)] or [(1, [])]
     names = Counter(header)
-    if wrong := [name for name, count in names.items() if count > (1 if name in _FIELDS else 2)]:
+    if wrong := [name for name, count in names.items() if count > (1 if name in _KNOWN else 2)]:
         refuse(path, f"the column {wrong[0]!r} is there {names[wrong[0]]} times", 1)
     metrics = _find_metrics(header, [cells for _, cells in rows])
     seen: Counter[str] = Counter()
@@ -117,7 +104,7 @@ def load_table(path: str) -> ImportedRuns:
 def _find_metrics(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     found = []
     for index, name in enumerate(header):
-        if name in _FIELDS:
+        if name in _KNOWN:
             continue
         is_repeated = name in header[:index]
         is_named = name.startswith(("summary.", "_")) or "/" in name or find_direction(name) is not None
@@ -130,14 +117,14 @@ def _find_metrics(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def _build_run(path: str, header: Sequence[str], metrics: Sequence[int], row: Row, seen: Counter[str]) -> ImportedRun:
     line, cells = row
-    fields = {name: cell for name, cell in zip(header, cells, strict=True) if name in _FIELDS}
+    fields = {name: cell for name, cell in zip(header, cells, strict=True) if name in _KNOWN}
     name = fields.get("Name", "").strip() or refuse(path, "the run has no name", line)
     mark = fields.get("ID") or f"{name} {fields.get('Created', '')}".strip()
     seen[mark] += 1
     started_at, runtime = parse_moment(fields.get("Created", "")), _parse_runtime(path, line, fields.get("Runtime", ""))
     ended_at = started_at + runtime if started_at is not None and runtime is not None else None
     state, reason = _parse_state(path, line, fields.get("State", "finished"))
-    values = {index: cell for index, cell in enumerate(cells) if header[index] not in _FIELDS and cell not in _EMPTY}
+    values = {index: cell for index, cell in enumerate(cells) if header[index] not in _KNOWN and cell not in _EMPTY}
     last_step = next((parse_number(values[i]) for i in metrics if header[i] == "_step" and i in values), None)
     return ImportedRun(
         id=mark if seen[mark] == 1 else f"{mark} #{seen[mark]}",

@@ -184,7 +184,7 @@ class _CellRuns:
     def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
         stamp, context, count = build_stamp(), self.codes[side], range(len(self.golden.segments))
         jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
-        specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
+        specs = {name: self._build_spec(context, name, job, number) for name, job in jobs.items()}
         try:
             report, logged = follow_specs(context, specs, self.hooks)
         except UsageError as error:  # nothing was started: in at least one cell a program does not exist
@@ -201,16 +201,13 @@ class _CellRuns:
             self.values.setdefault(cell, {}).setdefault(index, []).append(values)
         return None
 
-    def _segment(self, job: Job) -> Segment:
-        return self.golden.segments[job[1]]
-
-    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
-        (cell, _), segment = job, self._segment(job)
+    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> tuple[RunSpec, Segment]:
+        cell, segment = job[0], self.golden.segments[job[1]]
         if problem := context.find_checkpoint_problem(segment):
             raise UsageError(problem)
         spec = context.build_segment_spec(name, segment, beyond=self.golden.steps_beyond, number=number)
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
-        return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell})
+        return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell}), segment
 
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:
