@@ -79,7 +79,7 @@ class BestChoice(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """How far the next is behind."""
+        """The distance of the best value from the next."""
         return abs(self.ranked[1].value - self.best.value) if len(self.ranked) > 1 else None
 
     @property
@@ -123,7 +123,7 @@ def _counts(row: RunRow) -> bool:
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
-    """`loss` or `loss:min`; without a wish the metric that `assay sum` sorts by."""
+    """The metric of `loss` or `loss:min`; without any, the one that `assay sum` sorts by."""
     if not data.metrics:
         raise UsageError(
             "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the study file"
