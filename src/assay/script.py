@@ -240,7 +240,7 @@ def _open_stream() -> Stream:
 
 
 def close_stream() -> None:
-    """What is logged next goes to a new file."""
+    """Close the file: what is logged next goes to a new one."""
     if _stream is not None:
         _stream.close()
 

@@ -241,7 +241,7 @@ class GridReader:
 
 
 def _spell(value: Mapping[str, Any]) -> str:
-    """What a mapping that is not an axis, often another tool's notation, would be here."""
+    """A hint how to write a mapping that is not an axis, often another tool's notation."""
     import difflib
 
     for name in ("values", "value"):

@@ -164,7 +164,7 @@ def _read_field(row: RunRow, name: str) -> Any:
 
 
 def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
-    """What all values are. Those of several kinds, and integers that a column cannot hold, become text: a text stays
+    """The type of all values. Those of several kinds, and integers that a column cannot hold, become text: a text stays
     as it is, everything else is written as JSON."""
     values = list(given)
     kinds = set(map(type, values)) - {type(None)}

@@ -165,7 +165,7 @@ def unpack(
 
 
 def _blame(error: OSError) -> AssayError:
-    """What the disk refuses is ours, everything else the sender's; no path of this machine leaves it."""
+    """An error of the disk is ours, any other is the sender's; no path of this machine leaves it."""
     why = error.strerror or type(error).__name__
     if error.errno in _OUR_ERRORS:
         return InfrastructureError(f"the upload cannot be stored: {why}")

@@ -58,7 +58,7 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 def choose_folders(
     names: Sequence[str], where: Where | None, root: str | None, private: list[str]
 ) -> list[OutgoingFolder]:
-    """What these names mean: studies, runs, or folders that are neither. Copies of study files that only their owner
+    """The folders of these names: studies, runs, or neither. Copies of study files that only their owner
     may read are added to `private` when their study is sent, and are not sent."""
     runs: dict[str, FoundRun] = {}
     folders: list[OutgoingFolder] = []

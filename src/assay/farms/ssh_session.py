@@ -92,7 +92,7 @@ class SshSession:
             self.refusal = f"the host {self._host.name} cannot run jobs in {self._host.root}: {error}"
 
     def _wait_until_ready(self) -> bool:
-        """What a login script prints before does not matter."""
+        """Wait until the program is ready; what a login script prints before is ignored."""
         deadline, seen = time.monotonic() + _LONGEST_START_S, b""
         fd = self._stdout.fileno()
         while _READY not in seen:

@@ -1,4 +1,4 @@
-"""What `assay golden bisect`, `blame`, `rebase` and `selftest` came to."""
+"""The results of `assay golden bisect`, `blame`, `rebase` and `selftest`."""
 
 from __future__ import annotations
 

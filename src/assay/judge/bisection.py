@@ -81,7 +81,7 @@ def next_step(history: TrialHistory) -> Step:
 
 
 def form_opinion(history: TrialHistory, commit: str) -> Opinion:
-    """What all trials of a commit come to: the majority of those that decided something."""
+    """The result of all trials of a commit: the majority of those that decided something."""
     outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
     good, bad = outcomes.count("good"), outcomes.count("bad")
     if good != bad:

@@ -392,7 +392,7 @@ def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
-    """What tells the runs apart: the parameters that differ, without paths of checkpoints if possible; else names."""
+    """Labels that differ: the parameters that differ, without paths of checkpoints if possible; else names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
     plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
@@ -506,13 +506,13 @@ class Declared(NamedTuple):
     is_log: bool = False
 
     def join(self, other: Declared) -> Declared:
-        """What two sweeps of a search choose it from."""
+        """The values that either of two sweeps of a search chooses from."""
         values = (*self.values, *other.values)
         return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
 
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
-    """What the searches of these studies choose their parameters from."""
+    """The values that the searches of these studies choose parameters from."""
     found: dict[str, Declared] = {}
     searches = filter(None, map(load_search_file, locations))
     for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):

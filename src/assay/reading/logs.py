@@ -194,7 +194,7 @@ class RunFollower:
 
 
 def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
-    """What tells the logs of two attempts apart: the number of the attempt, or its time."""
+    """The mark that distinguishes the logs of two attempts: the number of the attempt, or its time."""
     before, _, after = layout.fill_log_name(template, command, "\0", "\0").partition("\0")
     return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 

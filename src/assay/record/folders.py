@@ -69,7 +69,7 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
-    """What is in an open folder is found sooner than by its whole path; None where it is not there."""
+    """Open a folder, in which files are found faster than by a whole path; None where it is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):

@@ -404,7 +404,7 @@ def load_record(run_dir: str, file: str = "") -> RunRecord:
 
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
-    """Only these, for lists of thousands of runs, of which most have none."""
+    """Load only the overrides, for lists of thousands of runs, of which most have none."""
     if '"overrides": ["' not in try_text(os.path.join(run_dir, layout.RUN_FILE)):
         return ()
     record = try_record(run_dir)

@@ -31,7 +31,7 @@ _MOST_ENDS = 1 / 6  # of the width, for marks after the ends
 
 @dataclass(frozen=True, slots=True)
 class _Area:
-    """Where values lie inside the drawing: a grid of cells, each with its own grid of dots."""
+    """The positions of values inside the drawing: a grid of cells, each with its own grid of dots."""
 
     columns: int
     rows: int

@@ -236,7 +236,7 @@ def render_started(row: RunningRow) -> str:
 
 
 def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
-    """Where there is little room, the name gives way to the value."""
+    """The best run in one line; with little room its name is shortened, not the value."""
     head, name, value = "best of this call: ", formatting.clean(row.name), formatting.clean(row.value)
     if width is not None:
         name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")

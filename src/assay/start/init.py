@@ -182,7 +182,7 @@ def _quote(value: object) -> str:
 
 
 def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
-    """What is written can be read, and its patterns find what they were guessed from."""
+    """Check that the file can be read, and that its patterns find what they were guessed from."""
     study = load_study(target, LoadOptions(text=text))
     patterns = [each for each in study.metrics if isinstance(each, Pattern)]
     found = Extractor(patterns).feed(f"{output.text}\n".encode())

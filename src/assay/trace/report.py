@@ -155,7 +155,7 @@ def _choose_rows(found: Comparison) -> list[int]:
 
 
 def _build_point(found: Comparison, number: int) -> dict[str, Any]:
-    """What is shown of a row."""
+    """The text about a row."""
     compared = found.compared
     i, j = int(compared.point[number]), int(compared.other[number])
     squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]

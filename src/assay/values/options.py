@@ -127,7 +127,7 @@ class Request:
 
     @classmethod
     def from_command_line(cls, given: Mapping[str, Any]) -> Self:
-        """From the texts of a command line; raises UsageError where the parser of an option refuses one."""
+        """A request from the texts of a command line; raises UsageError where the parser of an option refuses one."""
         values: dict[str, Any] = {}
         for name, each in cls.OPTIONS.items():
             value = tuple(given[name] or ()) if each.multiple else given[name]

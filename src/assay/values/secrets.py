@@ -337,7 +337,7 @@ _PROGRAMS = (
 
 
 def hide_params(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> dict[str, Any]:
-    """What may be seen of a run's parameters."""
+    """A run's parameters without their secrets."""
     return {
         name: HIDDEN if is_secret(str(name), value, rules) else _hide_inside(value, rules)
         for name, value in params.items()

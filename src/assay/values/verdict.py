@@ -1,4 +1,4 @@
-"""What judging returns: never a bare true or false."""
+"""Verdicts, which judging returns: never a bare true or false."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _review_finding(found: Finding) -> Finding:
 
 
 class Judgement(NamedTuple):
-    """What a check or a comparison came to, for Python programs."""
+    """The result of a check or a comparison, for Python programs."""
 
     verdict: VerdictKind
     exit_code: int  # what the command ends with

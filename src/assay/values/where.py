@@ -408,7 +408,7 @@ def _is_plain(plain: type | None, sign: str, value: Value) -> bool:
 
 
 def find_plain(values: Sequence[Any]) -> type | None:
-    """What all of them are: float for finite numbers, str for texts, None for anything else."""
+    """The type of all of them: float for finite numbers, str for texts, None for anything else."""
     kinds = set(map(type, values))
     if kinds == {str}:
         return str

@@ -1,4 +1,4 @@
-"""What the page of the benchmarks shows: histories with their changes, and environments side by side."""
+"""The content of the page of benchmarks: histories with their changes, and environments side by side."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class JudgedBenchmark:
 
     @property
     def others(self) -> str:
-        """What the other metrics are: `2 INCONCLUSIVE, 1 PASS`."""
+        """The verdicts of the other metrics: `2 INCONCLUSIVE, 1 PASS`."""
         found = [self.kinds.get(name) for name in self.metrics if name != self.shown]
         words = [(kind, str(kind)) for kind in SEVERITY] + [(None, "without a history")]
         return ", ".join(f"{found.count(kind)} {word}" for kind, word in words if kind in found)

@@ -51,7 +51,7 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """What `stat` holds becomes the first attempt.
+        """Adopt a directory: `stat` becomes the first attempt.
 
         `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
         """

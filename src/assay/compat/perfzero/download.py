@@ -195,7 +195,7 @@ def _copy_local(job: _Job) -> None:
 
 
 def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
-    """What the disk refuses, in one line."""
+    """An error of the disk, in one line."""
     if error.errno in _NO_ROOM:
         return InfrastructureError(
             f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"

@@ -107,7 +107,7 @@ class _Flags:
         return str(value).strip() or None if value is not None else None
 
     def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """What `parse` makes of the text; None where there is none."""
+        """The value that `parse` makes of the text; None where there is no text."""
         text = self.text(name)
         return None if text is None else _named(name, parse, text)
 
@@ -123,7 +123,7 @@ class _Flags:
 
 
 def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
-    """What `parse` returns; an error that it raises names the flag."""
+    """A parser that returns what `parse` does; its errors name the flag."""
     try:
         return parse(*arguments)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What a gathering or a check came to, as a document: for a terminal, Markdown, an HTML page, JUnit and JSON."""
+"""The result of a gathering or a check as a document: for a terminal, Markdown, an HTML page, JUnit and JSON."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def hash_path(path: str) -> str:
 
 
 def hash_file(path: str) -> str:
-    """A file is read again only where it looks different; one that may not be read is known by its looks."""
+    """The hash of a file, which is read again only if its stamp differs; the stamp's where it may not be read."""
 
     def read() -> str:
         try:
@@ -344,7 +344,7 @@ def hash_file(path: str) -> str:
 
 
 def _recall(path: str, read: Callable[[], str]) -> str:
-    """What `read` returned when the path last looked as it does now."""
+    """The result of `read`, cached for as long as the path does not change."""
     stamp = _build_stamp(path)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:

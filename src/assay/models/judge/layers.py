@@ -208,7 +208,7 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FaultSearch:
-    """What a search came to."""
+    """The result of a search."""
 
     cases: tuple[CaseReport, ...]
     first: Layer | None = None

@@ -296,7 +296,7 @@ class CaseReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What a check of one model on one target came to."""
+    """The result of a check of one model on one target."""
 
     model: str  # path
     stem: str

@@ -55,7 +55,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
-    """What is called thousands of times in a step."""
+    """Build the function that is called thousands of times in a step."""
     from torch import Tensor
 
     known: dict[Any, tuple[str, bool]] = {}

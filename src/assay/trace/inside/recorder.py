@@ -94,7 +94,7 @@ class Recorder:
         self._undo.append(lambda: setattr(owner, name, plain))
 
     def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What fails in here ends the record, never the program; what it computes is not recorded."""
+        """Guard a hook: its error ends the record, never the program; what it computes is not recorded."""
         import torch
 
         find_tracing, no_transforms = torch._C._get_tracing_state, torch._C._DisableFuncTorch  # noqa: SLF001
