@@ -44,7 +44,7 @@ Install = Callable[..., None]
 @pytest.fixture(autouse=True)
 def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """`assay doctor` asks other programs for their versions, which takes longer than everything else here."""
-    monkeypatch.setattr("assay.cli.doctor._ask", lambda _arguments: "9.9")
+    monkeypatch.setattr("assay.cli.doctor._get_output", lambda _arguments: "9.9")
 
 
 @pytest.fixture

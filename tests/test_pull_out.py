@@ -158,7 +158,7 @@ def answer(call):
 from assay.cli.main import run
 from assay import __file__ as used
 from assay.cli import doctor
-doctor._ask = lambda words: "9.9"  # other programs take longer to print their versions than all calls
+doctor._get_output = lambda words: "9.9"  # other programs take longer to print their versions than all calls
 with open(file, "w") as stream:
     json.dump({"package": used, "failed": failed, "answers": {call: answer(call) for call in asked["calls"]}}, stream)
 """

@@ -51,7 +51,7 @@ class AssayError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __str__(self) -> str:
-        """With the hint: a notebook shows only the traceback."""
+        """The message with the hint: a notebook shows only the traceback."""
         return self.render()
 
 

@@ -215,7 +215,7 @@ def build_table(experiments: list[Experiment], concise: bool) -> tuple[list[str]
 
 
 def _identify(value: object) -> object:
-    """Itself, or for a list or a dict its text, which a set can hold."""
+    """The value itself, or for a list or a dict its text, which a set can hold."""
     try:
         hash(value)
     except TypeError:

@@ -135,7 +135,7 @@ class StudyHandle:
                 continue
 
     def _is_finished(self, run: Run, is_running: bool) -> bool:
-        """Not what an earlier call left and this one runs again, nor what is repeated because it failed."""
+        """Whether a run is finished: not left by an earlier call and run again, nor repeated because it failed."""
         state = State(run.state)
         if not state.is_over or (state in self._expected.repeated and (run.ended_at or 0.0) < self._began_at):
             return False
@@ -240,7 +240,7 @@ class StudyHandle:
         return missing + sum(run.state == State.QUEUED for run in known)
 
     def _repr_html_(self) -> str:
-        """How it stands now, in a notebook."""
+        """The current state, in a notebook."""
         names = self._expected.names
         return self._render_html([run for run in self.runs if names is None or run.name in names])
 
@@ -300,7 +300,7 @@ class StudyHandle:
             log.seek(self._log_begin)
             messages = log.read()
         code = self._process.returncode
-        if code == -signal.SIGTERM:  # before it could start anything: later it hears it
+        if code == -signal.SIGTERM:  # before it could start anything: later it handles the signal
             code = int(ExitCode.INTERRUPTED)
         if code < 0:
             messages += f"the supervisor was ended by signal {-code}; its runs go on: assay ls {self.dir}\n"
@@ -311,7 +311,7 @@ class StudyHandle:
 
 
 def build_texts(names: Sequence[str] | None) -> tuple[str, ...]:
-    """One name may be given without a list."""
+    """A tuple of names; a single one may be given without a list."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
@@ -334,7 +334,7 @@ _PROGRAM = "import sys; sys.path.append({!r}); sys.argv[0] = 'assay'; from assay
 
 
 def _start_supervisor(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Popen[bytes]:
-    """In a session of its own: what is typed at this terminal, and its end, are for this program."""
+    """Start it in a session of its own: what is typed at this terminal, and its end, are for this program."""
     import subprocess
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

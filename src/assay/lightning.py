@@ -32,7 +32,7 @@ class _Logging:
         self._place: ScriptRun | None = None
 
     def _open(self) -> ScriptRun:
-        """On the first rank; another one has no run of its own outside."""
+        """Open the run on the first rank; another one has no run of its own outside."""
         if self._place is None:
             self._place = open_run(_WHO, self._project, self._run_name) if self._is_first() else ScriptRun(_WHO, "")
         return self._place
@@ -89,7 +89,7 @@ class _Logging:
 
 
 def _find_rank() -> int:
-    """As Lightning has it, which also starts processes itself."""
+    """The rank that Lightning has, which also starts processes itself."""
     for package in _PACKAGES:
         utilities = sys.modules.get(f"{package}.utilities")
         if utilities is not None:

@@ -1,4 +1,4 @@
-"""runx's `logx`, for scripts that already speak it: `from assay.logx import logx`.
+"""runx's `logx`, for scripts that already use it: `from assay.logx import logx`.
 
 <logdir>/hparams.json            what was handed to initialize, written once
          metrics.csv             val,acc,0.9,epoch,3,timestamp,1700000000.25

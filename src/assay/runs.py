@@ -36,17 +36,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from assay.reading.api import LoadedRuns
-    from assay.values.table import Table
 
 __all__ = ["Run", "Runs", "Series", "runs"]
 
 
-_OWN = ("name", "state", "seconds")  # what every row has
+_OWN = ("name", "state", "seconds")  # the keys of every row
 _MOST_METRICS = 6  # in a notebook's table
 
 
 class Series(NamedTuple):
-    """One metric of one run, point by point; a NaN step or time: there is none."""
+    """One metric of one run, point by point; a step or time is NaN where there is none."""
 
     steps: list[float]
     values: list[float]
@@ -115,7 +114,7 @@ class Runs:
         return found
 
     def where(self, expression: str) -> Runs:
-        """Those that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
+        """The runs that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
         where = parse_where(expression)
         return self._choose(choose_rows(where, self._loaded.table) if self._loaded else ())
 
@@ -134,7 +133,7 @@ class Runs:
     def rows(self) -> list[dict[str, Any]]:
         """One flat dict per run: name, state, seconds, parameters, metrics (last) and `best <metric>`.
 
-        What would hide another key gets a longer one: `param name`, `last <metric>`.
+        A name that would hide another key gets a longer one: `param name`, `last <metric>`.
         """
         taken = {*_OWN, *(name for run in self._runs for name in run.params)}
         return [_build_row(run, taken) for run in self._runs]
@@ -166,7 +165,7 @@ def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
 
 
 def count_states(runs: Sequence[Run]) -> dict[str, int]:
-    """In the order of the states' definition: what can still change comes last."""
+    """The number of runs in each state; states that can still change come last."""
     found = [run.state for run in runs]
     order = sorted(State, key=lambda state: not state.is_over)
     return {str(state): found.count(state) for state in order if state in found}

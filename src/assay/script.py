@@ -217,7 +217,7 @@ class Stream:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the descriptor and what waits belong to the parent."""
+        """Called in a forked child: the descriptor and what waits belong to the parent."""
         self._lock = threading.RLock()
         self._backlog, self._waiting_bytes, self._lost = [], 0, 0
         fd, self._fd = self._fd, -1
@@ -240,7 +240,7 @@ def _open_stream() -> Stream:
 
 
 def close_stream() -> None:
-    """What is logged next goes to a new file."""
+    """Close the file: what is logged next goes to a new one."""
     if _stream is not None:
         _stream.close()
 
@@ -272,7 +272,7 @@ def build_file_name(start: int) -> str:
 
 
 def find_rank() -> int:
-    """Of this process among those that train one model."""
+    """The rank of this process among those that train one model."""
     return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), 0)
 
 
@@ -330,7 +330,7 @@ def build_random_name() -> str:
 
 
 def _write_adhoc_run(path: str, study: str) -> bool:
-    """False: another process has taken the name."""
+    """Write the run's file; False: another process has taken the name."""
     from assay.system.files import rename, write_new
     from assay.values.secrets import hide_arguments
 
@@ -427,7 +427,7 @@ def _conclude(code: int = 0) -> None:
 
 
 def find_code(error: object) -> int:
-    """With which exit code Python ends after this error."""
+    """The exit code with which Python ends after this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -446,7 +446,7 @@ def _register_end(path: str) -> None:
 
 
 def _leave() -> None:
-    """As the interpreter ends. The exit code is not known here, unless Ctrl-C ends the process: by a signal."""
+    """Called as the interpreter ends. The exit code is not known here, unless Ctrl-C ends the process: by a signal."""
     if _adhoc_dir is None or _owner_pid != os.getpid():
         return
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")

@@ -120,7 +120,7 @@ class _Values(MutableMapping[str, Any]):
         return repr(self._values)
 
     def update(self, values: Any = (), /, allow_val_change: bool | None = None, **more: Any) -> None:  # noqa: ARG002
-        """From a mapping, pairs, an argparse namespace or any object with attributes."""
+        """Update from a mapping, pairs, an argparse namespace or any object with attributes."""
         found = {**build_mapping(values), **more}
         self._values.update(found)
         self._changed(found)

@@ -214,7 +214,7 @@ def test_a_framework_takes_over_when_its_import_is_complete(
 ) -> None:
     profile = Profile(parse_windows(windows), kind, str(tmp_path / "p"))
     profile.start()
-    spin_until(profile._is_taking.is_set)
+    spin_until(profile._is_profiling.is_set)
     assert importing.torch.threads == []
     importing.open.set()
     spin_until(lambda: importing.torch.threads)

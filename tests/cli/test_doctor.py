@@ -64,7 +64,7 @@ def test_every_part_is_brought_by_the_extra_that_is_named() -> None:
 def test_looking_for_the_parts_loads_none_of_them() -> None:
     """They are large, and one that is installed may still crash while it loads."""
     heavy = {"numpy", "onnx", "onnxruntime", "openvino", "iree", "s3fs", "gcsfs", "adlfs", "google", "pandas", "scipy"}
-    program = "import sys; from assay.cli import doctor; doctor._ask = lambda words: '9.9'; doctor.examine(); "
+    program = "import sys; from assay.cli import doctor; doctor._get_output = lambda words: '9.9'; doctor.examine(); "
     program += f"print(*({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []

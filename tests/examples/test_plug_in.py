@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(f"[assay.plugins]\n{named}")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("assay.cli.doctor._ask", lambda _words: "9.9")
+    monkeypatch.setattr("assay.cli.doctor._get_output", lambda _words: "9.9")
     forget_plugins()
     yield site
     forget_plugins()

@@ -28,7 +28,7 @@ from assay.system.fast_dataclasses import dataclass
 _NAME = re.compile(r"(timeraw|time|peakmem|track)_.+|(Timeraw|Time|PeakMem|Track)[A-Z_].+")
 _SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
 _FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
-_LONGEST_S = 20.0  # fewer than the fewest, where these would take longer
+_LONGEST_S = 20.0  # fewer samples than the fewest, where these would take longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AsvBenchmark:
 
     @property
     def parameters(self) -> list[tuple[Any, ...]]:
-        """Every set of values, as asv makes them of `params`."""
+        """Every combination of the values in `params`, as asv makes them."""
         params = list(self.get("params", ()))
         axes = params if params and isinstance(params[0], (list, tuple)) else [params] if params else []
         return list(itertools.product(*axes))
@@ -56,7 +56,7 @@ class AsvBenchmark:
         return {str(name): str(value) for name, value in zip(names, values, strict=False)}
 
 
-# ---------------------------------------------------------------- which there are
+# ---------------------------------------------------------------- finding benchmarks
 
 
 def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
@@ -78,7 +78,7 @@ def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
 
 
 def _find_root(path: str) -> str:
-    """asv's benchmark_dir: the folder that was named; of a file the outermost one that is a package."""
+    """asv's benchmark_dir: a folder itself; for a file the outermost package that it is in."""
     root = path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
     while not os.path.isdir(path) and os.path.exists(
         os.path.join(os.path.dirname(os.path.abspath(root)), "__init__.py")
@@ -130,11 +130,11 @@ def _find_kind(function: Callable[..., Any], name: str) -> str:
     return (match[1] or match[2]).lower() if match else ""
 
 
-# ---------------------------------------------------------------- one of them
+# ---------------------------------------------------------------- running one of them
 
 
 def run_asv(path: str, text: str) -> Mapping[str, str]:
-    """Its parameters, by their names. In a folder of its own, as asv: what a benchmark writes is not left anywhere."""
+    """Run a benchmark in a temporary folder, as asv does. Returns its parameters by name."""
     benchmark, values = _find_one(_find_root(path), text)
     sys.path[:] = [each or os.getcwd() for each in sys.path]
     here = os.getcwd()
@@ -166,7 +166,7 @@ def _locate(root: str, parts: Sequence[str]) -> str:
 
 
 def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
-    """What `setup_cache` made, in a process of its own: the memory that it takes is not the benchmark's."""
+    """The result of `setup_cache`, called in another process: the memory that it takes is not the benchmark's."""
     make = benchmark.get("setup_cache")
     if make is None:
         return ()
@@ -196,7 +196,7 @@ def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
     )
     setups.reverse()
     for function in (*setups, benchmark.call, *teardowns):
-        _check_fit(benchmark, function, values)
+        _check_arguments(benchmark, function, values)
 
     def call(functions: Sequence[Callable[..., Any]]) -> None:
         for each in functions:
@@ -209,14 +209,14 @@ def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
     try:
         _MEASURES[benchmark.kind](benchmark, lambda: benchmark.call(*values), lambda: call([*teardowns, *setups]))
     except NotImplementedError as error:
-        if type(error).__name__ != "SkipNotImplemented":  # of asv's decorators
+        if type(error).__name__ != "SkipNotImplemented":  # raised by asv's decorators
             raise
         raise SkippedError(str(error)) from None
     finally:
         call(teardowns)
 
 
-def _check_fit(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
+def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
     with suppress(ValueError):  # written in C
         signature = inspect.signature(function)
         try:
@@ -228,7 +228,7 @@ def _check_fit(benchmark: AsvBenchmark, function: Callable[..., Any], values: tu
 
 
 def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
-    """`repeat`: a number, or asv's (least, most, seconds)."""
+    """The number of samples by `repeat`, which is a number or asv's (least, most, seconds)."""
     repeat = benchmark.get("repeat", 0)
     if isinstance(repeat, int) and repeat:
         return repeat
@@ -254,7 +254,7 @@ def _time(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], 
 
 
 def _time_raw(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
-    """A statement, or a statement and its preparation, in a new interpreter for each sample."""
+    """Time a statement, or a statement with its preparation, in a new interpreter for each sample."""
     code = call()
     statement, start = map(textwrap.dedent, (code, "") if isinstance(code, str) else code)
     number = int(benchmark.get("number", 0)) or 1

@@ -8,7 +8,7 @@ A GPU works asynchronously: a plain `time.time()` around a call measures how fas
 
 On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
 this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
-switches, and the median is taken of the samples without any. CPU time is measured beside it: what the kernel counts for
+switches, and the median is taken of the samples without any. CPU time is measured as well: what the kernel counts for
 this process and for children that have ended, which leaves the waiting out.
 
 The result of a call is not kept while the next one runs: an object that lives on changes which blocks of memory the
@@ -92,7 +92,7 @@ class Benchmark:
         sync: Sync = None,
         name: str = "wall_time",
     ) -> Timing:
-        """As `assay.bench.measure`; its samples are kept under `name` and go with the next report."""
+        """Measure as `assay.bench.measure` does; the samples are kept under `name` and go with the next report."""
         timing = measure(function, repeats=repeats, warmup=warmup, seconds=seconds, inner=inner, sync=sync)
         kept: dict[str, Iterable[object]] = self.__dict__.setdefault("_samples", {})
         kept[name] = timing.samples_s
@@ -115,7 +115,7 @@ def report_benchmark(
     *,
     samples: Mapping[str, Iterable[object]] | None = None,
 ) -> None:
-    """As `Benchmark.report_benchmark`, for functions and for programs that `--command` starts."""
+    """Report as `Benchmark.report_benchmark` does, for functions and for programs that `--command` starts."""
     plain = {"iters": iters, "cpu_time": cpu_time, "wall_time": wall_time, "throughput": throughput}
     line: dict[str, object] = {"kind": "report", "time": time.time()}
     line |= {key: _to_number(value, key) for key, value in plain.items() if value is not None}

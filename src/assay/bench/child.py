@@ -65,7 +65,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace, arguments: Arguments) -> int:
-    """Whatever the modules print goes to stderr; stdout is ours."""
+    """Print what was found as JSON. Output of the modules goes to stderr."""
     ours, sys.stdout = sys.stdout, sys.stderr
     found: dict[str, object] = {}
     for text in options.methods:
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
 
             _execute(lambda: end.update(run_suite(method)), options, end)
         else:
-            if ".filter:" in method:  # these are resolved before: this one could not be, and says why
+            if ".filter:" in method:  # filters are resolved before: this one could not be, and raises the reason
                 find_matches(method, arguments)
             target = find_target(method)
             _execute(target.build(arguments), options, end, is_plain=target.is_plain)
@@ -163,7 +163,7 @@ def _start_profile(options: argparse.Namespace) -> Profile | None:
 
 
 def _describe(error: BaseException) -> str:
-    """A framework that is missing here is often installed for another interpreter."""
+    """The message of an error. A framework that is missing here is often installed for another interpreter."""
     if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
         return f"{error}; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     if isinstance(error, MemoryError) and not str(error):
@@ -172,7 +172,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _render_traceback(error: BaseException) -> str:
-    """From the user's first frame on: our own frames do not show what is wrong."""
+    """The traceback from the user's first frame on: our own frames do not show what is wrong."""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -184,7 +184,7 @@ def _render_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
-# ---------------------------------------------------------------- from `module.Class.method` to what can be called
+# ---------------------------------------------------------------- from `module.Class.method` to a callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class BenchmarkTarget:
         return not hasattr(self.owner, "report_benchmark")
 
     def build(self, arguments: Arguments) -> Callable[..., Any]:
-        """What to call; creates the object, which may raise."""
+        """The callable; creates the object, which may raise."""
         if self.owner is None:
             assert self.function is not None
             _check_arguments(self.function, self.name, self.function)
@@ -253,7 +253,7 @@ def find_target(text: str) -> BenchmarkTarget:
                 hint = did_you_mean(name, list_methods(found))
                 raise NoSuchBenchmarkError(_join(f"{found.__name__} has no method {name!r}", hint))
             return BenchmarkTarget(found, name)
-        found = _attribute(found, name, module)
+        found = _get_attribute(found, name, module)
     if isinstance(found, type):
         hint = did_you_mean("benchmark", list_methods(found)) or f"or {text}.filter:REGEX for several"
         raise NoSuchBenchmarkError(f"{text!r} is a class: name one of its methods; {hint}")
@@ -262,7 +262,7 @@ def find_target(text: str) -> BenchmarkTarget:
     return BenchmarkTarget(None, names[-1], found)
 
 
-def _attribute(owner: Any, name: str, module: ModuleType) -> Any:
+def _get_attribute(owner: Any, name: str, module: ModuleType) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -295,7 +295,7 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
 
 
 def list_methods(owner: type) -> list[str]:
-    """What a benchmark may be called: everything that its class and its bases define and that can be called."""
+    """The names that a benchmark may have: everything callable that the class and its bases define."""
     plain = set(dir(object)) | {"report_benchmark", "measure"}
     return [
         name
@@ -313,7 +313,7 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
     module, names = load_module(path)
     owner: Any = module
     for name in names:
-        owner = _attribute(owner, name, module)
+        owner = _get_attribute(owner, name, module)
     if not isinstance(owner, type):
         raise NoSuchBenchmarkError(f"{path!r} is not a class")
     try:
@@ -330,7 +330,7 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
 
 
 def build_object(owner: type, arguments: Arguments) -> Any:
-    """The constructor is given what its signature takes."""
+    """Create the object with the arguments that its constructor takes."""
     if arguments.only_further:
         return owner(**arguments.further)
     offered = {

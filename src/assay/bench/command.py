@@ -80,7 +80,7 @@ def _announce(pid: int) -> int:
 
 
 def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.Popen[bytes]:
-    """It samples the command until its input is closed."""
+    """Start a profiler that samples the command until its input is closed."""
     import subprocess
 
     pipe = subprocess.PIPE

@@ -69,7 +69,7 @@ def _try(ask: Callable[[Any], Any], module: Any) -> Any:
 
 
 def _dotted(number: object) -> str | None:
-    """cuDNN counts 91002 for 9.10.2, and 8902 for 8.9.2."""
+    """A version of cuDNN, which counts 91002 for 9.10.2, and 8902 for 8.9.2."""
     if not isinstance(number, int) or not number:
         return None
     major, minor = (10000, 100) if number >= 90000 else (1000, 100)

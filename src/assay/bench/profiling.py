@@ -35,8 +35,8 @@ from assay.bench.values.execution import ProfileWindow, parse_windows, render_wi
 from assay.system import processes
 from assay.system.files import list_names, rename
 
-_LOOK_S = 0.005
-_DEEPEST = 100
+_SAMPLE_S = 0.005  # between two samples of the stacks
+_MOST_FRAMES = 100  # of a stack
 _FRAMEWORKS = ("torch", "tensorflow")
 _THREAD = "assay-profile"  # begins the names of our own threads
 _ANSWER_S = 60.0
@@ -50,7 +50,7 @@ class Profiler(Protocol):
 
 
 class _MainThread:
-    """Runs functions of another thread in the main thread."""
+    """Runs functions in the main thread that another thread asks for."""
 
     def __init__(self) -> None:
         self._task: Callable[[], None] | None = None
@@ -81,7 +81,7 @@ class _MainThread:
             return
         try:
             task()
-        except Exception as error:  # noqa: BLE001 raised again where it was asked for
+        except Exception as error:  # noqa: BLE001 `call` raises it
             self._error = error
         finally:
             self._done.set()
@@ -99,9 +99,9 @@ class Profile:
         self._folder = folder
         self._py_spy = py_spy
         self._began = 0.0
-        self._begun = 0  # windows
+        self._begun = 0  # number of windows
         self.notes: list[str] = []  # why a window has no profile
-        self._is_taking = threading.Event()
+        self._is_profiling = threading.Event()
         self._over = threading.Event()
         self._main = _MainThread()
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
@@ -112,10 +112,10 @@ class Profile:
             _warm_torch_up()
         self.follow()
         if self._windows and not self._windows[0].begin_s:
-            self._is_taking.wait()
+            self._is_profiling.wait()
 
     def follow(self, began: float | None = None) -> None:
-        """`began`: by the monotonic clock, when that was not just now."""
+        """Start to profile. `began`: when the benchmark began, by the monotonic clock; None is now."""
         os.makedirs(self._folder, exist_ok=True)
         self._main.listen()
         self._began = time.monotonic() if began is None else began
@@ -127,31 +127,31 @@ class Profile:
                 return
             self._begun = number
             try:
-                self._take(window, number)
+                self._profile_window(window, number)
             except Exception as error:  # noqa: BLE001 a profile that fails must not fail the benchmark
                 kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
                 self._note(f"window {number} has no profile: {kind}{error}")
             finally:
-                self._is_taking.set()
+                self._is_profiling.set()
 
-    def _take(self, window: ProfileWindow, number: int) -> None:
+    def _profile_window(self, window: ProfileWindow, number: int) -> None:
         framework = find_framework(self._kind) or self._sample(window, number)
         if framework is None:
             return
         profiler = build_profiler(framework, self._folder, number, self._main)
         asked = time.monotonic()
         profiler.start()
-        self._is_taking.set()
+        self._is_profiling.set()
         late_s = time.monotonic() - asked  # the window keeps its length: a profiler may take longer to start than that
         self._wait_until(None if window.end_s is None else window.end_s + late_s)
         profiler.stop()
 
     def _sample(self, window: ProfileWindow, number: int) -> str | None:
-        """Sample with another profiler until a framework is loaded: its name. None if the window ended first."""
+        """Sample with another profiler until a framework is loaded: its name, or None if the window ended first."""
         stand_in = choose_stand_in(self._kind, self._folder, number, self._py_spy)
         if stand_in is not None:
             stand_in.start()
-        self._is_taking.set()
+        self._is_profiling.set()
         framework = None
         while framework is None and not self.is_past(window.end_s, _READY_S):
             framework = find_framework(self._kind)
@@ -174,7 +174,7 @@ class Profile:
         return self._wait_until(moment_s)
 
     def _wait_until(self, moment_s: float | None) -> bool:
-        """Whether the benchmark has ended; None waits for that alone."""
+        """Wait until then, or for the end of the benchmark (None: for that alone). Whether the benchmark has ended."""
         left_s = None if moment_s is None else moment_s - (time.monotonic() - self._began)
         return self._over.wait(None if left_s is None else max(0.0, left_s))
 
@@ -223,8 +223,8 @@ def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Pr
 
 
 class _Torch:
-    """In the main thread, as torch's GPU library requires; from this thread only if TensorFlow is loaded, which does
-    not survive a signal, and torch supports profiling all threads."""
+    """Profiles in the main thread, as torch's GPU library requires. If TensorFlow is loaded, which does not survive a
+    signal, it profiles from this thread, which a newer torch allows."""
 
     def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
@@ -248,7 +248,7 @@ class _Torch:
 
 
 def _warm_torch_up() -> None:
-    """Its first profile takes seconds to start, which would be part of the benchmark or all of a short window."""
+    """Torch's first profile takes seconds to start: in the benchmark they would count, and fill a short window."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
@@ -264,7 +264,7 @@ def _choose_activities(torch: Any) -> list[Any]:
 
 
 def _build_all_threads_config() -> Any:
-    """None where torch has no such thing."""
+    """The setting by which torch profiles all threads; None where it has none."""
     from importlib import import_module
 
     try:
@@ -286,7 +286,7 @@ class _TensorFlow:
 
     def stop(self) -> None:
         self._profiler.stop()
-        for name in self._list_sessions() - self._before:  # named by the second, and two windows may end in one
+        for name in self._list_sessions() - self._before:  # named by the second, in which two windows may end
             path = os.path.join(self._folder, "plugins", "profile", name)
             rename(path, f"{path}_tensorflow-{self._number}")
 
@@ -303,12 +303,12 @@ class PySpy:
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         if pid != os.getpid():
-            self._command.append("--subprocesses")  # of a shell; our own children include py-spy itself
+            self._command.append("--subprocesses")  # a shell starts others; ours include py-spy itself
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         processes.allow_tracing()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 not shown: it names a file that is moved
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -357,8 +357,8 @@ class _Sampler:
         ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith(_THREAD)}
         is_over = False
         while not is_over:
-            is_over = self._over.wait(_LOOK_S)
-            stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items() if thread not in ours}  # noqa: SLF001
+            is_over = self._over.wait(_SAMPLE_S)
+            stacks = {ident: _name_calls(frame) for ident, frame in sys._current_frames().items() if ident not in ours}  # noqa: SLF001
             self._samples.append((time.perf_counter(), stacks))
 
     def stop(self) -> None:
@@ -369,9 +369,9 @@ class _Sampler:
             json.dump({"traceEvents": list(_build_events(self._samples, names)), "displayTimeUnit": "ms"}, file)
 
 
-def _stack(frame: FrameType | None) -> tuple[str, ...]:
+def _name_calls(frame: FrameType | None) -> tuple[str, ...]:
     names: list[str] = []
-    while frame is not None and len(names) < _DEEPEST:
+    while frame is not None and len(names) < _MOST_FRAMES:
         code = frame.f_code
         names.append(f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})")
         frame = frame.f_back
@@ -379,11 +379,11 @@ def _stack(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _build_events(
-    looks: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
+    samples: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
 ) -> list[dict[str, Any]]:
     """A call lasts from the first sample that has it to the first that does not."""
     pid = os.getpid()
-    threads = {thread for _, stacks in looks for thread in stacks}
+    threads = {thread for _, stacks in samples for thread in stacks}
     events: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": names.get(thread, str(thread))}}
         for thread in threads
@@ -391,7 +391,7 @@ def _build_events(
     for thread in threads:
         open_calls: list[tuple[str, float]] = []
         ended: list[tuple[str, float, float]] = []
-        for at, stacks in looks:
+        for at, stacks in samples:
             stack = stacks.get(thread, ())
             same = next(
                 (i for i, (a, b) in enumerate(zip(open_calls, stack, strict=False)) if a[0] != b),
@@ -399,7 +399,7 @@ def _build_events(
             )
             ended += [(name, since, at) for name, since in open_calls[same:]]
             open_calls = [*open_calls[:same], *((name, at) for name in stack[same:])]
-        ended += [(name, since, looks[-1][0]) for name, since in open_calls]
+        ended += [(name, since, samples[-1][0]) for name, since in open_calls]
         events += [
             {"name": name, "ph": "X", "pid": pid, "tid": thread, "ts": since * 1e6, "dur": (until - since) * 1e6}
             for name, since, until in ended
@@ -427,17 +427,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class CommandProfile(Profile):
-    """Windows of another process and of those that it starts."""
+    """Profiles another process and those that it starts."""
 
     def __init__(self, windows: Sequence[ProfileWindow], folder: str, py_spy: str, pid: int) -> None:
         super().__init__(windows, "py-spy", folder, py_spy)
         self._pid = pid
 
     def start(self, began: float | None = None) -> None:
-        """The command does not wait for us."""
+        """Start to profile a command, which has been started already."""
         self.follow(began)
 
-    def _take(self, window: ProfileWindow, number: int) -> None:
+    def _profile_window(self, window: ProfileWindow, number: int) -> None:
         while not has_python(self._pid):
             if self.is_past(window.end_s, _READY_S):
                 raise RuntimeError("no Python ran in it, and py-spy supports nothing else")
@@ -453,7 +453,7 @@ def has_python(pid: int) -> bool:
 
 
 def _is_python(pid: int) -> bool:
-    """By its program, or by the library where it is built into another one."""
+    """Whether a process is an interpreter: by its program, or by a library that another program has loaded."""
     program = os.path.basename(processes.find_program(pid))
     return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
 

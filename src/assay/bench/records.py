@@ -38,7 +38,7 @@ def make_relative(path: str, run_dir: str) -> str:
 
 
 def load_execution(run_dir: str) -> BenchExecution | None:
-    """None where there is no such file."""
+    """An execution; None where there is no such file."""
     path = os.path.join(run_dir, BENCH_FILE)
     try:
         with open(path, "rb") as file:
@@ -206,7 +206,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
 
 
 def _lock(path: str) -> int | None:
-    """None: another process has it, or it is gone."""
+    """The locked file; None: another process has it, or it is gone."""
     with suppress(OSError):
         return try_lock_file(path, create=False)
     return None

@@ -28,7 +28,7 @@ class SuiteBenchmark:
 
 
 def is_suite(text: str) -> bool:
-    """By its form alone: a path, which a dotted name is not. `module.Class.filter:REGEX` may contain anything."""
+    """Whether a text is a path, which a dotted name is not. `module.Class.filter:REGEX` may contain anything."""
     path, colons, _ = text.partition("::")
     is_path = os.sep in path or path.endswith((".py", ".json")) or "." not in path.removeprefix(os.curdir)
     return ".filter:" not in text and (bool(colons) or (is_path and ":" not in path))

@@ -49,11 +49,11 @@ _FORMS = "one is a method time_x of asv's kind, or a test that takes pytest's fi
 
 
 def run_suite(text: str) -> Mapping[str, Any]:
-    """Run one benchmark that was listed; returns what is kept of it beside its report. Raises SkippedError."""
+    """Run one benchmark that was listed; returns what is kept of it besides its report. Raises SkippedError."""
     path, name = _split(text)
     is_test = os.path.isfile(path) and bool(_find_files(path)[0])
     if not name and not is_test:  # it stands for all that could not be listed
-        list_suite(text)  # says why, unless it takes too long
+        list_suite(text)  # raises the reason, unless it takes too long
         raise NoSuchBenchmarkError(
             f"to list the benchmarks of {path} takes longer than 5 minutes: name one, {path}::NAME"
         )
@@ -64,7 +64,7 @@ def run_suite(text: str) -> Mapping[str, Any]:
             return {"parameters": run_test(path, name)}
         return {"parameters": run_asv(path, name)}
     except NoSuchBenchmarkError:
-        list_suite(text)  # says what there is
+        list_suite(text)  # raises an error that lists what there is
         raise
 
 
@@ -103,7 +103,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
-    """In a file, the name of its module may be left out."""
+    """Whether a name matches; in a file, the name of its module may be left out."""
     own = benchmark.text.partition("::")[2]
     names = (own, own.removeprefix(module), benchmark.name)
     return not name or any(n.startswith(name) and n[len(name) : len(name) + 1] in _BOUNDARIES for n in names)

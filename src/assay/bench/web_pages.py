@@ -93,7 +93,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
-    """None: an archive of very many executions is still being read from its folders; the page asks again."""
+    """Executions; None: an archive of very many is still being read from its folders; the page asks again."""
     if not snapshots.holds(slug):
         thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
         thread.start()

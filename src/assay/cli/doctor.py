@@ -47,7 +47,7 @@ _EXTRAS = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """`missing`: an optional part is not there; `broken`: what is needed does not work."""
+    """One result. `missing`: an optional part is not installed; `broken`: a needed one does not work."""
 
     name: str
     grade: Grade
@@ -97,12 +97,12 @@ def _examine_needed() -> Iterator[Diagnostic]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """The first number with a dot in a program's answer."""
+    """The first number with a dot in a program's output."""
     match = re.search(r"(\d+(?:\.\d+)+)", text)
     return tuple(map(int, match[1].split("."))) if match else None
 
 
-def _ask(arguments: list[str]) -> str:
+def _get_output(arguments: list[str]) -> str:
     try:
         result = subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
@@ -116,7 +116,7 @@ def _examine_program(
     path = shutil.which(name)
     if path is None:
         return Diagnostic(name, "broken" if needed else "missing", f"not found ({use})", hint)
-    number = parse_version(_ask([path, question])) or ()
+    number = parse_version(_get_output([path, question])) or ()
     text = f"{'.'.join(map(str, number))}, {path}" if number else path
     return Diagnostic(name, "broken", text, hint) if number < oldest else Diagnostic(name, "ok", text)
 
@@ -124,7 +124,7 @@ def _examine_program(
 def _try(
     name: str, attempt: Callable[[], object], text: str, wrong: str, hint: str, bad: Grade = "broken"
 ) -> Diagnostic:
-    """`wrong`: what the system's message about a failure is put behind."""
+    """Try something. `wrong`: the text before the system's message about a failure."""
     try:
         attempt()
     except OSError as error:
@@ -162,7 +162,7 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
 
 
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
-    """Whether we may write there, by writing; a folder that does not exist is not made."""
+    """Try to write to a folder; one that does not exist is not made."""
     parent = nearest_parent(path)
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
@@ -205,7 +205,7 @@ def _examine_gpus() -> Iterator[Diagnostic]:
 
 
 def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> Diagnostic:
-    """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
+    """Look a package up without importing it: OpenVINO alone would take seconds."""
     try:
         return Diagnostic(part.package, "ok", f"{find_version(part.package)} ({part.use})")
     except PackageNotFoundError:
@@ -240,10 +240,10 @@ def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
 
 
 def _examine_need(need: Part | Program | Folder) -> Diagnostic:
-    """A note says what its plug-in does wrong."""
+    """Examine one need of a plug-in; a mistake of the plug-in becomes a note."""
     name, hint = str(getattr(need, need.__slots__[0])), str(getattr(need, "hint", ""))
     try:
-        "".join(getattr(need, each) for each in need.__slots__)  # a TypeError where one is not a text
+        "".join(getattr(need, each) for each in need.__slots__)  # a TypeError where one is not a string
         if isinstance(need, Part):
             return _examine_part(need)
         if isinstance(need, Program):
@@ -252,7 +252,7 @@ def _examine_need(need: Part | Program | Folder) -> Diagnostic:
         return _examine_folder(name, path, hint, needed=False)
     except AssayError as error:
         return Diagnostic(name, "note", error.message, error.hint or hint)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever a foreign function does
+    except (Exception, SystemExit) as error:  # noqa: BLE001 any error of a plug-in
         return Diagnostic(name, "note", f"{need}: {type(error).__name__}: {error}", hint)
 
 

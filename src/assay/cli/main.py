@@ -165,7 +165,7 @@ def _only_reads(command: str) -> bool:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """As `main`, but returns the exit code."""
+    """Run a command as `main` does, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         result = _call(words)
@@ -189,7 +189,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: object) -> int:
-    """As `sys.exit` does: what is not an exit code is printed, and the exit code is 1."""
+    """The exit code of `sys.exit(…)`; a value that is not one is printed, and the exit code is 1."""
     if code is None or (isinstance(code, int) and abs(code) < 256):
         return int(code or 0)
     _print_error(str(code))

@@ -65,7 +65,7 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
 
 
 def _find_params(word: str) -> set[str]:
-    """Those of the study file that the word names."""
+    """The parameters of the study file that the word names."""
     from assay.config.load import load_study  # loads YAML, after a mistake alone
 
     try:
@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
 
 
 def _divide(group: Group) -> dict[str, list[str]]:
-    """The commands of the group stand under their headings."""
+    """The commands of the group under their headings."""
     found: dict[str, list[str]] = {heading: [] for heading in group.sections}
     for name, (_, _, *heading) in group.commands.items():
         found.setdefault("".join(heading) or ("Plug-ins" if group.sections else "Commands"), []).append(name)

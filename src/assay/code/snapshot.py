@@ -4,7 +4,7 @@
     <hash>/tree/            the files, as they were when the snapshot was taken
     <hash>/manifest.json    what is in the tree, and what was left to be linked
     <hash>/pulled           it came with `assay pull`: runs of this machine do not get it
-    seen.json               size, times and inode of each source file with its digest, so that a second look is quick
+    seen.json               size, times and inode of each source file with its digest, so that the next one is quick
     .tmp-*                  a snapshot that is being written, or was when its taker died
 
 The hash is over relative path, x bit and bytes of files, targets of symbolic links and empty folders, and over which
@@ -195,7 +195,7 @@ class _Contents:
 
     def digest(self) -> str:
         """The hash of the whole; reads what has not been seen in this state."""
-        unreadable = [file.path for file in self.files if file.path not in self.digests and not self._look(file)]
+        unreadable = [file.path for file in self.files if file.path not in self.digests and not self._find_digest(file)]
         if unreadable:
             raise unreadable_error(unreadable)
         total = blake2b(digest_size=_HASH_BYTES)
@@ -216,7 +216,7 @@ class _Contents:
     def present(self) -> list[FileEntry]:
         return [file for file in self.files if file.path not in self.gone] if self.gone else self.files
 
-    def _look(self, file: FileEntry) -> bool:
+    def _find_digest(self, file: FileEntry) -> bool:
         known = self.seen.get(file.path)
         state = [file.size, file.mtime_ns, file.ctime_ns, file.inode]
         if isinstance(known, list) and len(known) == 5 and known[:4] == state:
@@ -261,7 +261,7 @@ class _Contents:
         self.digests[file.path] = _hash_file(target)
 
     def settled(self, looked_at_ns: int) -> Seen:
-        """What may be remembered: files whose clock has moved on since they were last changed."""
+        """Digests that may be kept: of files whose clock has moved on since they were last changed."""
         return {
             file.path: [file.size, file.mtime_ns, file.ctime_ns, file.inode, self.digests[file.path]]
             for file in self.present()

@@ -25,7 +25,7 @@ _MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a 
 _GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
 _JOB_MARK = b"# Written by Assay."
 _LARGEST_TOKENS = 1 << 16
-_PICTURES, _MARKED = (".png", ".svg", ".pdf"), 4096  # where in a picture its maker is named
+_PICTURES, _MARKED = (".png", ".svg", ".pdf"), 4096  # bytes at either end of a picture
 
 StrPath = str | os.PathLike[str]
 
@@ -41,14 +41,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to take. `guess` leaves out what never is code and links what git ignores; `link` allows links."""
+    """Which files to take. `guess` leaves out what is never code and links what git ignores; `link` allows links."""
 
     ignore: tuple[str, ...] = ()
     exclude: tuple[StrPath, ...] = ()
     guess: bool = True
     link: bool = True
     limits: Limits = Limits()
-    secret: tuple[str, ...] = ()  # patterns of names that are linked, never copied; `!` takes one back
+    secret: tuple[str, ...] = ()  # patterns of names that are linked, never copied; `!` excludes one
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Tree:
     linked: list[str] = field(default_factory=list)  # not copied, to be linked
     secret: list[str] = field(default_factory=list)  # linked also where nothing else is
     mode: int = 0o777  # permission bits of the folder
-    holds_study: bool = False  # of ours, somewhere below: such a folder is not linked as a whole
+    holds_study: bool = False  # of ours, somewhere below: the folder is not linked as a whole
     count: int = 0  # files in the whole subtree
     bytes: int = 0
 
@@ -138,7 +138,7 @@ class _Walker:
         return self.selection.guess and self.selection.link
 
     def _ask_git(self, path: str) -> None:
-        """Where git gives no answer (no git, a folder that is ignored as a whole), nothing counts as ignored."""
+        """Add what git ignores; without an answer (no git, a folder that is ignored as a whole) nothing."""
         try:
             answer = run_git(f"{self.source}/{path}", *_GIT_IGNORED)
         except UsageError:
@@ -150,12 +150,12 @@ class _Walker:
     def walk(self, path: str) -> Tree:
         tree = Tree(path)
         for entry in self._scan(path):
-            self._take(tree, entry, f"{path}/{entry.name}" if path else entry.name)
+            self._add_entry(tree, entry, f"{path}/{entry.name}" if path else entry.name)
             if self.selection.link and path and tree.count > _GIVE_UP_FACTOR * self.limits.tree_files:
                 self._link_whole(tree)
                 break
         if self.selection.link:
-            self._slim(tree)
+            self._reduce(tree)
         return tree
 
     def _scan(self, path: str) -> list[os.DirEntry[str]]:
@@ -166,7 +166,7 @@ class _Walker:
             self.unreadable.append(path or self.source)
             return []
 
-    def _take(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
+    def _add_entry(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and self._is_output(entry):
@@ -175,23 +175,23 @@ class _Walker:
             elif self.is_secret(entry.name, path, is_folder):
                 tree.secret.append(path)
             elif self.ignores(entry.name, path) or path in self.git_ignored:
-                self._leave(tree, entry.name, path, is_folder)
+                self._add_ignored(tree, entry.name, path, is_folder)
             elif entry.is_symlink():
                 tree.symlinks.append((path, os.readlink(entry.path)))
             elif is_folder:
-                self._take_folder(tree, entry, path)
+                self._add_folder(tree, entry, path)
             else:
-                self._take_file(tree, entry.stat(follow_symlinks=False), path)
+                self._add_file(tree, entry.stat(follow_symlinks=False), path)
         except (FileNotFoundError, NotADirectoryError):
-            return  # gone since the folder was listed: editors' temporary files do that
+            return  # deleted since the folder was listed, as temporary files of editors are
 
     def _is_output(self, entry: os.DirEntry[str]) -> bool:
-        """The output root, and whatever holds runs of ours: those of other roots and studies as well."""
+        """Whether a folder is the output root or holds runs of ours, also of other roots and studies."""
         if self.excluded and _identity(entry.stat(follow_symlinks=False)) in self.excluded:
             return True
         return is_output_folder(entry.path)
 
-    def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
+    def _add_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
             tree.skipped.append(path)  # sockets, pipes and devices are not code
         elif self._holds_tokens(status, path) or (self.selection.guess and self._is_plot(path)):
@@ -207,7 +207,7 @@ class _Walker:
             tree.bytes += status.st_size
 
     def _holds_tokens(self, status: os.stat_result, path: str) -> bool:
-        """Tokens of `assay serve`, which takes them from files of their owner alone. Readers of the page see code."""
+        """Whether a private file has tokens of `assay serve`: readers of the page would see them in the code."""
         if status.st_mode & 0o077 or not 0 < status.st_size <= _LARGEST_TOKENS:
             return False
         with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
@@ -224,10 +224,10 @@ class _Walker:
             return layout.PLOT_MARK.encode() in start + file.read()
         return False
 
-    def _take_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
+    def _add_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
         is_known = entry.name in _NEVER_CODE
         if self.selection.guess and (is_known or os.path.lexists(f"{entry.path}/{_ENVIRONMENT_MARK}")):
-            self._leave(tree, entry.name, path, is_folder=False)
+            self._add_ignored(tree, entry.name, path, is_folder=False)
             return
         if self._asks_git and os.path.lexists(f"{entry.path}/.git"):
             self._ask_git(path)  # a repository inside has its own rules
@@ -245,8 +245,8 @@ class _Walker:
             tree.count += folder.count
             tree.bytes += folder.bytes
 
-    def _leave(self, tree: Tree, name: str, path: str, is_folder: bool) -> None:
-        """Ignored: linked where links are allowed. A folder with studies in it is linked part by part, without them."""
+    def _add_ignored(self, tree: Tree, name: str, path: str, is_folder: bool) -> None:
+        """Link an ignored path where links are allowed. Of a folder with studies only other parts are linked."""
         linked = self.selection.link and name not in _NEVER_LINKED and not name.endswith(".pyc")
         if not (linked and is_folder and holds_study(f"{self.source}/{path}")):
             (tree.linked if linked else tree.skipped).append(path)
@@ -257,20 +257,20 @@ class _Walker:
             if is_folder and self._is_output(entry):
                 tree.skipped.append(inner)
             else:
-                self._leave(tree, entry.name, inner, is_folder)
+                self._add_ignored(tree, entry.name, inner, is_folder)
 
-    def _slim(self, tree: Tree) -> None:
+    def _reduce(self, tree: Tree) -> None:
         """Bring a subtree below the limits by linking its largest folders, or itself when they are not the cause."""
-        while self._weigh(tree.count, tree.bytes) > 1:
-            own = self._weigh(len(tree.files), sum(file.size for file in tree.files))
+        while self._compare_limits(tree.count, tree.bytes) > 1:
+            own = self._compare_limits(len(tree.files), sum(file.size for file in tree.files))
             if tree.path and (not tree.folders or own > 1):
                 self._link_whole(tree)
             elif tree.folders:
-                folder = max(tree.folders, key=lambda each: self._weigh(each.count, each.bytes))
+                folder = max(tree.folders, key=lambda each: self._compare_limits(each.count, each.bytes))
                 tree.folders.remove(folder)
                 tree.count -= folder.count
                 tree.bytes -= folder.bytes
-                tree.linked.extend(self._parts(folder))
+                tree.linked.extend(self._find_links(folder))
             else:
                 file = max(tree.files, key=lambda each: each.size)
                 tree.files.remove(file)
@@ -278,31 +278,31 @@ class _Walker:
                 tree.count -= 1
                 tree.bytes -= file.size
 
-    def _weigh(self, count: int, size: int) -> float:
-        """Weigh a tree against the limits; above 1 it exceeds one of them."""
+    def _compare_limits(self, count: int, size: int) -> float:
+        """The size of a tree relative to the limits; above 1 it exceeds one of them."""
         return max(count / self.limits.tree_files, size / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:
-        """One link for all of it; one for each part where a study of ours is among them."""
+        """Link a folder as a whole; each part of it where a study of ours is among them."""
         apart = tree.holds_study and len(tree.files) <= _MOST_LINKS
-        parts = [file.path for file in tree.files] + [part for folder in tree.folders for part in self._parts(folder)]
+        parts = [file.path for file in tree.files] + [part for each in tree.folders for part in self._find_links(each)]
         tree.linked = [*tree.linked, *parts] if apart else [tree.path]
         tree.symlinks = tree.symlinks if apart else []
         tree.files, tree.folders, tree.skipped = [], [], []
         tree.count = tree.bytes = 0
 
-    def _parts(self, folder: Tree) -> list[str]:
+    def _find_links(self, folder: Tree) -> list[str]:
         if not folder.holds_study:
             return [folder.path]
         self._link_whole(folder)
         return folder.linked
 
 
-# ---------------------------------------------------------------- what is ours
+# ---------------------------------------------------------------- folders of ours
 
 
 def is_output_folder(path: str) -> bool:
-    """A study's folder, its `.assay`, or a run's directory, recognised by what is in it."""
+    """Whether this is a study's folder, its `.assay`, or a run's directory, by its content."""
     meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
     with suppress(OSError):
         names = os.listdir(meta)
@@ -316,7 +316,7 @@ def is_output_folder(path: str) -> bool:
 
 
 def holds_study(path: str) -> bool:
-    """Whether a study of ours is in this folder, looked for in the upper levels and not in endless data."""
+    """Whether a study of ours is in this folder, as far as the upper levels and the first entries show."""
     left, level = _SEARCHED_ENTRIES, [path]
     for _ in range(_SEARCHED_DEPTH):
         inner = []
@@ -333,7 +333,7 @@ def holds_study(path: str) -> bool:
 
 
 def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
-    """The folders among the first entries, and how many entries were looked at."""
+    """The folders among the first entries, and how many entries were read."""
     found, seen = [], 0
     try:
         with os.scandir(path) as entries:
@@ -351,7 +351,7 @@ def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
 
 
 def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """Shell patterns per name; one with a slash inside is held against the relative path."""
+    """Match shell patterns with names; one with a slash inside is compared with the relative path."""
     tidy = [pattern.strip().removeprefix("./").rstrip("/") for pattern in patterns]
     by_name = _join_patterns(pattern for pattern in tidy if pattern and "/" not in pattern)
     by_path = _join_patterns(pattern.lstrip("/") for pattern in tidy if "/" in pattern)

@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         return [each for each in found if each[0] not in self._added] or found
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """With the overrides: every word NAME=VALUE, also after a flag that takes any number of words."""
+        """Parse words with overrides: every word NAME=VALUE, also after a flag that takes any number of words."""
         parsed, rest = self.parse_known_args(args, namespace)
         overrides = [word for word in rest if is_override(word)]
         if unknown := [word for word in rest if not is_override(word)]:

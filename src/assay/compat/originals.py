@@ -181,7 +181,7 @@ def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[s
 
 
 def find_newest_time(folder: str) -> str:
-    """Of logs such as `log.train.20220316.030151`, after which --no-subdir has the run's name; "" without any."""
+    """The newest time of logs such as `log.train.20220316.030151`, the name of a --no-subdir run; "" without any."""
     return max((match[1] for name in list_names(folder) if (match := _MLRUNNER_LOG.fullmatch(name))), default="")
 
 

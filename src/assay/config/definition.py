@@ -63,7 +63,7 @@ def render_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Value:
-    """numpy's and torch's values are known by their `tolist()`."""
+    """A plain value; numpy's and torch's are recognised by their `tolist()`."""
     if isinstance(value, Enum):
         value = value.value
     elif isinstance(value, os.PathLike):

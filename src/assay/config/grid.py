@@ -189,7 +189,7 @@ class GridReader:
         return found
 
     def _check(self, sweep: Sweep, rules: _Rules) -> Sweep:
-        """Holds zip and when against the axes of one sweep."""
+        """Compare zip and when with the axes of one sweep."""
         used: set[str] = set()
         for names, node, key in rules.zips:
             self._check_zip(names, node, sweep, key, used)
@@ -241,7 +241,7 @@ class GridReader:
 
 
 def _spell(value: Mapping[str, Any]) -> str:
-    """What a mapping that is not an axis, often another tool's notation, would be here."""
+    """A hint how to write a mapping that is not an axis, often another tool's notation."""
     import difflib
 
     for name in ("values", "value"):
@@ -263,7 +263,7 @@ def _spell(value: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Value) -> str:
-    """As it can be written into a file, where that is short."""
+    """A value as it can be written into a file, where that is short."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= _MOST_SHOWN:
         return text

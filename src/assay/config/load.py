@@ -79,7 +79,7 @@ def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
 
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:
-    """By the keys of the first document that has any; a file of no known kind counts as native and is refused there.
+    """The dialect by the keys of the first document that has any; a file of no known kind is native, and refused there.
 
     Plug-ins are asked only where the file is not plainly one of ours.
     """

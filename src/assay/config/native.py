@@ -232,7 +232,7 @@ class _Reader:
         return tuple(found)
 
     def _root(self) -> str | None:
-        """Relative paths are relative to the file that names them."""
+        """The output root; a relative path is relative to the file that names it."""
         node = self._node("root")
         text = self._fields.text(node, "root", "a folder") if node else None
         if text is None:

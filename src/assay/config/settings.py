@@ -95,7 +95,7 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
 
 
 def _project_file(folder: str) -> str | None:
-    """The nearest one upwards. A pyproject.toml that does not speak of Assay is passed over."""
+    """The nearest settings file upwards. A pyproject.toml without a table for Assay does not count."""
     while True:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
         if os.path.isfile(own):

@@ -410,7 +410,7 @@ def _native_scalar(name: str, text: str) -> Value:
 
 
 def _original_scalar(name: str, raw: Any) -> Value:
-    """As PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
+    """A scalar as PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
     if name == "str":
         return raw.value
     value = _constructor().construct_object(raw, deep=True)
@@ -444,7 +444,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
         return build_error(message, _position(file, opened), _NEVER_CLOSED)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
-    if mark.line >= len(lines):  # behind the last character that is written
+    if mark.line >= len(lines):  # after the last character that is written
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]
         position = Position(file, full[-1], len("".join(lines[full[-1] - 1 : full[-1]]).rstrip()) + 1)
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":

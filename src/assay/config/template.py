@@ -108,7 +108,7 @@ class _Scanner:
             self._unclosed.append(opened[0])
 
     def _put(self, piece: Piece) -> None:
-        """In $'…' no value is safe, so the quote is closed around it."""
+        """Add a piece. In $'…' no value is safe, so the quote is closed around it."""
         ansi = self._contexts[-1] == "ansi"
         if ansi:
             self._plain.append("'")

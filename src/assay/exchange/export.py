@@ -164,7 +164,7 @@ def _read_field(row: RunRow, name: str) -> Any:
 
 
 def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
-    """What all values are. Those of several kinds, and integers that a column cannot hold, become text: a text stays
+    """The type of all values. Those of several kinds, and integers that a column cannot hold, become text: a text stays
     as it is, everything else is written as JSON."""
     values = list(given)
     kinds = set(map(type, values)) - {type(None)}
@@ -247,7 +247,7 @@ def write_csv(columns: ExportedColumns, write: Write, *, raw: bool = False) -> N
 
 
 def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequence[Any]:
-    """Times as ISO 8601 in UTC: a spreadsheet reads them."""
+    """Cells with times as ISO 8601 in UTC, which a spreadsheet reads."""
     if kind == "texts":
         values = [",".join(each) for each in values]
     elif kind == "time":
@@ -283,7 +283,7 @@ def write_json(items: Iterable[Any], write: Write) -> None:
 
 
 def write_parquet(columns: ExportedColumns, path: str) -> None:
-    """Batch by batch: the file may be larger than the memory."""
+    """Write batch by batch: the file may be larger than the memory."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

@@ -124,7 +124,7 @@ class _StudyWriter:
         self.by_name = {name: dirs[0] for name, dirs in by_name.items() if len(dirs) == 1}
 
     def _find(self, run: ImportedRun) -> str | None:
-        """What has points alone (a chart of W&B) belongs to the run of its name, whichever came first."""
+        """Find the run for points alone (a chart of W&B): the one of their name, whichever came first."""
         named = self.by_name.get(run.name)
         if run.id in self.by_id:
             return self.by_id[run.id]

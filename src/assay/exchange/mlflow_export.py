@@ -336,7 +336,7 @@ class _RunSender:
         return self.row.started_at or self.row.created_at or 0.0
 
     def _build_stamp(self) -> str:
-        """Of everything that is sent."""
+        """A checksum of everything that is sent."""
         counts = {name: self.selection.table.metrics[name].count[self.i] for name in self.metrics}
         row = self.row._replace(stamp=0.0)
         files = [(name, os.path.getsize(os.path.join(self.dir, name))) for name in self._find_files()]

@@ -33,8 +33,8 @@ BEST_EVERY_S = 30.0
 NO_RECEIVER = "none"  # as the only receiver: overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
-_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # of a command: ASSAY_EVENT and so on
-_OF_MAIN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may hold back
+_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # a command gets these as ASSAY_EVENT and so on
+_MAIN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that the main thread may block
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 Message = Mapping[str, Any]  # as JSON
@@ -44,7 +44,7 @@ Message = Mapping[str, Any]  # as JSON
 
 
 def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
-    """Those that get messages. Raises UsageError for an address that cannot be one; `where` is for its message."""
+    """The receivers that get messages. Raises UsageError for an invalid one; `where` is for its message."""
     for each in receivers:
         if not each.strip():
             raise UsageError(
@@ -79,7 +79,7 @@ def drop_flag(words: Sequence[str]) -> tuple[str, ...]:
 
 
 class _RefusedError(Exception):
-    """What a receiver did not take."""
+    """Why a receiver did not accept a message."""
 
 
 Started = Callable[[subprocess.Popen[bytes]], None]
@@ -104,12 +104,12 @@ def _late() -> str:
 
 
 def _call(command: str, message: Message, started: Started) -> None:
-    """In a process group of its own, so that all of it can be ended; in our session: what is in another one counts as
-    a process that a job has left."""
+    """Run a command in a process group of its own, so that all of it can be ended, but in our session: a process in
+    another one counts as one that a job has left."""
     texts = {name: "" if message[name] is None else str(message[name]).replace("\0", "") for name in _IN_ENVIRONMENT}
     environment = {**os.environ, **{f"ASSAY_{name.upper()}": text for name, text in texts.items()}}
     with TemporaryFile() as errors:  # a pipe would be held open by what the command leaves running
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_MAIN)  # the child inherits what is blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _MAIN_SIGNALS)  # the child inherits what is blocked
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", command],
@@ -120,7 +120,7 @@ def _call(command: str, message: Message, started: Started) -> None:
                 process_group=0,
             )
         finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, _MAIN_SIGNALS)
         started(process)
         try:
             process.communicate(json.dumps(message).encode(), timeout=LIMIT_S)
@@ -157,26 +157,26 @@ class _Receiver:
         if self._thread.ident is None:
             try:
                 self._thread.start()
-            except RuntimeError as error:  # no more threads
+            except RuntimeError as error:  # no thread can be started
                 self.failures.append(str(error))
 
     def _work(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_MAIN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _MAIN_SIGNALS)
         while (message := self._waiting.get()) is not None and not self._is_given_up:
             try:
                 if _ADDRESS.match(self._receiver):
                     _post(self._receiver, message)
                 else:
-                    _call(self._receiver, message, self._keep)
+                    _call(self._receiver, message, self._remember_process)
                 self.sent += 1
             except _RefusedError as error:
                 self.failures.append(str(error))
-            except OSError as error:  # no such shell, no more processes
+            except OSError as error:  # no such shell, or no process can be started
                 self.failures.append(str(error.strerror or error))
-            except Exception as error:  # noqa: BLE001 whatever it is, it must not harm a run
+            except Exception as error:  # noqa: BLE001 no error may harm a run
                 self.failures.append(f"{type(error).__name__}: {error}")
 
-    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+    def _remember_process(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         if self._is_given_up:
             _kill(process)
@@ -200,14 +200,14 @@ class _Receiver:
 
 
 class Notifier:
-    """Gets the events of a study, decides what is sent, and never waits before `finish`."""
+    """Decides which events of a study are sent, and never waits before `finish`."""
 
     def __init__(self, receivers: Sequence[str], study: str, folder: str, rules: SecretRules) -> None:
         self._study, self._folder, self._rules = study, folder, rules
         self._receivers = [_Receiver(each, hide_receiver(each, rules)) for each in receivers]
         self._has_failed = False
         self._has_begun = False
-        self._leader: Leader | None = None  # that has not been sent yet
+        self._leader: Leader | None = None  # the best run that has not been sent yet
         self._best_at = -BEST_EVERY_S
 
     def listen(self, event: Event) -> None:
@@ -222,7 +222,7 @@ class Notifier:
         self._put("failure", text, run=entry.spec.name, exit_code=outcome.exit_code if outcome else None)
 
     def send_best(self, leader: Leader | None) -> None:
-        """The best run as it is now; a new one is sent at most once in a while, and then the newest."""
+        """Send a new best run, at most one in `BEST_EVERY_S`, and then the newest."""
         if leader is not None and leader.is_new:
             self._leader = leader
         if self._leader is None or time.monotonic() < self._best_at + BEST_EVERY_S:
@@ -232,7 +232,7 @@ class Notifier:
         self._put("best", text, run=leader.run, best=build_best(leader))
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
-        """Send the end, unless nothing has happened; wait for what is under way; returns what went wrong."""
+        """Send the end, unless nothing has happened, and wait for messages under way. Returns what went wrong."""
         if self._has_begun:
             self._put("end", text, exit_code=exit_code, **(more or {}))
         until = time.monotonic() + LIMIT_S + 1.0
@@ -245,7 +245,7 @@ class Notifier:
         return notes
 
     def close(self) -> None:
-        """Send nothing more; what is under way is ended."""
+        """Send nothing more, and end commands that run."""
         for receiver in self._receivers:
             receiver.give_up()
 

@@ -80,6 +80,6 @@ class NotifyStep(RunStep):
 
 
 def _choose_receivers(prepared: Prepared) -> tuple[str, ...]:
-    """Those of the option, else those of the settings."""
+    """The receivers of the option, else those of the settings."""
     asked, settings = prepared.options.extras.get("notify"), prepared.settings
     return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")

@@ -1,7 +1,7 @@
 """The index of a team: a PostgreSQL database, in which each output root has a schema of its own.
 
 The statements are those of `record/index/stored.py`. This module opens the database, translates what SQLite writes
-differently, and connects again after the server was restarted. Passwords are in no text that leaves it.
+differently, and connects again after the server was restarted. No text that leaves it has a password.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TYPES = {
     "clustered": "",
 }
 
-_OPENED = """
+_VIEWS = """
 CREATE VIEW parameters AS
     SELECT r.run, r.key, r.study, p.key AS parameter,
         CASE jsonb_typeof(p.value) WHEN 'string' THEN 'text' WHEN 'boolean' THEN p.value::text WHEN 'number' THEN
@@ -91,8 +91,8 @@ def parse_address(text: str) -> DatabaseAddress:
     if scheme is None:
         raise UsageError("ASSAY_INDEX is neither an address of PostgreSQL nor `local`", hint)
     rest, _, query = text.removeprefix(scheme).partition("?")
-    place, _, database = rest.partition("/")
-    login, _, hosts = place.rpartition("@")
+    authority, _, database = rest.partition("/")
+    login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
     if any(mark in database + query for mark in "@#") or re.search(r"%(?![0-9a-fA-F]{2})", text):
         raise UsageError("the address in ASSAY_INDEX cannot be read", hint)
@@ -188,10 +188,10 @@ class ConnectionLostError(InfrastructureError):
 
 
 class PostgresIndex(Index):
-    """Several machines at once: one writer of a root at a time, each for as long as one flush takes.
+    """An index that several machines use at once; one of them writes at a time, for as long as one flush takes.
 
     A lost connection is opened again with growing pauses, and what was being written is written again: the stored
-    cursors show which of it had arrived. While the server stays away, each further call tries once and fails.
+    cursors show which of it had arrived. While the server cannot be reached, each further call tries once and fails.
     """
 
     _db: _Connection
@@ -201,7 +201,7 @@ class PostgresIndex(Index):
         self._address, self._root, self.schema = parse_address(address), os.path.realpath(root), name_schema(root)
         self.place = f"{self._address.shown} (schema {self.schema})"
         self._lock = int.from_bytes(blake2b(self.schema.encode(), digest_size=8).digest(), "little", signed=True)
-        self._is_away = False
+        self._is_unreachable = False
         self._db = self._connect(CONNECT_TIMEOUT_S)
         try:
             with self._translated():
@@ -218,9 +218,9 @@ class PostgresIndex(Index):
         except ImportError:
             raise MissingExtraError("an index in PostgreSQL", "postgres") from None
         keywords: dict[str, Any] = {"connect_timeout": timeout_s, "application_name": "assay", "keepalives_idle": 30}
-        # The index is a copy: what a crash of the server takes is read again. A stopped client blocks others briefly.
+        # The index is a copy: what a crash of the server loses is read again. A stopped client blocks others briefly.
         settings = {"search_path": self.schema, "synchronous_commit": "off", "client_min_messages": "warning"}
-        settings |= {"standard_conforming_strings": "on"}  # as `find_acting` reads texts
+        settings |= {"standard_conforming_strings": "on"}  # as `find_acting` reads strings
         settings |= {"lock_timeout": f"{LOCK_TIMEOUT_S}s", "idle_in_transaction_session_timeout": "60s"}
         try:
             raw = psycopg.connect(autocommit=True, **(keywords | self._address.keywords))
@@ -253,7 +253,7 @@ class PostgresIndex(Index):
         if fault:
             self._db.execute(f"DROP SCHEMA {self.schema} CASCADE")
         self._db.execute(f"CREATE SCHEMA {self.schema}")
-        for statement in (TABLES.format_map(_TYPES) + _OPENED).split(";"):
+        for statement in (TABLES.format_map(_TYPES) + _VIEWS).split(";"):
             if statement.strip():
                 self._db.raw.execute(statement)
         facts = [("root", os.fsencode(self._root).decode("utf-8", "backslashreplace")), ("format", str(VERSION))]
@@ -272,7 +272,7 @@ class PostgresIndex(Index):
         if "format" not in facts:
             raise InfrastructureError(
                 f"the schema {self.schema} in {self._address.shown} is not an index of Assay, or you may not read it",
-                f"ask its owner for the right to read: {self._write_grant('SELECT')}; where it is not one, give"
+                f"ask its owner for the right to read: {self._render_grant('SELECT')}; where it is not one, give"
                 f" ASSAY_INDEX another database, {_LOCAL}",
             )
         if facts["format"] != str(VERSION):
@@ -281,7 +281,7 @@ class PostgresIndex(Index):
 
     def _reconnect(self) -> None:
         self._disconnect()
-        waits = (0.0,) if self._is_away else _WAITS_S
+        waits = (0.0,) if self._is_unreachable else _WAITS_S
         for wait_s in waits:
             time.sleep(wait_s)
             try:
@@ -289,9 +289,9 @@ class PostgresIndex(Index):
                 with self._translated():
                     fault = self._find_fault()
             except ConnectionLostError as error:
-                self._is_away, failure = True, error
+                self._is_unreachable, failure = True, error
             else:
-                self._is_away = False
+                self._is_unreachable = False
                 if fault is not None:
                     raise InfrastructureError(fault or f"the index {self.place} was removed", "give the command again")
                 return
@@ -336,7 +336,7 @@ class PostgresIndex(Index):
         reason = self._address.hide(error.diag.message_primary or str(error))
         kind, hint = InfrastructureError, "build it again: assay index rebuild"
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
-            grant = self._write_grant("SELECT, INSERT, UPDATE, DELETE")
+            grant = self._render_grant("SELECT, INSERT, UPDATE, DELETE")
             hint = f"this user may only read: ask the owner for more rights ({grant}), {_LOCAL}"
         elif isinstance(error, errors.LockNotAvailable):
             hint = f"another process has been writing for {LOCK_TIMEOUT_S} s; look for one that is stopped (state T)"
@@ -346,8 +346,8 @@ class PostgresIndex(Index):
             kind, hint = ConnectionLostError, "the server may be restarting: give the command again"
         return kind(f"the index {self.place} failed: {reason}", hint)
 
-    def _write_grant(self, rights: str) -> str:
-        """What the owner of the schema gives to psql."""
+    def _render_grant(self, rights: str) -> str:
+        """The statement that the owner of the schema has to execute."""
         user = '"{}"'.format(self._db.raw.info.user.replace('"', '""'))
         schema = f"SCHEMA {self.schema}"
         return f"GRANT USAGE ON {schema} TO {user}; GRANT {rights} ON ALL TABLES IN {schema} TO {user}"
@@ -357,7 +357,7 @@ class PostgresIndex(Index):
             try:
                 return super()._write(buffer)
             except ConnectionLostError:
-                if self._is_away:
+                if self._is_unreachable:
                     raise
         return super()._write(buffer)
 
@@ -387,7 +387,7 @@ class PostgresIndex(Index):
             # a prepared statement is a single one; the first answer has its columns
             cursor = self._db.raw.execute(statement, prepare=True)
             names = [column.name for column in cursor.description or ()]
-            return Answer(names, [tuple(map(_show, row)) for row in cursor])
+            return Answer(names, [tuple(map(_to_plain, row)) for row in cursor])
         except psycopg.errors.QueryCanceled:
             message = f"the query took longer than {QUERY_LIMIT_S:.0f} s"
             raise UsageError(message, "ask for less: LIMIT, or a condition on the study") from None
@@ -411,7 +411,7 @@ class PostgresIndex(Index):
             self._db.raw.execute(f"VACUUM (ANALYZE) {', '.join(names)}")
 
 
-def _show(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A value as SQLite would give it: a number, a text or bytes."""
     from decimal import Decimal
 
@@ -426,7 +426,7 @@ def _show(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- which functions a query calls, by its tokens
-# A help against mistakes: a read-only transaction keeps a query from writing to tables, not from acting on the server
+# Against mistakes alone: a read-only transaction keeps a query from writing to tables, not from acting on the server
 # by a function. What a user may do is decided by the rights of the role alone.
 
 _SPACE = re.compile(r"\s+|--[^\n\r]*")
@@ -440,7 +440,7 @@ _TOKEN = re.compile(
     | .""",
     re.VERBOSE | re.DOTALL,
 )
-# These functions act on the server, its files or other sessions, or execute a text that is given to them.
+# These functions act on the server, its files or other sessions, or execute a string that they get.
 _ACTING = re.compile(
     r"pg_(?!typeof$|size_pretty$)\w+|lo_\w+|loread|lowrite|dblink\w*|set_config|brin_\w+|gin_clean\w*|ts_stat|ts_rewrite"
     r"|(query|cursor|table|schema|database)_to_xml\w*|crosstab\w*|connectby|xpath_table",
@@ -451,9 +451,9 @@ _ACTING = re.compile(
 def find_acting(statement: str) -> str | None:
     """The first name of a function that may do more than read, as the query has it; else None.
 
-    `name (…)` is a call, whatever stands between the two, and so is `row.name` of a function with one argument.
+    `name (…)` is a call, whatever is between the two, and so is `row.name` of a function with one argument.
     """
-    tokens = _split(statement)
+    tokens = _tokenize(statement)
     texts = ["", "", *(token.group() for token in tokens), ""]
     for i, token in enumerate(tokens, 2):
         if token["escaped"]:
@@ -465,8 +465,8 @@ def find_acting(statement: str) -> str | None:
     return None
 
 
-def _split(statement: str) -> list[re.Match[str]]:
-    """The parts of a query without its comments, which may hold others."""
+def _tokenize(statement: str) -> list[re.Match[str]]:
+    """The tokens of a query without its comments, which may be nested."""
     tokens, at = [], 0
     while at < len(statement):
         if space := _SPACE.match(statement, at):

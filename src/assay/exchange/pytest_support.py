@@ -79,7 +79,7 @@ class Uploads:
         if name == LINK and text not in ("", self._printed) and reporter is not None:
             self._printed = text  # several tests may share a page
             reporter.ensure_newline()
-            if reporter._tw.width_of_current_line:  # noqa: SLF001 behind the dots of other processes' tests
+            if reporter._tw.width_of_current_line:  # noqa: SLF001 after the dots of other processes' tests
                 reporter.write("\n")
             reporter.write_line(f"result: {text}")
 
@@ -92,6 +92,6 @@ class Uploads:
 
 
 def build_session_name() -> str:
-    """Of CI's job, else one that no other session has."""
+    """The name of CI's job, else one that no other session has."""
     number, attempt = os.environ.get("GITHUB_RUN_ID"), os.environ.get("GITHUB_RUN_ATTEMPT") or "1"
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]

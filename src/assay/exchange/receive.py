@@ -1,6 +1,6 @@
 """Runs that come as a zip archive from elsewhere: checked whole, then placed; of a bad one nothing is stored.
 
-The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder beside the studies, and each run gets its name by a
+The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder next to the studies, and each run gets its name by a
 rename, so a part of one is never seen. Archives are not trusted, since a token is all that a sender needs: no
 member leads elsewhere, is a link or a device, or becomes larger than allowed; each run is marked as received, and
 nothing of it is executed.
@@ -62,7 +62,7 @@ class UploadLimits(NamedTuple):
     body: int = 1 << 30  # bytes of the archive
     files: int = 50_000
     total: int = 4 << 30  # bytes that come out
-    ratio: int = 200  # so many times its own size; text packs to a twentieth
+    ratio: int = 200  # unpacked size, in sizes of the archive; text packs to a twentieth
     free: int = 64 << 20  # so much may always come out
 
 
@@ -165,7 +165,7 @@ def unpack(
 
 
 def _blame(error: OSError) -> AssayError:
-    """What the disk refuses is ours, everything else the sender's; no path of this machine leaves it."""
+    """An error of the disk is ours, any other is the sender's; no path of this machine leaves it."""
     why = error.strerror or type(error).__name__
     if error.errno in _OUR_ERRORS:
         return InfrastructureError(f"the upload cannot be stored: {why}")
@@ -279,7 +279,7 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
 
 
 def check_runs(top: str, run_dirs: Sequence[str]) -> None:
-    """In the child: read the metrics, as a command that shows them will. Messages name files as seen from `top`."""
+    """Read the metrics in the child, as a command that shows them will. Messages name files as seen from `top`."""
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)

@@ -34,7 +34,7 @@ class ScriptRun(NamedTuple):
     is_own: bool = False  # no study asked for it
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """By the first rank; a disk that refuses does not stop the script."""
+        """Write the config, by the first rank; a disk that refuses does not stop the script."""
         if not self.dir or script.find_rank() > 0:
             return
         from assay.values.secrets import hide_named
@@ -53,18 +53,18 @@ class ScriptRun(NamedTuple):
         write_atomic(os.path.join(self.dir, name), json.dumps(content, ensure_ascii=False) + "\n")
 
     def note_training(self, *, is_over: bool) -> None:
-        """Of a run that no study asked for; the others end with their command."""
+        """Note that a run without a study trains or has trained; other runs end with their command."""
         if self.is_own:
             script.note_training(self.dir, is_over=is_over)
 
     def end(self, code: object) -> None:
-        """With an exit code; None: there is none. What is not a number counts as 1."""
+        """End the run with an exit code; None: there is none. What is not a number counts as 1."""
         if self.is_own:
             number = script.build_number(code)
             script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
 
     def load_params(self) -> dict[str, Any]:
-        """Those of the study."""
+        """The parameters that the study gives the run."""
         if self.is_own or not self.dir:
             return {}
         try:
@@ -96,7 +96,7 @@ def build_name(text: str) -> str:
 
 
 def build_mapping(values: Any) -> dict[str, Any]:
-    """Of a mapping, an argparse namespace, a dataclass, or any object with attributes."""
+    """A dict of a mapping, an argparse namespace, a dataclass, or any object with attributes."""
     if values is None:
         return {}
     if not isinstance(values, Mapping) and hasattr(values, "__dict__"):

@@ -1,4 +1,4 @@
-"""A folder that is at an address, such as a store of golden recordings: used as a copy on this machine.
+"""A folder at an address, such as a store of golden recordings, used through a copy on this machine.
 
 <cache>/stores/<digest of the address>/
     read/<name>/    what commands that only read use, several at once; replaced when it is not in use
@@ -39,19 +39,19 @@ def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Ite
         raise UsageError(f"{address} does not name a folder in the store", f"as in {address.rstrip('/')}/golden")
     remote = open_remote(base, notify)
     digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
-    place = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
+    parent = os.path.join(cache_dir(os.environ), "stores", digest, "write" if writes else "read")
     try:
-        os.makedirs(os.path.join(place, name), exist_ok=True)
+        os.makedirs(os.path.join(parent, name), exist_ok=True)
     except OSError as error:
         raise InfrastructureError(
-            f"{place} cannot be made: {error.strerror}", "set ASSAY_CACHE_DIR to a folder that can be written"
+            f"{parent} cannot be made: {error.strerror}", "set ASSAY_CACHE_DIR to a folder that can be written"
         ) from error
     opened = _open_to_write if writes else _open_to_read
-    with opened(address, remote, os.path.join(place, name), notify) as copy:
+    with opened(address, remote, os.path.join(parent, name), notify) as copy:
         yield copy
 
 
-def _load(remote: Remote, name: str) -> FolderManifest:
+def _load_manifest(remote: Remote, name: str) -> FolderManifest:
     return mirror.load_manifest(remote, build_key(FOLDERS, name)) or FolderManifest("folder", name)
 
 
@@ -60,12 +60,12 @@ def _load(remote: Remote, name: str) -> FolderManifest:
 
 @contextmanager
 def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """One request when the copy is up to date."""
+    """Open the copy for a command that only reads; one request if it is up to date."""
     locks = RangeLocks(os.path.join(os.path.dirname(copy), "lock"))
     try:
         while True:
             locks.hold(_IN_USE)
-            manifest = _load(remote, os.path.basename(copy))
+            manifest = _load_manifest(remote, os.path.basename(copy))
             if not any(_find_differences(manifest, copy)):
                 break
             locks.release(_IN_USE)
@@ -82,7 +82,7 @@ def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> It
 
 
 def _find_differences(manifest: FolderManifest, copy: str) -> tuple[set[str], set[str]]:
-    """Which files are not there as they should be, and which are too many."""
+    """The files that are missing or wrong in the copy, and those that only the copy has."""
     wrong = {name for name, file in manifest.files.items() if not mirror.is_file_of(os.path.join(copy, name), file)}
     return wrong, set(mirror.list_folder(copy)[0]) - set(manifest.files)
 
@@ -106,14 +106,14 @@ def _fetch(manifest: FolderManifest, remote: Remote, copy: str, names: set[str])
 
 @contextmanager
 def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """The copy keeps what an earlier call has written and could not send."""
+    """Open the copy for a command that writes; it keeps files that an earlier call wrote and could not send."""
     name, base_file = os.path.basename(copy), os.path.join(os.path.dirname(copy), "fetched.json")
     with locked(copy, f"another command on this machine writes to {address} now"):
         before: Mapping[str, Any] = {}
         with suppress(OSError, ValueError, KeyError, TypeError), open(base_file, "rb") as file:
             before = dict(parse_json(file.read())["files"])
-        manifest = _load(remote, name)
-        _fetch(manifest, remote, copy, {each for each in manifest.files if not _stays(manifest, copy, each, before)})
+        manifest = _load_manifest(remote, name)
+        _fetch(manifest, remote, copy, {each for each in manifest.files if not _is_kept(manifest, copy, each, before)})
         write_atomic(base_file, render(FolderManifest("folder", name, {}, manifest.files, {})))
         yield copy
         key, leaves_out = build_key(FOLDERS, name), lambda each: each.endswith(".partial")
@@ -128,8 +128,8 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
         notify(f"sent {sent.sent} of {len(sent.manifest.files)} files to {address}")
 
 
-def _stays(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
-    """It is what the store has, or it was written here since it was fetched."""
+def _is_kept(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
+    """Whether a file is not fetched: it is what the store has, or it was written here since the last fetch."""
     path = os.path.join(copy, name)
     if mirror.is_file_of(path, manifest.files[name]):
         return True

@@ -58,7 +58,7 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 def choose_folders(
     names: Sequence[str], where: Where | None, root: str | None, private: list[str]
 ) -> list[OutgoingFolder]:
-    """What these names mean: studies, runs, or folders that are neither. Copies of study files that only their owner
+    """The folders of these names: studies, runs, or neither. Copies of study files that only their owner
     may read are added to `private` when their study is sent, and are not sent."""
     runs: dict[str, FoundRun] = {}
     folders: list[OutgoingFolder] = []
@@ -120,7 +120,7 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
 
 
 def _is_private_to_run(name: str) -> bool:
-    """Also how it came here: that differs for each machine."""
+    """Whether a file stays here, as the one on how the run came here, which differs for each machine."""
     top = name.partition("/")[0]
     return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
 
@@ -309,7 +309,7 @@ def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None =
         if manifest.kind == "folder":
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with locked(path):
-                return _place(manifest, remote, path, _find_missing(manifest, path), path + ".pull")
+                return _fetch(manifest, remote, path, _find_missing(manifest, path), path + ".pull")
         meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
         with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
@@ -317,7 +317,7 @@ def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None =
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
             aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
-            return replace(_place(manifest, remote, path, missing, aside), damaged=damaged)
+            return replace(_fetch(manifest, remote, path, missing, aside), damaged=damaged)
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -332,7 +332,7 @@ def locked(path: str, what: str | None = None) -> Iterator[None]:
         yield
 
 
-def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
+def _fetch(manifest: FolderManifest, remote: Remote, path: str, missing: frozenset[str] | None, aside: str) -> Pulled:
     if missing is not None and not missing:
         shutil.rmtree(aside, ignore_errors=True)
         return Pulled(path, "unchanged", 0, 0)

@@ -1,4 +1,4 @@
-"""SQLite files of other tools: read without a change to them, and refused in one line where that is impossible."""
+"""SQLite files of other tools: read without changing them, and refused in one line where that is impossible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForeignDatabase(NamedTuple):
     connection: sqlite3.Connection
 
     def count_rows(self, table: str) -> int:
-        """0 where there is no such table."""
+        """The number of rows; 0 where there is no such table."""
         if table not in _find_tables(self.connection):
             return 0
         return int(self.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 one of ours
@@ -30,8 +30,8 @@ class ForeignDatabase(NamedTuple):
     def load_rows(
         self, table: str, columns: Mapping[str, str], order: str = "rowid", **of: Any
     ) -> Iterator[dict[str, Any]]:
-        """Those in which the columns of `of` have these values. `columns` has the expression that stands for a column
-        which versions of the tool may lack; a column with none is refused where it is missing."""
+        """The rows in which the columns of `of` have these values. `columns` maps each column to the expression that
+        replaces it in versions of the tool that lack it; one without an expression must exist."""
         present = {row["name"] for row in self.connection.execute(f"PRAGMA table_info({table})")}
         needed = [*(name for name, instead in columns.items() if not instead), *of]
         if missing := [name for name in needed if name not in present]:
@@ -44,7 +44,7 @@ class ForeignDatabase(NamedTuple):
 
 
 def has_tables(sample: Sample, tables: Collection[str]) -> bool:
-    """Raises UsageError for a database that cannot be read: no other importer could."""
+    """Whether a database has these tables. Raises UsageError if it cannot be read: no other importer could."""
     if sample.is_folder or not sample.head.startswith(_MAGIC):
         return False
     with reading(sample.path) as database:
@@ -53,7 +53,7 @@ def has_tables(sample: Sample, tables: Collection[str]) -> bool:
 
 @contextmanager
 def reading(path: str) -> Iterator[ForeignDatabase]:
-    """One state of the file, also where another program writes to it; rows have names. Raises UsageError."""
+    """Open one state of the file, even if another program writes to it. Raises UsageError."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         refuse(path, "it is empty" if os.path.isfile(path) else "there is no such file")
     try:
@@ -68,7 +68,7 @@ def reading(path: str) -> Iterator[ForeignDatabase]:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    """SQLite writes a file next to one that is read with a `-wal`; a folder that refuses it has no writer, either."""
+    """Open a file to read. With a `-wal` SQLite writes a file next to it; where it may not, no other program can."""
     address = f"file:{quote(os.path.abspath(path))}?mode=ro"
     for more in ("", "&immutable=1"):
         database = sqlite3.connect(address + more, uri=True, timeout=_WAIT_S, isolation_level=None)
@@ -92,12 +92,12 @@ def _find_tables(database: sqlite3.Connection) -> set[str]:
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    code: int = getattr(error, "sqlite_errorcode", 0)  # only what SQLite itself raises has one
+    code: int = getattr(error, "sqlite_errorcode", 0)  # only errors of SQLite itself have one
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def check_writable(path: str, table: str, timeout_s: float) -> None:
-    """Raises where nothing can be added to it: for MLflow a file that is damaged is one that it tries for a minute."""
+    """Raise an error if nothing can be added to a file: MLflow would try a damaged one for a minute."""
     if not os.path.lexists(path):
         return
     try:

@@ -84,7 +84,7 @@ def find_server(
     given = env.get(token, "").strip()
     if not given:
         where = (
-            "behind `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
+            "after `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
         )
         raise UsageError(f"uploading needs a token: {token} is not set", f"it is {where}")
     if not given.isascii() or not given.isprintable() or " " in given:
@@ -109,7 +109,7 @@ def upload_runs(
     sleep: Callable[[float], None] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Uploaded:
-    """In as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
+    """Upload runs in as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
     runs: list[dict[str, Any]] = []
     links: dict[str, None] = {}
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""What a script gives to wandb beside numbers: pictures, histograms, tables, charts, sound, and artifacts.
+"""What a script gives to wandb besides numbers: pictures, histograms, tables, charts, sound, and artifacts.
 
 They become files below `files/` of the run directory, without any library: an array is asked for its own methods.
 
@@ -38,7 +38,7 @@ _BINS = 64
 
 
 class _Accepting:
-    """What else wandb's own class can do is accepted."""
+    """Accepts every other call that wandb's own class has."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -86,7 +86,7 @@ def _find_file(value: Any) -> tuple[str, Content] | None:
 
 
 class Image(Media):
-    """From a file, an array, or an object of PIL or matplotlib."""
+    """An image from a file, an array, or an object of PIL or matplotlib."""
 
     kind = "image"
 
@@ -125,7 +125,7 @@ def _flatten(data: Any) -> Iterator[float]:
 
 
 def _to_bytes(data: Any) -> bytes:
-    """As wandb does it: from 0 to 255, or from 0 to 1; what has negative numbers is stretched."""
+    """Pixels as wandb makes them: from 0 to 255, or from 0 to 1; what has negative numbers is stretched."""
     if str(getattr(data, "dtype", "")) == "uint8":
         return bytes(data.tobytes())
     values = None if hasattr(data, "astype") else [*_flatten(data)]
@@ -213,7 +213,7 @@ class Table(Media):
 
 
 class Chart(Media):
-    """Of `wandb.plot`: its kind and what it was given."""
+    """A chart of `wandb.plot`: its kind and arguments."""
 
     kind = "chart"
 
@@ -241,7 +241,7 @@ class Plotly(Media):
 
 
 class Audio(Media):
-    """From a file, or from numbers between -1 and 1, one channel or rows with one number for each."""
+    """Audio from a file, or from numbers between -1 and 1, one channel or rows with one number for each."""
 
     kind = "audio"
 
@@ -302,7 +302,7 @@ def _to_json(value: Any) -> bytes:
 
 
 def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
-    """As JSON: tables as their columns and rows, objects as the names of their files."""
+    """A value as JSON: tables as their columns and rows, objects as the names of their files."""
     if isinstance(value, Table):
         return {"columns": _build_plain(value.columns, keep), "data": _build_plain(value.data, keep)}
     if isinstance(value, Media):
@@ -391,7 +391,7 @@ class RunFiles:
             return self.keep(f"{name}.cells", inner, step, f"{number}-{next(counted)}")
 
         def write() -> None:
-            self._place(file + media.suffix, media.build_content(keep_inner))
+            self._write_file(file + media.suffix, media.build_content(keep_inner))
             fields = {"step": step, "time": time.time(), "name": name, "kind": media.kind, "file": file + media.suffix}
             with open(os.path.join(self.dir, _LIST), "ab") as lines:
                 lines.write(_to_json({**fields, "caption": build_plain(media.caption)}) + b"\n")
@@ -411,7 +411,7 @@ class RunFiles:
                 name: getattr(artifact, name) for name in ("name", "type", "description", "metadata", "references")
             }
             content = build_plain({**facts, "aliases": aliases, "at": time.time()})
-            self._place(os.path.join(folder, f"{artifact.version}.json"), _to_json(content))
+            self._write_file(os.path.join(folder, f"{artifact.version}.json"), _to_json(content))
 
         if script.find_rank() == 0:
             self._try(f"artifact {artifact.name}", write)
@@ -423,9 +423,9 @@ class RunFiles:
             return
         content = value.build_content(lambda _inner: "") if isinstance(value, Media) else value
         target = file + value.suffix if isinstance(value, Media) and not file.endswith(value.suffix) else file
-        self._try(f"artifact {artifact}", lambda: self._place(target, content))
+        self._try(f"artifact {artifact}", lambda: self._write_file(target, content))
 
-    def _place(self, file: str, content: Content) -> None:
+    def _write_file(self, file: str, content: Content) -> None:
         path = os.path.join(self.dir, file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with replacing(path) as aside:

@@ -108,7 +108,7 @@ class Executor(ABC):
         """
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
-        """As `cancel`, without waiting where that is possible: the result is called until it is True."""
+        """Cancel as `cancel` does, without waiting if possible: the result is called until it is True."""
         self.cancel(jobs, grace_s)
         return lambda: True
 
@@ -164,5 +164,5 @@ class Executor(ABC):
         return
 
     def close(self) -> None:
-        """Let go of what is held here. Jobs go on."""
+        """Release what this executor holds. Jobs go on."""
         return

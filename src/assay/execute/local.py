@@ -201,7 +201,7 @@ def _end_loser(pid: int) -> None:
 
 
 def _reap(pid: int) -> Usage | None:
-    """None where the process that started us ignores SIGCHLD: the kernel has reaped the child by itself."""
+    """What the child used; None where our parent ignores SIGCHLD: the kernel has reaped the child by itself."""
     try:
         _, _, used = os.wait4(pid, 0)
     except ChildProcessError:

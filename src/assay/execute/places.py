@@ -29,7 +29,7 @@ def find_executor(name: str) -> type[Executor]:
 
 
 def try_executor(name: str) -> type[Executor] | None:
-    """None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
+    """The executor; None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
     text = _EXECUTORS.get(name)
     found = load(text) if text else None
     if found is not None and not (isinstance(found, type) and issubclass(found, Executor)):
@@ -67,7 +67,7 @@ def load_entry(run_dir: str, handle: JobHandle) -> str:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """As the executor sees a job, where only its lease is known."""
+    """Whether a job lives, as its executor sees it, where only its lease is known."""
     executor = try_executor(handle.executor)
     return executor.load_liveness(handle, run_dir) if executor else Liveness.UNKNOWN
 

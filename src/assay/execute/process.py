@@ -174,7 +174,7 @@ class Orphans:
         self._before = self._load() if self.is_active else set()
 
     def find(self, known: Iterable[int]) -> set[int]:
-        """Those that live; what has ended since is reaped. `known` are the jobs themselves."""
+        """Processes that live; those that have ended are reaped. `known` are the jobs themselves."""
         others = self._before.union(known)
         before: set[int] = set()
         living: set[int] = set()

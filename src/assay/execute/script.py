@@ -284,7 +284,7 @@ def _has_limit(spec: RunSpec) -> bool:
 
 
 def _seconds(limit_s: float | None) -> int:
-    """Whole seconds, upwards; 0 means no limit."""
+    """A limit in whole seconds, rounded up; 0 means no limit."""
     return 0 if limit_s is None else max(1, -int(-limit_s // 1))
 
 

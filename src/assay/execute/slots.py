@@ -66,7 +66,7 @@ class HeldSlot:
     fds: tuple[int, ...]
 
     def name_occupant(self, handle: JobHandle, run_dir: str) -> None:
-        """Whose it is from now on. Before the job begins: what it starts inherits the lock."""
+        """Write which job has the slot, before it begins: what it starts inherits the lock."""
         fields = (run_dir, handle.attempt, handle.tag, handle.pid, handle.start, handle.boot, handle.started_at)
         line = json.dumps(fields).encode() + b"\n"
         for fd in self.fds:
@@ -303,7 +303,7 @@ class SlotPool:
             self._want_fd = fd
 
     def withdraw_want(self) -> None:
-        """Nothing waits for a slot any more."""
+        """Note that nothing waits for a slot any more."""
         if self._want_fd is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._want_path())

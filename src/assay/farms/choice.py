@@ -22,7 +22,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
         raise ConfigError(farm.problems)
     if not farm.is_engine:
         return farm
-    # what the study says of one run's needs holds where the farm's section says nothing else
+    # the study's resources of one run count where the farm's section has no others
     needs = {"gpus": study.resources.gpus, "cpus": study.resources.cpus if study.resources.cpus > 1 else None}
     known = find_engines()[farm.kind]
     given = {key: value for key, value in needs.items() if value is not None and key in known}
@@ -30,7 +30,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
 
 
 def list_farm_names() -> list[str]:
-    """For the completion of `--on` in the shell."""
+    """The names for the completion of `--on` in the shell."""
     known = read_farm_settings(load_settings(os.getcwd(), os.environ))
     return [*known, *(f"{name}:" if name in REQUIRED else name for name in find_engines()), LOCAL]
 

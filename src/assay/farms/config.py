@@ -145,7 +145,7 @@ def _check_signal(fields: Fields, given: Mapping[str, Entry], options: Mapping[s
     signal, limit_s = parse_signal(str(options.get("signal"))), options.get("time")
     if signal is not None and limit_s and signal[1] >= limit_s:
         problem = f"the signal would be sent {signal[1]} s before the limit, which is {limit_s:g} s"
-        hint = "give a shorter time behind the @, or a longer `time:`"
+        hint = "give a shorter time after the @, or a longer `time:`"
         fields.problems.add(problem, join_key(key, "signal"), given["signal"].node.position, hint)
 
 
@@ -189,7 +189,7 @@ def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:
-    """By name: a project's section takes the place of the user's. What is wrong with one is kept with it."""
+    """Farms by name: a project's section replaces the user's. What is wrong with one is kept with it."""
     found: dict[str, Farm] = {}
     for table in settings.tables.get("farms", ()):
         problems = Problems()

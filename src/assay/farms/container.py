@@ -48,7 +48,7 @@ class Image:
 
 
 def choose_runtime(farm: Farm) -> str | None:
-    """None: the farm has no container."""
+    """The container's program; None: the farm has no container."""
     image = farm.options.get("container")
     if not image:
         return None
@@ -112,7 +112,7 @@ def build_srun_flags(farm: Farm, image: Image | None) -> str:
 
 
 def _is_remote(image: str, runtime: str) -> bool:
-    """Pyxis takes the names of a registry's images as they are."""
+    """Whether an image is in a registry: Pyxis takes such names as they are."""
     is_name = not image.startswith(("/", ".", "~")) and not image.endswith(".sqsh")
     return "://" in image or (runtime == PYXIS and is_name)
 

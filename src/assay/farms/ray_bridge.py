@@ -1,4 +1,4 @@
-"""The child process that speaks to Ray, which ends a process whose cluster has died, handles signals, and prints.
+"""The child process that calls Ray, which ends a process whose cluster has died, handles signals, and prints.
 
 When the supervisor dies, its pipe to the bridge ends. The tasks belong to
 
@@ -236,7 +236,7 @@ class _Server:
                 return found
 
     def leave(self) -> None:
-        """Nothing stays behind, also where the supervisor has died."""
+        """Leave nothing behind, also where the supervisor has died."""
         if self._keeper is not None:
             self._keeper.communicate()
         else:

@@ -75,7 +75,7 @@ def choose_address(farm: Farm) -> str:
 
 
 def is_jobs_address(address: str) -> bool:
-    """Of a dashboard, which takes Ray Jobs from machines that are not part of the cluster."""
+    """Whether it is the address of a dashboard, which takes Ray Jobs from machines that are not part of the cluster."""
     return address.startswith(("http://", "https://"))
 
 
@@ -139,7 +139,7 @@ def _check_dashboard(address: str) -> None:
 
 
 def _reach(host: str, port: int, what: str, hint: str, question: bytes = b"") -> None:
-    """With a question, whose answer does not matter: the port of a frozen process takes connections."""
+    """Whether a server answers a request at all: the port of a frozen process takes connections."""
     try:
         with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
             if question:

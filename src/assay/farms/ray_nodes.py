@@ -115,7 +115,7 @@ def _avoid_hosts(hosts: Sequence[str], demand: dict[str, float]) -> dict[str, An
 
 
 def run_job(job: dict[str, Any]) -> Ended:
-    """In a worker, on any node: start job.sh in a session of its own, and wait for it."""
+    """Called in a worker, on any node: start job.sh in a session of its own, and wait for it."""
     deadline = time.monotonic() + 5.0  # a network file system may show the directory a little later
     while not os.path.isfile(job["script"]):
         if time.monotonic() > deadline:

@@ -5,7 +5,7 @@ does anything, `end.N` says that it has left. Ray decides where and when; what b
 never from what Ray says of a task. A task is never repeated by Ray. job.sh and the run directory are on a file system
 that all nodes share.
 
-`ray_bridge` speaks to Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what is asked for.
+`ray_bridge` calls Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what is asked for.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from assay.values.study import Farm
 
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
-_ASK_S = 2.0  # between questions to a dashboard about jobs whose files say nothing
+_ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
 _LOOK_S = 30.0  # for a dashboard's answer
 _NODES_S = 5.0  # between questions which nodes are alive
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
-_SETTLE_S = 20.0  # how long Ray may take to say how a job ended
+_SETTLE_S = 20.0  # how long Ray may take to report how a job ended
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
 _STOPPED = "STOPPED"  # a Ray Job that was ended by `ray job stop`, or as it
@@ -253,12 +253,12 @@ class RayExecutor(SubmitExecutor):
                 write_submission(*key, 126, end[0].removeprefix(REFUSED))
 
     def _ask(self, keys: Mapping[str, Key], timeout_s: float) -> Mapping[Key, Ended | None]:
-        """By the attempts' tags: a directory may be removed and made again."""
+        """Ask about attempts by their tags: a directory may be removed and made again."""
         try:
             bridge = self._connect()
             limit_s = timeout_s + _LOOK_S if bridge.takes_jobs else None
             ends: Mapping[str, Ended | None] = bridge.call("look", list(keys), timeout_s, limit_s=limit_s)
-        except InfrastructureError:  # the cluster has died; files say what became of its jobs
+        except InfrastructureError:  # the cluster has died; files show what became of its jobs
             self._drop_bridge()
             return {}
         return {keys[tag]: end for tag, end in ends.items()}
@@ -267,7 +267,7 @@ class RayExecutor(SubmitExecutor):
         return not handle.native_id.startswith(LOCAL)
 
     def _is_asked(self, handle: JobHandle) -> bool:
-        """Whether the job is on the cluster that we speak to."""
+        """Whether the job is on the cluster that we are connected to."""
         if self._bridge is None and self._is_shared(handle) and ray_farm.choose_address(self.farm) != LOCAL:
             if time.monotonic() - self._failed_at < _RECONNECT_S:
                 return False
@@ -359,7 +359,7 @@ class RayExecutor(SubmitExecutor):
         return bool(ours)
 
     def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
-        """Of a job that has begun on a cluster which does not answer; without its dashboard a cluster may go on."""
+        """Whether to give up a begun job of a cluster that does not answer; one without its dashboard may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
         after = render_duration(limit_s)
@@ -381,7 +381,7 @@ class RayExecutor(SubmitExecutor):
         return reason
 
     def _report_once(self, message: str) -> None:
-        """Once."""
+        """Report a message once."""
         if message not in self._reported:
             self._reported.add(message)
             self._messages.append(message)
@@ -414,7 +414,7 @@ class RayExecutor(SubmitExecutor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """By files, so that it needs no connection; what still waits in Ray's queue is taken out where there is one."""
+        """Cancel by files, which need no connection; jobs that wait in Ray's queue are taken out where there is one."""
         super().cancel(jobs, grace_s)
         waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
         if waiting and self._bridge is not None:

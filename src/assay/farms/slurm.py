@@ -71,7 +71,7 @@ from assay.values.study import Farm
 _PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)(?P<packed>\+?)\n"
 _ATTEMPT = re.compile(rf"\b{layout.ENV_ATTEMPT_NUMBER}=(\d+)")
 _SHORTEST_PAUSE_S = 0.05
-_SETTLE_S = 20.0  # how long Slurm may take to say how a job ended
+_SETTLE_S = 20.0  # how long Slurm may take to report how a job ended
 _CANCEL_S = 60.0
 _TAIL_BYTES = 4096
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
@@ -173,7 +173,7 @@ class SlurmExecutor(SubmitExecutor):
         check_container(farm)
         argv = ("sbatch", "--test-only", "--output=/dev/null", *build_flags(farm), "--wrap=true")
         answer = call(argv)
-        # a node that is down now may give what it has later: the submission itself will say
+        # a node that is down now may give what it has later: the submission itself will show it
         is_certain = "node configuration is not available" not in answer.stderr or are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
             raise UsageError(
@@ -214,7 +214,7 @@ class SlurmExecutor(SubmitExecutor):
         return handle
 
     def _load_image(self, study_dir: str) -> Image | None:
-        """Once for each study: it may have to be pulled."""
+        """Load the image once for each study: it may have to be pulled."""
         if study_dir not in self._images:
             self._images[study_dir] = load_image(self.farm, study_dir)
         return self._images[study_dir]
@@ -415,7 +415,7 @@ class SlurmExecutor(SubmitExecutor):
         return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
 
     def _find_state(self, run_dir: str, attempt: int) -> str:
-        """In the newest answer of Slurm; empty: there is none."""
+        """The state in the newest answer of Slurm; empty: there is none."""
         return self._queue.state(self._find_task(run_dir, attempt) or "") or ""
 
     def _find_beginning(self, run_dir: str, attempt: int) -> int:

@@ -1,7 +1,7 @@
-"""What Slurm says of our jobs: its commands, and one poller for all jobs of a supervisor.
+"""The states of our jobs in Slurm: its commands, and one poller for all jobs of a supervisor.
 
 A call runs in a thread, so that no supervisor is held up by a controller that does not answer. A call that fails
-means nothing: no job is taken for gone because of it. Jobs that `squeue` has forgotten are looked for by `sacct`,
+changes nothing: no job counts as gone because of it. Jobs that `squeue` has forgotten are searched for by `sacct`,
 where there is accounting.
 """
 
@@ -28,8 +28,8 @@ _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # where the caller waits for the answer
-_NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # that do not answer
-_ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many answers in a row
+_NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # nodes that do not answer
+_ABSENT_POLLS = 2  # a job counts as vanished when it was absent from this many answers in a row
 
 
 def is_active(state: str) -> bool:
@@ -46,7 +46,7 @@ def is_held(reason: str) -> bool:
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    """One command of Slurm; what cannot be started or does not answer ends with a code and its reason, too."""
+    """Call a command of Slurm; one that cannot be started or does not answer has a code and a reason, too."""
     try:
         return subprocess.run(
             argv,
@@ -86,7 +86,7 @@ def load_limits() -> SlurmLimits:
             "install its commands (Debian: apt install slurm-client), or run here: --on local",
         )
     where = os.environ.get("SLURM_CONF")
-    if where and not os.path.exists(where):  # its commands would try for a long time, and not say so
+    if where and not os.path.exists(where):  # its commands would try for a long time, without a message
         raise UsageError(f"SLURM_CONF names {where}, which does not exist", "correct it, or unset SLURM_CONF")
     answer = call(("scontrol", "show", "config"))
     if answer.returncode != 0:
@@ -120,7 +120,7 @@ class SlurmQueue:
         self._polls = 0
 
     def limits(self) -> SlurmLimits:
-        """Asked once, when it is needed; raises as `load_limits`."""
+        """The limits, loaded when they are first needed; raises as `load_limits`."""
         if self._limits is None:
             self._limits = load_limits()
         return self._limits
@@ -137,7 +137,7 @@ class SlurmQueue:
     def is_over(self, task: str, since: int) -> bool:
         """Whether nothing runs of a task that has begun: it has ended, or waits to be started again.
 
-        `since`: an older answer may say that it waits, from before its beginning.
+        `since`: older answers do not count where they report a task that waits: they may be from before it began.
         """
         state = self.state(task)
         if state is None or state in _ACTIVE:
@@ -145,21 +145,21 @@ class SlurmQueue:
         return state not in _WAITING or self._answers >= since
 
     def ask_soon(self) -> None:
-        """Something changes now: ask again soon."""
+        """Shorten the pause: a state is about to change."""
         self._pause_s = _SHORTEST_PAUSE_S
 
     def state(self, task: str) -> str | None:
-        """None: not known yet."""
+        """The state of a task; None: not known yet."""
         if task in self._states:
             return self._states[task]
         return VANISHED if self._absent.get(task, 0) >= _ABSENT_POLLS else None
 
     def poll(self, waiting: Iterable[str]) -> None:
-        """Take an answer that has come, and ask again when it is time. `waiting`: tasks that matter."""
+        """Read an answer that has arrived, or ask again when it is time. `waiting`: tasks that matter."""
         if self._question is not None:
             if not self._question.is_alive():
                 asked, self._question = self._question, None
-                self._take_answer(asked, waiting)
+                self._read_answer(asked, waiting)
         elif self._jobs and time.monotonic() - self._began >= self._pause_s:
             self._ask()
 
@@ -174,7 +174,7 @@ class SlurmQueue:
         slower = _FIRST_PAUSE_S if self._polls < _FIRST_POLLS else max(_SHORTEST_PAUSE_S, self._pause_s * 1.5)
         self._pause_s = min(slower, _LONGEST_PAUSE_S)
 
-    def _take_answer(self, asked: _Question, waiting: Iterable[str]) -> None:
+    def _read_answer(self, asked: _Question, waiting: Iterable[str]) -> None:
         if asked.jobs.returncode != 0 and "Invalid job id" not in asked.jobs.stderr:  # nothing is known now
             return
         self._answers += 1
@@ -199,7 +199,7 @@ class SlurmQueue:
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
 
     def wait_for_end(self, task: str, since: int, limit_s: float) -> str | None:
-        """The state of a task whose job.sh has left: waited for, since Slurm notices a moment later."""
+        """Wait for the end of a task whose job.sh has ended, which Slurm notices a moment later. Returns its state."""
         deadline = time.monotonic() + limit_s
         self.follow(task.partition("_")[0])
         while not self.is_over(task, since) and time.monotonic() < deadline:
@@ -231,16 +231,16 @@ def has_given(task: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """What Slurm noted about a job that is over."""
+    """What Slurm recorded about a job that has ended."""
 
     state: str
     code: str  # as `0:9`: exit code and signal
     nodes: str
-    is_taken_back: bool  # Slurm has started it again, or wants to, or needed its place for another
+    is_taken_back: bool  # Slurm has started it again, or will, or needed its nodes for another job
 
 
 def load_summary(task: str) -> JobSummary | None:
-    """From the controller, else from the accounting, where there is one. None: neither knows the job."""
+    """The record of the controller, else of the accounting, where there is one. None: neither knows the job."""
     answer = call(("scontrol", "--oneliner", "show", "job", task))
     if answer.returncode == 0:
         found = dict(re.findall(r" (JobState|ExitCode|NodeList|Restarts)=(\S+)", answer.stdout)[:4])
@@ -250,7 +250,7 @@ def load_summary(task: str) -> JobSummary | None:
     rows = _load_accounted((task,), "State", "ExitCode", "NodeList", flags=("--duplicates",))
     if not rows:
         return None
-    _, state, code, nodes = rows[0]  # the oldest: what became of the copy that had begun
+    _, state, code, nodes = rows[0]  # the oldest: the end of the copy that had begun
     return JobSummary(state.split()[0], code, nodes, len(rows) > 1 or state.startswith("PREEMPTED"))
 
 
@@ -269,10 +269,10 @@ def are_all_nodes_up() -> bool:
 
 
 def load_nodes(what: str) -> dict[str, str]:
-    """What Slurm says of each node (`%N`: its name), by the short name of its host; empty: it does not answer."""
+    """A field of each node (`%N`: its name), by the short name of its host; empty if Slurm does not answer."""
     return _parse_nodes(call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}")).stdout)
 
 
 def _parse_nodes(text: str) -> dict[str, str]:
     lines = (line.split("|") for line in text.splitlines() if "|" in line)
-    return {host.partition(".")[0]: said for host, said in lines}
+    return {host.partition(".")[0]: value for host, value in lines}

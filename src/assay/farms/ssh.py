@@ -302,5 +302,5 @@ def _build_slots(farm: Farm) -> list[HostSlot]:
 
 
 def _of_host(given: int | Mapping[str, int], host: str, default: int) -> int:
-    """One number for all hosts, or a mapping."""
+    """The number of a host, from one number for all or from a mapping."""
     return given.get(host, default) if isinstance(given, Mapping) else given

@@ -61,7 +61,7 @@ def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
 
 
 class CodeHashes:
-    """Of a run's code by content. Copies of one snapshot have the same names, sizes and times: one of them is read."""
+    """Hashes of a run's code. Copies of one snapshot have the same names, sizes and times: one of them is read."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
@@ -240,7 +240,7 @@ class PartialFile:
         return file
 
     def finish(self) -> bool:
-        """Into its place, where it is what the host has."""
+        """Move a file to its final path if it is what the host has."""
         if _is_same(self._path, self.size, self._digest):
             _clear(self._target)
             rename(self._path, self._target)
@@ -262,12 +262,12 @@ def make_link(run_dir: str, name: str, target: str) -> None:
         os.unlink(path)
     if not os.path.isabs(target) and _is_inside(run_dir, os.path.join(os.path.dirname(name), target)):
         words = itertools.dropwhile(lambda word: word in (".", ".."), target.split("/"))
-        if ".." not in words:  # behind another link it would lead elsewhere
+        if ".." not in words:  # after another link it would lead elsewhere
             os.symlink(target, path)
 
 
 def make_folder(run_dir: str, name: str) -> None:
-    """One that is empty there."""
+    """Make a folder that is empty there."""
     path = locate(run_dir, name)
     if path is not None:
         make_parents(run_dir, name)

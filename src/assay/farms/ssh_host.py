@@ -184,7 +184,7 @@ class Host:
             self._shared.messages.append(f"{message}; no more runs are sent there")
 
     def _give_back(self) -> None:
-        """What was never offered to a host that cannot be reached may run on another, as the next attempt."""
+        """Give back jobs never offered to a host that cannot be reached: the next attempt may run on another."""
         for job in self._snapshot():
             if job.request is not None and not job.was_offered():
                 job.write_never()
@@ -373,7 +373,7 @@ class Host:
 
     @contextlib.contextmanager
     def _sparing_others(self, job: SshJob) -> Iterator[None]:
-        """What cannot be stored here, or done there, concerns this job alone: it is named, and tried again later."""
+        """Catch errors of one job, here or on the host: they are reported, and it is tried again later."""
         try:
             yield
         except (OSError, RefusedError) as error:

@@ -53,7 +53,7 @@ class HostSlot:
 
 
 def parse_slot(text: str) -> HostSlot | None:
-    """None: not a job of ours."""
+    """The slot of a job; None: it is not a job of ours."""
     try:
         fields = json.loads(text)
         address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
@@ -124,7 +124,7 @@ class Cancel:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """By the files that are here. ALIVE: its host has it, or may have. UNKNOWN: and the host was given up."""
+    """Whether a job lives, by local files. ALIVE: its host has it, or may have. UNKNOWN: and the host was given up."""
     attempt = handle.attempt
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", attempt))):
         return Liveness.GONE

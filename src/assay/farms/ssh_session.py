@@ -92,7 +92,7 @@ class SshSession:
             self.refusal = f"the host {self._host.name} cannot run jobs in {self._host.root}: {error}"
 
     def _wait_until_ready(self) -> bool:
-        """What a login script prints before does not matter."""
+        """Wait until the program is ready; what a login script prints before is ignored."""
         deadline, seen = time.monotonic() + _LONGEST_START_S, b""
         fd = self._stdout.fileno()
         while _READY not in seen:
@@ -171,7 +171,7 @@ class SshSession:
         self._is_woken = False
 
     def send(self, data: bytes) -> None:
-        """As it is: content that belongs to a request."""
+        """Send bytes as they are: content that belongs to a request."""
         stream = self._running.stdin
         assert stream is not None
         view = memoryview(data)
@@ -200,7 +200,7 @@ class SshSession:
         return found
 
     def end(self) -> None:
-        """Of an answer, after its Z. Raises RefusedError."""
+        """Read the end of an answer, after its Z. Raises RefusedError."""
         with self._writing:
             self._is_waiting = False
         code, message = int(self.take() or 0), self.take()

@@ -468,7 +468,7 @@ def collect_files(there: str, run_dir: str) -> None:
 
 
 def load_token(path: str) -> AttemptToken | None:
-    """None: it is not there, or cannot be reached."""
+    """The token of an attempt; None: it is not there, or cannot be reached."""
     try:
         return parse_token(read_text(path))
     except OSError:

@@ -11,7 +11,7 @@ HasBegun = Callable[[Key, bool], bool]  # with True, the answer must not come fr
 
 _LOOKS_PER_S = 28.0  # each a call or few on a file system that may be slow, and is shared with others
 _MOST_LOOKS = 14.0  # that are saved up for the next call
-_OLDEST = 4  # one look out of so many goes to the oldest
+_OLDEST = 4  # one of this many checks is for the oldest
 
 
 class WaitingJobs:

@@ -1,4 +1,4 @@
-"""What to do about a run, given the files of its attempts and whether its process lives: pure."""
+"""What to do about a run, by the files of its attempts and whether its process lives: pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from assay.record.run_directory import TAKEN_BACK, Attempt, History, conclude, d
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import Beginning, Cause, JobHandle, Liveness, Outcome, State
 
-MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
+MAX_DEATHS = 5  # attempts in a row that ended without an exit code, before we stop trying
 MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for jobs that matter more or since a node failed
 MAX_CONTINUED = 1000  # attempts after time limits: a program may start over each time and write files of the same name
 MAX_REFUSED = 3  # checkpoints with which the next attempt failed at once, before we stop trying the one before
@@ -43,16 +43,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which ends are not the end. `base` is the last attempt that does not count any more."""
+    """Which ended attempts are followed by another. `base` is the last attempt that does not count any more."""
 
     retries: int = 0
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
     base: int = 0
-    interrupted: int | None = None  # the newest attempt stopped before this supervisor looked; None: not looked
+    interrupted: int | None = None  # the newest attempt that was stopped before this supervisor began; None: not known
     abandons: bool = False  # --retry lost: what another host was given is not waited for any longer
 
     def begin(self, history: History) -> RetryPolicy:
-        """At a supervisor's first look: of what it finds interrupted it starts the next attempt.
+        """Called when a supervisor begins: it starts the next attempt of a run that it finds interrupted.
 
         An attempt that is interrupted later was interrupted by another supervisor, and stays so. Attempts have an
         order of their own; the wall clock may go back between two calls.
@@ -158,7 +158,7 @@ def decide(
 
 
 def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """A farm's job is running. A job on another host is left alone, unless the policy gives it up.
+    """Decide about a farm's job that runs. One on another host is left alone, unless the policy gives it up.
 
     A host reached by ssh counts as another host when it has not answered for long.
     """
@@ -197,7 +197,7 @@ def build_outcome(
 
 
 def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """What ended after the warning of a time limit has saved and left, or has not; whatever its exit code is."""
+    """The outcome of an attempt that ended after the warning of a time limit, whatever its exit code is."""
     if outcome.state not in (State.FAILED, State.TIMEOUT) or attempt.contradictory:
         return outcome
     if outcome.checkpoint:

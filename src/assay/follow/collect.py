@@ -70,7 +70,7 @@ def find_sources(
     """
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
-    chain.look(run_dir, spec, present)
+    chain.find_attempts(run_dir, spec, present)
     sources = list(_log_sources(run_dir, spec, present, chain))
     counting, _ = _split_series(run_dir, present, chain)
     parse = _parse_file("jsonl", None)
@@ -97,11 +97,11 @@ class Chain:
     """
 
     def __init__(self) -> None:
-        self.numbers: list[int] | None = None  # of those attempts; None: not looked
+        self.numbers: list[int] | None = None  # of those attempts; None: not read yet
         self.places: list[tuple[str, float]] = []  # what the index was last compared with: source, until
         self._steps: dict[str, float] = {}  # the first one of each source
 
-    def look(self, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+    def find_attempts(self, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
         if self.numbers is not None:
             return
         self.numbers = []
@@ -254,7 +254,7 @@ class Summaries:
         self.is_broken = True
 
     def carry(self) -> dict[str, tuple[bytes, float]]:
-        """The summaries are given as `Index.add_summaries` takes them."""
+        """The summaries as `Index.add_summaries` takes them."""
         return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
@@ -285,7 +285,7 @@ class Follower:
         return cls(key, source, tail, cursor, listen=listen, counts=counts)
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Everything there is to read now; with `final` also a last line that nothing ended.
+        """Read everything that is there now; with `final` also a last line that nothing ended.
 
         Nothing once another attempt has begun: its reader has forgotten what was stored, and it would be stored again.
         """
@@ -351,7 +351,7 @@ def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, presen
     Without a look at what is stored: another process may have stored it since this one looked.
     """
     chain = Chain()
-    chain.look(run_dir, spec, present)
+    chain.find_attempts(run_dir, spec, present)
     logs = [(c.name, name) for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
     old = [name for command, name in logs if name not in _find_counting(spec, present, command, chain)]
     _, replaced = _split_series(run_dir, present, chain)
@@ -369,7 +369,7 @@ def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
-    """By the names in a run directory; 0: none has begun."""
+    """The newest attempt by the names in a run directory; 0: none has begun."""
     return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
 
 
@@ -407,7 +407,7 @@ def build_row(
     stamp: float,
     marks: Marks,
 ) -> RunRow:
-    """A run that came from elsewhere goes by the name of its folder, whatever its run.json calls it."""
+    """The row of a run; one that came from elsewhere has its folder's name, whatever its run.json calls it."""
     place, received = load_place(run_dir, handle), load_received_facts(run_dir)
     return RunRow(
         key=key,
@@ -443,7 +443,7 @@ def build_row(
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
-    """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
+    """The stamp of a row: that of an attempt which no longer counts may replace a newer row, and is read again."""
     counts = build_counts(entry.dir, entry.attempt)
     return read_at if counts is None or counts() else UNREAD
 
@@ -466,7 +466,7 @@ class _Live:
 
 
 def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
-    """Of this attempt: earlier ones are in the same file."""
+    """The last reading of this attempt: earlier ones are in the same file."""
     lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
     reading = next(filter(None, map(parse_reading, reversed(lines))), None)
     return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
@@ -520,7 +520,7 @@ class Collector:
             self.flush()
 
     def _follow_clock(self, now: float) -> None:
-        """Where the wall clock went back, what waits for a moment waits no longer than it would have."""
+        """Move the moments that are waited for where the wall clock went back: nothing waits longer for it."""
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s

@@ -45,7 +45,7 @@ class Entry:
     kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
 
     def begin(self, handle: JobHandle, *, has_slot: bool) -> None:
-        """Its next attempt was started by this supervisor: nothing of the one before counts any more."""
+        """Note that this supervisor has started the next attempt: nothing of the one before counts any more."""
         self.handle, self.has_slot = handle, has_slot
         self.state, self.is_mine = State.RUNNING, True
         self.outcome = self.left = self.ended_at = self.begun_at = None

@@ -59,7 +59,7 @@ class LimitedProcess:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C is for the parent."""
+    """Start the child in a session of its own: Ctrl-C is for the parent."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,

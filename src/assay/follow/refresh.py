@@ -301,7 +301,7 @@ def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[b
     try:
         row = _foreign_row(key, change, _load_marks(change))
         read_sources(found, key, change.path, RunSpec(row.id, row.name, row.params, ()), change.names)
-    except (AssayError, OSError):  # the ordinary way finds the same, and says so
+    except (AssayError, OSError):  # the ordinary way finds the same, and reports it
         return None
     if found.is_broken:
         return None
@@ -337,7 +337,7 @@ def find_verdicts_file(location: StudyLocation) -> str:
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
-    """As what it holds supports it. Raises ValueError where it is damaged."""
+    """A verdict, at most as good as its findings support. Raises ValueError where it is damaged."""
     try:
         content = parse_json(line)
         at, source = float(content["at"]), str(content["source"])

@@ -92,7 +92,7 @@ def _interrupted_by_hangup() -> Iterator[None]:
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """It stops its runs when it is terminated (SIGINT is ignored below a script's `&`); what is left is killed."""
+    """Terminate a check, which stops its runs (SIGINT is ignored below a script's `&`); what is left is killed."""
     if program.poll() is not None:
         return
     program.send_signal(signal.SIGTERM)

@@ -93,7 +93,7 @@ def _list_flags(check: Check, request: GateRequest, group: Group) -> frozenset[s
 def _execute_all(
     plans: Sequence[Plan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
 ) -> Iterator[Outcome]:
-    """In the order of the file; what does not fit into the budget, and what follows an interrupt, is left open."""
+    """Execute checks in the file's order; those beyond the budget, and those after an interrupt, are left open."""
     ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
     environment = os.environ | {"ASSAY_ROOT": passes.root}

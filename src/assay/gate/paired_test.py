@@ -3,7 +3,7 @@
 The pairs are looked at several times. At look k a one-sided level applies that grows with the number of pairs (the
 shape of Wang and Tsiatis, Δ = 0.25); one constant scales all levels, and is calibrated by simulation so that two equal
 sides are called `better` at any of the looks with probability `ALPHA`. The interval at each look has the same boundary
-(a repeated confidence interval), so it holds whenever the test ends. The figures: `docs/explanation/trying-ideas.md`.
+(a repeated confidence interval), so it holds whenever the test ends. Error rates: `docs/explanation/trying-ideas.md`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from assay.values.series import Direction, mean_and_sd
 
 Choice = Literal["better", "worse", "same", "undecided"]
 
-ALPHA = 0.025  # of `better` between equal sides, and of `worse`: the interval is one of 95%
+ALPHA = 0.025  # probability of `better` between equal sides, and of `worse`: the interval is one of 95%
 FEWEST = 5  # pairs: fewer all point one way by chance too often (four in 1 of 16 cases)
-FALSE_KEPT = 0.10  # of those that are kept after a confirmation
+FALSE_KEPT = 0.10  # fraction of wrong ones among those that are kept after a confirmation
 _FIRST = 6  # pairs at the first look
 _POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
 _PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the calibration
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The numbers of pairs at which is looked, and the one-sided level of each look."""
+    """The number of pairs and the one-sided level of each look."""
 
     looks: tuple[int, ...]
     levels: tuple[float, ...]
@@ -72,7 +72,7 @@ class Judged:
     """What a look has shown. `effect` and `interval` are of b - a, in the units of the metric."""
 
     verdict: Choice
-    pairs: int  # that count
+    pairs: int  # pairs that count
     effect: float | None = None
     relative: float | None = None  # the effect as a fraction of side a
     interval: tuple[float, float] | None = None
@@ -82,7 +82,7 @@ class Judged:
 
 
 def check_libraries() -> None:
-    """Before anything runs: what judges it is installed."""
+    """Raise an error, before anything runs, if a library that the test needs is not installed."""
     with needed_for("assay try"):
         load_numpy()
         t_quantile(FEWEST, ALPHA)
@@ -93,7 +93,7 @@ def check_libraries() -> None:
 
 @lru_cache(maxsize=8)
 def build_schedule(most: int) -> Schedule:
-    """Looks at every second pair from the sixth on; of more than twenty pairs at every tenth part."""
+    """Looks after every second pair from the sixth on; with more than twenty pairs, after every tenth of them."""
     step = max(2, math.ceil(most / 10))
     looks = (*range(max(_FIRST, 3 * step), most, step), most)
     if len(looks) == 1:
@@ -157,9 +157,9 @@ def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float
     threshold = question.effect * abs(mean or 0.0) if question.change is None else question.change
     worst = max([2 * threshold, *(abs(pair.change) for pair in counted if pair.change is not None)]) or 1.0
     worse = worst if question.direction == "min" else -worst
-    failed = [worse if pair.is_bad_b else -worse for pair in counted]
-    known = zip((pair.change for pair in counted), failed, strict=True)
-    return [lost if change is None else change for change, lost in known], good, threshold
+    penalties = [worse if pair.is_bad_b else -worse for pair in counted]
+    known = zip((pair.change for pair in counted), penalties, strict=True)
+    return [penalty if change is None else change for change, penalty in known], good, threshold
 
 
 def is_one_pair(pairs: Sequence[Pair]) -> bool:

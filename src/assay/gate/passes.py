@@ -190,7 +190,7 @@ def _digest_code(folder: str, root: str) -> str:
 
 
 def digest_environment(folder: str) -> str:
-    """Of packages, hardware and variables, but those that differ from one terminal to the next."""
+    """A digest of packages, hardware and variables, but those that differ from one terminal to the next."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
     packages += _list_packages((sys.executable, "python", "python3"))
@@ -211,7 +211,7 @@ def _list_packages(programs: Iterable[str]) -> list[str]:
 
 
 def _hash_file(path: str) -> str:
-    """With its executable bit; a link is what it leads to."""
+    """The hash of a file with its executable bit; a link counts as its target."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

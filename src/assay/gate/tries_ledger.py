@@ -46,7 +46,7 @@ class Side:
 
     @property
     def key(self) -> str:
-        """Runs of equal sides are the same runs."""
+        """The key of a side: equal sides share their runs."""
         return _hash(self.code, self.build_command(0), self.machine)
 
     def build_command(self, seed: int) -> str:
@@ -116,7 +116,7 @@ def hide_try(found: Try) -> Try:
 
 
 def load_tries(location: StudyLocation) -> list[Try]:
-    """In the order in which they were first asked; a line that a kill cut short is ignored."""
+    """All tries in the order in which they were first asked; a line that a kill cut short is ignored."""
     found: dict[str, Try] = {}
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):

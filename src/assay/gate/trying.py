@@ -96,12 +96,12 @@ class _Trial:
         return self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
 
     def _list_results(self, side: Side) -> list[Result]:
-        """In the order of seeds."""
+        """The results in the order of seeds."""
         found = ((side.key, seed, self.asked.metric) for seed in range(1, self.asked.most + 1))
         return [self.runner.results[key] for key in found if key in self.runner.results]
 
     def _list_pairs(self, count: int) -> list[Pair]:
-        """Of the seeds with which both sides ran."""
+        """Pairs of the seeds with which both sides ran."""
         found, asked, pairs = self.runner.results, self.asked, list[Pair]()
         for seed in range(1, count + 1):
             a, b = ((side.key, seed, asked.metric) for side in (asked.a, asked.b))

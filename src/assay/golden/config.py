@@ -157,7 +157,7 @@ class _Reader(Fields):
         return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
 
     def _text(self, name: str, wanted: str) -> str:
-        """Empty where there is none."""
+        """The string of a key; empty where there is none."""
         return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:
@@ -234,7 +234,7 @@ class _Reader(Fields):
         return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
-        """As variants. The canonical configuration would agree with itself, and is refused."""
+        """Configurations that must agree, as variants. The canonical one would agree with itself, and is refused."""
         found = self._variants("same")
         pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, Text)]
         command = f" {' '.join(pieces)} "
@@ -322,7 +322,7 @@ class _Reader(Fields):
         return rule if kind is not None else None
 
     def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
-        """Keys of a rule of another kind are refused."""
+        """Refuse keys of a rule of another kind."""
         fitting = {
             "exact": ("rule",),
             "margin": ("rule", "operator", "margin"),

@@ -71,7 +71,7 @@ def parse_convergence(
 
 
 def compile_regex(text: str, key: str, node: Node, problems: Problems) -> re.Pattern[str] | None:
-    """None, with a problem, where it is not a regular expression."""
+    """The compiled expression; None, with a problem, where it is not valid."""
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

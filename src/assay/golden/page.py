@@ -1,4 +1,4 @@
-"""What the page of the goldens shows: tests with their last verdicts, one check or recording, and drift over checks."""
+"""The content of the page of goldens: tests with their last verdicts, one check or recording, and drift over checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # of a history
 _MOST_LISTED = 50  # of a report
 _MOST_NIGHTS = 40  # checks whose curves are read
-_MOST_FOLDERS = 2000  # looked into for stores
+_MOST_FOLDERS = 2000  # searched for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
     VerdictKind.PASS: ("c2 point", "dot"),
     VerdictKind.CHANGED: ("c6 point", "square"),
@@ -81,12 +81,12 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
 
 def _load_heads(location: StudyLocation, ids: Sequence[str]) -> Iterator[Head]:
     for each in ids:
-        with suppress(NotFoundError):  # it was deleted since the look
+        with suppress(NotFoundError):  # deleted since the folder was listed
             yield load_head(location, each)
 
 
 def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, StudyLocation]]:
-    """Tests that were recorded or checked before reports were kept: what their verdicts were is not guessed."""
+    """Tests that were recorded or checked before reports were kept: their verdicts are unknown."""
     return [
         (slug, location)
         for slug, location in locations.items()
@@ -96,8 +96,8 @@ def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, Study
 
 @dataclass(frozen=True, slots=True)
 class GoldenPage:
-    """`head` None: nothing that could be shown. `blocks`: the report; `history`: all that is kept, the newest first;
-    `drift` and `recording`: what else is known of the test."""
+    """`head` None: nothing can be shown. `blocks`: the report; `history`: all that is kept, the newest first;
+    `drift` and `recording`: blocks about the test."""
 
     head: Head | None
     blocks: Sequence[doc.Block]
@@ -111,7 +111,7 @@ class GoldenPage:
 def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
     """`wanted`: the id of a check or a gathering; None: the last check, or the gathering where there is none.
 
-    Raises NotFoundError for an id that is not there. What is damaged is a problem on the page.
+    Raises NotFoundError for an id that is not there. A damaged report is a problem on the page.
     """
     known = list_ids(location)
     history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
@@ -219,7 +219,7 @@ def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
 
 
 def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[doc.Block]:
-    """A sentence for each device: what moved since when, as `assay golden history` says it."""
+    """A sentence for each device: what moved since when, as `assay golden history` prints it."""
     newest = checks[-_MOST_NIGHTS:]
     if len({render_date(head.at, "%Y-%m-%d") for head in newest}) < FEWEST_NIGHTS:
         return
@@ -229,14 +229,14 @@ def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[do
 
 @lru_cache(maxsize=256)
 def _describe_nights(location: StudyLocation, ids: tuple[str, ...], _accepted: str) -> list[tuple[str, str]]:
-    """Verdict and sentence; kept, since all curves are read for it."""
+    """A verdict and a sentence for each device; cached, since all curves are read for them."""
     find_steps = plugins.find_function("series.change_points")
     found = load_kept_histories(location, ids[0], find_steps) if find_steps else []
     return [(str(each.verdict.kind), f" {each.environment}: {describe_history(each)}") for each in found]
 
 
 def build_drift(checks: Sequence[Head]) -> Iterator[doc.Block]:
-    """Oldest first: by how much each metric was off in each check, where it was off most."""
+    """The largest effect of each metric in each check, the oldest check first."""
     by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
     for number, head in enumerate(checks, 1):
         for metric in dict.fromkeys(row.metric for row in head.rows):
@@ -247,7 +247,7 @@ def build_drift(checks: Sequence[Head]) -> Iterator[doc.Block]:
     if not by_metric:
         return
     allowed: dict[str, float] = {}
-    for head in checks:  # of the newest check that has it
+    for head in checks:  # the newest check that has it is the last
         for row in head.rows:
             if row.allowed:
                 allowed[row.metric] = row.allowed
@@ -271,18 +271,18 @@ def _build_drift_chart(
     for kind, (style, marker) in _POINTS.items():
         mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
         if mine:
-            places = [(float(n), 100 * effect) for n, _, effect in mine]
+            positions = [(float(n), 100 * effect) for n, _, effect in mine]
             texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
-            curves.append(doc.Curve(places, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
+            curves.append(doc.Curve(positions, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
     effects = [100 * effect for _, _, _, effect in points]
     edge = 100 * (allowed or 0.0)
     low, high = min([*effects, -1.4 * edge]), max([*effects, 1.4 * edge])
-    room = 0.08 * (high - low) or 1.0
+    margin = 0.08 * (high - low) or 1.0
     limits = [("tolerance", -edge, edge)] if edge else []
     limit = f"; allowed ±{render_share(allowed)}" if allowed else ""
     return doc.Chart(
         (doc.Span(metric, "strong"), doc.Span(f"largest effect of each check, percent{limit}", "soft")),
-        (doc.Panel(curves, limits=limits, y_range=(low - room, high + room)),),
+        (doc.Panel(curves, limits=limits, y_range=(low - margin, high + margin)),),
         f"{metric}: effect of each check in percent",
         x_range=(0.5, count + 0.5),
         x_label="check, the newest on the right",
@@ -300,7 +300,7 @@ class StoredRecording:
 
 
 def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
-    """Recordings in the roots themselves, and in their folders: a store beside the runs."""
+    """Recordings in the roots themselves, and in their folders: a store next to the runs."""
     found = []
     for root in roots:
         try:

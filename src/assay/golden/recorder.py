@@ -317,7 +317,7 @@ class TrainingRecorder:
         self.steps = 0
 
     def feed(self, chunk: bytes) -> bool:
-        """True when these bytes filled a recording."""
+        """Read more bytes; True when they filled a recording."""
         return self._take(self._reader.feed(chunk))
 
     def finish(self) -> None:

@@ -99,7 +99,7 @@ def write_report(location: StudyLocation, mode: ReportMode, source: str, report:
 
 
 def _without_texts(content: Any) -> Any:
-    """Values as they were logged are for manifests."""
+    """The report without values as they were logged, which are for manifests."""
     if isinstance(content, dict):
         return {name: _without_texts(each) for name, each in content.items() if name != "texts"}
     if isinstance(content, list) and content and isinstance(content[0], dict | list):
@@ -112,7 +112,7 @@ def _find_folder(location: StudyLocation) -> str:
 
 
 def list_ids(location: StudyLocation) -> list[tuple[str, ReportMode]]:
-    """Id and mode, the newest first."""
+    """The id and mode of each report, the newest first."""
     try:
         names = os.listdir(_find_folder(location))
     except OSError:

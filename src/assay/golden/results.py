@@ -1,4 +1,4 @@
-"""What `assay golden bisect`, `blame`, `rebase` and `selftest` came to."""
+"""The results of `assay golden bisect`, `blame`, `rebase` and `selftest`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Rebased:
     archived: str | None = None
     interrupted: str | None = None
     shifts: Mapping[str, Shift] = field(default_factory=dict)  # against the noise; by metric and label
-    kept: str = ""  # why the old one stays, although nothing speaks against the new one
+    kept: str = ""  # why the old one stays, although there is no reason against the new one
 
     @property
     def is_accepted(self) -> bool:

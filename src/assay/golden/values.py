@@ -88,7 +88,7 @@ class Segment:
         return max(self.steps, default=self.start_step)
 
     def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
-        """Metric, label and recordings."""
+        """Each metric and label with its recordings."""
         for metric, labels in self.tracks.items():
             for label, runs in labels.items():
                 yield metric, label, runs
@@ -219,7 +219,7 @@ class GoldenTest:
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """Everything that is looked for in a log."""
+        """All patterns that are searched for in a log."""
         return tuple(pattern for pattern in (self.step, self.save, *self.metrics) if pattern is not None)
 
     @property
@@ -322,7 +322,7 @@ class GoldenTestReport:
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
     notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()  # from the recording, beside the values: packages, command, configuration, device
+    differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
     interrupted: str | None = None  # by this signal
     problem: str | None = None  # of the infrastructure

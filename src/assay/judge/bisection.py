@@ -81,7 +81,7 @@ def next_step(history: TrialHistory) -> Step:
 
 
 def form_opinion(history: TrialHistory, commit: str) -> Opinion:
-    """What all trials of a commit come to: the majority of those that decided something."""
+    """The result of all trials of a commit: the majority of those that decided something."""
     outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
     good, bad = outcomes.count("good"), outcomes.count("bad")
     if good != bad:
@@ -114,21 +114,21 @@ class _Graph:
 
     def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
         self.order = list(parents)
-        self._place = {commit: number for number, commit in enumerate(self.order)}
+        self._index = {commit: number for number, commit in enumerate(self.order)}
         self._reach: list[int] = []
         for number, commit in enumerate(self.order):
             found = 1 << number
             for parent in parents[commit]:
-                if self._place.get(parent, number) < number:
-                    found |= self._reach[self._place[parent]]
+                if self._index.get(parent, number) < number:
+                    found |= self._reach[self._index[parent]]
             self._reach.append(found)
 
     def reach(self, commit: str) -> int:
         """The commit and all its ancestors."""
-        return self._reach[self._place[commit]] if commit in self._place else 0
+        return self._reach[self._index[commit]] if commit in self._index else 0
 
     def holds(self, commits: int, commit: str) -> bool:
-        return commit in self._place and bool(commits >> self._place[commit] & 1)
+        return commit in self._index and bool(commits >> self._index[commit] & 1)
 
     def members(self, commits: int) -> list[str]:
         return [commit for number, commit in enumerate(self.order) if commits >> number & 1]

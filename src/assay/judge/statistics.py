@@ -13,7 +13,7 @@ Array = Any  # numpy.ndarray: the library is loaded inside functions only
 
 @contextmanager
 def needed_for(what: str) -> Iterator[None]:
-    """Where a library is missing, the message names what was asked for."""
+    """Name what was asked for in the message about a missing library."""
     try:
         yield
     except MissingExtraError as error:

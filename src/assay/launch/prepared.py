@@ -1,4 +1,4 @@
-"""What is known before anything is written: the plan, what would be refused, a dry run; and how it ends."""
+"""A study before anything is written: options, plan, reasons to refuse it, a dry run; and its report at the end."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
-# words before the real program, and programs that are bash's own
-_UNKNOWN = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
+# words before the real program, and bash's builtins, are not searched for
+_NOT_PROGRAMS = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The call, without what it does once (--force) and how it reports: for a command that repeats what failed."""
+    """The parts of a call that the command which repeats failed runs has too: not --force, nor how it reports."""
 
     words: tuple[str, ...]  # assay run
     file: str | None = None
@@ -61,11 +61,11 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run comes from that repeats another one with changes (`assay rerun RUN NAME=VALUE`), or its code."""
+    """The origin of a run that repeats another one with changes (`assay rerun RUN NAME=VALUE`), or of its code."""
 
-    parent: str | None  # its key; None: it repeats none, and has code of its own
+    parent: str | None  # the key of the other one; None: the run repeats none, and has code of its own
     overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
-    settings: tuple[str, ...] = ()  # the assignments of --set, likewise
+    settings: tuple[str, ...] = ()  # the parent's assignments of --set and the new ones, without their secrets
     code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
     commit: str | None = None  # of that snapshot
     failed_code: str | None = None  # the snapshot of a failed parent, in place of which it gets the current code
@@ -81,13 +81,13 @@ class RunOptions:
     slots: tuple[str, ...] | None = None
     on: str | None = None  # a farm; None: the file's default; "local": here
     titles: tuple[str, ...] | None = None  # empty or None: all
-    commands: tuple[str, ...] | None = None  # likewise
+    commands: tuple[str, ...] | None = None  # empty or None: all
     where: Where | None = None  # only the planned runs that match
     sample: int | None = None
     seed: int | None = None
     retry: frozenset[State] = frozenset()
     force: bool = False  # run again what is finished
-    names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
+    names_runs: bool = False  # the call names its runs (`assay rerun`): --force for other runs is another pass
     new_code: bool = False
     old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
     code: str | None = None  # "live" or "snapshot" instead of the file's
@@ -119,10 +119,10 @@ class Prepared:
     farm: Farm | None
     settings: Settings
     options: RunOptions
-    set_number: int | None = None  # of a dialect that counts calls
-    is_new_set: bool = False  # this call begins it
-    is_beside: bool = False  # while runs of an earlier set go on
-    search: SearchFile | None = None  # of a search: what its file asks for; `plan` holds the trials that are there
+    set_number: int | None = None  # of this call, in a dialect that counts calls
+    is_new_set: bool = False  # this call begins the set
+    is_beside: bool = False  # runs of an earlier set still run
+    search: SearchFile | None = None  # the search that the file asks for; `plan` holds its trials so far
     samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
 
     @property
@@ -141,14 +141,14 @@ class Prepared:
 
     @property
     def plan_key(self) -> tuple[str, ...]:
-        """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
+        """The key of the plan: calls differ in their overrides, and in the runs that these are applied to."""
         parents = {origin.parent for origin in self.options.origins.values() if origin.parent}
         beside = (f"set.{self.set_number}",) if self.is_beside else ()
         return (*self.options.overrides, *parents, *beside)
 
     @property
     def has_secrets(self) -> bool:
-        """Whether the study's file, or a run of this call, holds one: copies of the file are for its owner alone."""
+        """Whether the study's file, or a run of this call, has a secret: copies of the file are for its owner alone."""
         is_private = any(spec.private is not None for spec in self.plan.runs)
         return is_private or holds_secrets(self.study.text, self.settings.secrets)
 
@@ -227,13 +227,13 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     if not os.path.isdir(run_dir) or is_foreign(run_dir):
         return wanted
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
-        finished = _finished_of_ours(prepared, spec, tuple(wanted))
+        finished = _load_finished(prepared, spec, tuple(wanted))
     else:
-        finished = _finished_elsewhere(prepared, run_dir)
+        finished = _load_finished_elsewhere(prepared, run_dir)
     return [] if finished is None else [name for name in wanted if name not in finished]
 
 
-def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
+def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
     """The commands that earlier attempts finished; None: the run is left as it is."""
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
@@ -254,7 +254,7 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     return history.finished_commands() if is_again else None
 
 
-def _finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
+def _load_finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
     """The commands that the dialect's tool finished in a directory of its own; None: the run is left as it is."""
     reader = find_dialect(prepared.study.dialect).folder_reader
     run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
@@ -270,7 +270,7 @@ def _finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
 class Repeat:
     """The attempts of a run that a --force counts."""
 
-    begun: int  # the last attempt before it
+    begun: int  # the last attempt before the --force
     base: int  # the last attempt that does not count
     last: int
 
@@ -298,7 +298,7 @@ def find_pass(
 def find_repeat(
     prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
 ) -> Repeat:
-    """`code`: the hash of the current code under --new-code; a run that was repeated with older code does not count."""
+    """Which attempts count. `code`: hash of the current code under --new-code; repeats with older code do not count."""
     if last is None:
         return Repeat(0, 0, 0)
     before = min(begun.get(spec.name, last.number), last.number)
@@ -341,7 +341,7 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
 
 
 def check_prepared(prepared: Prepared) -> None:
-    """Everything that would be refused anyway, before a command prints where the runs go."""
+    """Refuse what would be refused anyway, before a command prints where the runs go."""
     check_writable(prepared.location, find_dialect(prepared.study.dialect).root_hint)
     plan = prepared.plan
     check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
@@ -353,8 +353,8 @@ def check_executables(study: Study, plan: Plan) -> None:
     """Refuse a command whose program is missing: one problem for each program."""
     problems = {}
     path = dict(study.env).get("PATH")
-    for program, name in _programs(plan):
-        if program not in problems and not _is_there(program, study.folder, path):
+    for program, name in _list_programs(plan):
+        if program not in problems and not _exists(program, study.folder, path):
             position = next((template.position for template in study.commands if template.name == name), None)
             hint = "install it, correct the name, or give its full path"
             key = find_dialect(study.dialect).command_key.format(name=name)
@@ -368,7 +368,7 @@ def check_farm(farm: Farm, study: Study) -> None:
     executor = find_executor(farm.executor)
     executor.check(farm)
     program = executor.find_program(farm)
-    if program is None or program in _UNKNOWN or _is_there(program, os.getcwd(), os.environ.get("PATH")):
+    if program is None or program in _NOT_PROGRAMS or _exists(program, os.getcwd(), os.environ.get("PATH")):
         return
     dialect = find_dialect(study.dialect)
     where = dialect.farm_key.format(name=farm.name)
@@ -376,7 +376,7 @@ def check_farm(farm: Farm, study: Study) -> None:
     raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
 
 
-def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
+def _list_programs(plan: Plan) -> Iterator[tuple[str, str]]:
     seen = set()
     for spec in plan.runs:
         for index, command in enumerate(spec.commands):
@@ -393,11 +393,11 @@ def first_program(text: str) -> str | None:
     for word in text.split():
         if re.fullmatch(_ASSIGNMENT, word):
             continue
-        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _UNKNOWN else None
+        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _NOT_PROGRAMS else None
     return None
 
 
-def _is_there(program: str, folder: str, path: str | None) -> bool:
+def _exists(program: str, folder: str, path: str | None) -> bool:
     if os.sep in program:
         return os.access(os.path.join(folder, program), os.X_OK)
     return shutil.which(program, path=path) is not None
@@ -423,7 +423,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
-    """The training command, inside what submits it where there is a farm, which calls tagged runs by their names."""
+    """The training command; with a farm the command that submits it, in which a tagged run has its name."""
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)

@@ -46,7 +46,7 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepare
 
 
 def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]]:
-    """The runs with how they stand. Refuses what has no command, or came from elsewhere.
+    """The runs with their states. Refuses what has no command, or came from elsewhere.
 
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """

@@ -425,7 +425,7 @@ class DirBuilder:
             if received is None or not received.needs_code or old is None:
                 return None
             record = replace(self._build_record(spec), created_at=old.created_at)
-            if received.how == "pull":  # by its uid a later pull knows it
+            if received.how == "pull":  # a later pull recognises it by its uid
                 record = replace(record, uid=old.uid or record.uid, trial=old.trial)
                 record = replace(record, search_from=old.search_from, search=old.search)
             put_away(run_dir, received, spec)
@@ -576,7 +576,7 @@ def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> N
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
-    """Whatever is not a result; a folder as a whole, unless some of its files are."""
+    """Files that are not results; a folder as a whole, unless some of its files are results."""
     if not os.path.isdir(os.path.join(run_dir, name)):
         return [] if _is_result(name, measured) else [name]
     found = [
@@ -611,11 +611,11 @@ class _OtherCode:
     files: dict[str, bool] = field(default_factory=dict)  # whether it is new
 
     def add(self, changes: Sequence[ChangedFile]) -> None:
-        """What is code comes first."""
+        """Add a file; code comes first."""
         self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
 
     def describe(self) -> str:
-        """What has changed comes before what is new."""
+        """Describe the files, changed ones before new ones."""
         changed = [name for name, is_new in self.files.items() if not is_new]
         new = [name for name, is_new in self.files.items() if is_new]
         parts = []
@@ -712,7 +712,7 @@ def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
 
 
 def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
-    """With the commands that take the checkpoint which the attempt begins with. The path is between double quotes."""
+    """The record with the commands of an attempt that begins with a checkpoint. The path is between double quotes."""
     if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
         return record
     path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts

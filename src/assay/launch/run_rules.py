@@ -90,7 +90,7 @@ class RunRules:
         return dict(record.spec.params)
 
     def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:
-        """Those of the planned runs that vary this one."""
+        """The planned runs that vary this one."""
         return [spec for spec in runs if spec.ordinal == record.spec.ordinal]
 
 

@@ -36,7 +36,7 @@ class RunContext:
 class RunStep:
     """A part of a run that a plug-in adds; a new one is made for each use.
 
-    Each method does nothing unless it is overridden. They stand in the order of calls.
+    Each method does nothing unless it is overridden. They are in the order of calls.
     """
 
     def prepare(self, prepared: Prepared) -> Prepared:
@@ -59,7 +59,7 @@ class RunStep:
         return loop
 
     def listen(self, event: Event) -> None:
-        """Something happened to a run."""
+        """Called for each event of a run."""
 
     def describe_end(self, _entries: Sequence[Entry]) -> Iterable[str]:
         """Return notes for the report."""

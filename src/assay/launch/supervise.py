@@ -529,7 +529,7 @@ class Supervisor:
         self._drop(entry, State.LOST, "its directory was removed")
 
     def _drop(self, entry: Entry, state: State, reason: str) -> None:
-        """One run whose files cannot be used does not stop the others."""
+        """Give up a run whose files cannot be used, without stopping the others."""
         self.running.pop(entry.dir, None)
         entry.state, entry.has_slot, entry.outcome = state, False, Outcome(state, entry.attempt, {}, reason)
         self.settings.listen(Event("ended", entry))

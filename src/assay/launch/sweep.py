@@ -98,7 +98,7 @@ def prepare(options: RunOptions) -> Prepared:
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
-    """--where: what else is planned is neither started nor judged."""
+    """The runs that --where chooses: others are neither started nor judged."""
     if prepared.options.where is None:
         return prepared
     from assay.reading.choosing import choose_planned  # most calls have no --where
@@ -421,7 +421,7 @@ def _load_last(run_dir: str) -> run_directory.Attempt | None:
 
 
 def _is_interrupted(entry: Entry) -> bool:
-    """By Ctrl-C to this supervisor or to another: a later call continues it."""
+    """Whether Ctrl-C to this supervisor or another stopped the run: a later call continues it."""
     last = _load_last(entry.dir) if entry.state is State.STOPPED else None
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 

@@ -148,7 +148,7 @@ def _check_code(run: FoundRun, record: RunRecord) -> str:
 
 
 def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> Study:
-    """From the kept copy, else from the file as it is now. A copy without `resume:` gives way to a file with one."""
+    """Load the study from the kept copy, else from the file. A copy without `resume:` gives way to a file with one."""
     texts: list[str | None] = []  # None: the file
     if record.file_hash is not None and (kept := load_file(run.location.dir, record.file_hash)) is not None:
         texts.append(kept)

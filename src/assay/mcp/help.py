@@ -62,7 +62,7 @@ def _describe(group: Group, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _describe_option(field: str, option: Option) -> dict[str, Any]:
-    """Without what has no meaning for it."""
+    """An option without fields that have no meaning for it."""
     facts = {
         "names": list(option.names) or [field],
         "type": "flag" if option.is_flag else option.type.__name__,

@@ -164,7 +164,7 @@ async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[s
 
 
 def _shorten(found: Any, notes: list[str]) -> dict[str, Any]:
-    """As an object that is small enough: rows are left out from the end, and a larger object is refused."""
+    """Make an object small enough: rows are left out from the end, and a larger object is refused."""
     facts = {"rows": found, "left_out": 0} if isinstance(found, list) else {**found}
     size = len(json.dumps(facts, ensure_ascii=False))
     if size > _MOST_CHARACTERS and "rows" not in facts:

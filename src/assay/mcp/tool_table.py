@@ -21,7 +21,7 @@ class Param:
     flag: str = ""
     kind: str = "string"
     default: Any = None
-    most: int | None = None  # of a number: what is beyond it becomes it, and the answer says so
+    most: int | None = None  # of a number: a larger one is replaced by it, and the answer reports that
     names: str = ""  # "study" or "file"
     required: bool = False
 
@@ -136,7 +136,7 @@ def _check(name: str, param: Param, value: Any, root: str | None) -> Any:
 
 
 def _check_study(name: str, known: Sequence[str]) -> None:
-    """By its name, never by a path, which could lead out of the root."""
+    """Refuse a path for a study's name: it could lead out of the root."""
     study, _, run = name.partition("/")
     if study not in known or "/" in run or run in (".", ".."):
         hint = did_you_mean(study, known) or "list them with the tool `studies`"

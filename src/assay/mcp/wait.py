@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 _PAUSE_S = 0.25  # between two looks
-_SHARE = 10  # a pause is at least so many times as long as the look before it
+_SHARE = 10  # a pause is at least this many times as long as the check before it
 _MOST_NAMES = 20
 _WELL = {State.DONE, State.PRUNED}
 
 
 @contextmanager
 def _as_until() -> Iterator[None]:
-    """What is wrong with an expression is reported with the name of this option."""
+    """Report a mistake in an expression with the name of this option."""
     from assay.values.where import WhereError
 
     try:

@@ -1,4 +1,4 @@
-"""What the page of the models shows: checks with their verdicts; one with its graph, its tensors and its history."""
+"""The content of the page of models: checks with their verdicts; one with its graph, its tensors and its history."""
 
 from __future__ import annotations
 

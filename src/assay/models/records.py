@@ -82,7 +82,7 @@ def _find_problem(case: CaseReport) -> str:
 
 
 def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelReport:
-    """What a run left behind that is not done proves nothing good: it may be that of an earlier attempt."""
+    """The report of a run; of one that is not done it is not a PASS: it may be of an earlier attempt."""
     if state is State.DONE or report.verdict.kind is not VerdictKind.PASS:
         return report
     text = f"the run is {state}{f': {reason}' if reason else ''}: what it left behind is not a PASS"

@@ -68,7 +68,7 @@ class SessionPage:
 
     @staticmethod
     def rate(before: str, now: str) -> str:
-        """What a cell of the matrix means."""
+        """The change that a cell of the matrix shows."""
         return TestedLine("", "", now, before).change if NOT_THERE not in (before, now) else ""
 
 
@@ -84,7 +84,7 @@ def _find_session(row: RunRow) -> str:
 
 
 def _find_outcome(row: RunRow) -> str:
-    """What the test came to, if its run agrees: one that is not done has not passed."""
+    """The outcome of the test, if its run agrees: one that is not done has not passed."""
     outcome = str(row.params.get("outcome") or "unknown")
     is_doubtful = row.state is State.DAMAGED or (outcome in _GOOD and row.state is not State.DONE)
     return str(row.state) if is_doubtful else outcome

@@ -117,7 +117,7 @@ class Worker:
         return {"outcome": build_plain(self._work(job))}
 
     def _begin(self, target: Target) -> dict[str, Any]:
-        """What fails here is reported when it is required: the parent gets it as an answer, not as a crash."""
+        """Build the back end; its error is reported when it is required, as an answer, not as a crash."""
         try:
             if target.backend not in BACKENDS:
                 self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key

@@ -239,7 +239,7 @@ class _Process:
             self._echo()
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
-        """What is left of a line when the worker dies in the middle of it is passed over."""
+        """The whole lines of a worker; a part that it left when it died is ignored."""
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             with contextlib.suppress(ValueError):

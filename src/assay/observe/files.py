@@ -264,7 +264,7 @@ def _split_uniform(text: str, brief: bool) -> Columns | None:
 
 @lru_cache(maxsize=4)
 def _parse_steps(cells: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Runs of one study mostly have the same."""
+    """Parse steps, cached: runs of one study mostly have the same."""
     steps = parse_numbers(cells)
     return None if steps is None else tuple(steps)
 

@@ -28,7 +28,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessTable:
-    """All processes of the machine, looked at seldom; the samplers of one supervisor share one table."""
+    """All processes of the machine, read seldom; the samplers of one supervisor share one table."""
 
     def __init__(self, interval_s: float = SCAN_INTERVAL_S) -> None:
         self._interval_s = interval_s
@@ -38,7 +38,7 @@ class ProcessTable:
         self._tags: dict[tuple[int, int], bytes] = {}  # an environment does not change: read once per process
 
     def refresh(self, now: float) -> None:
-        """`now` is any clock that the caller keeps to."""
+        """Read the processes again if it is time. `now`: by any clock, always the same one."""
         if self._scanned_at is not None and 0 <= now - self._scanned_at < self._interval_s:
             return
         self._scanned_at = now
@@ -61,7 +61,7 @@ class ProcessTable:
 
 
 def load_tag(pid: int) -> bytes:
-    """The attempt that a process belongs to; empty when it has none, or is not ours to look at."""
+    """The attempt that a process belongs to; empty when it has none, or may not be read."""
     return processes.load_variable(pid, layout.ENV_ATTEMPT)
 
 
@@ -90,7 +90,7 @@ class TreeSampler:
         self._peak_bytes = 0
 
     def sample(self, now: float, gpu: GpuReading | None = None) -> Reading | None:
-        """None when no process of the run is alive."""
+        """A reading; None when no process of the run is alive."""
         self._table.refresh(now)
         stats = self._load_tree()
         self._keep_time_of_vanished(stats)
@@ -129,14 +129,14 @@ class TreeSampler:
         return self._root if stat is None or stat.start == self._start else None
 
     def _is_same(self, stat: ProcessStat) -> bool:
-        """Not another process under a number that was used before."""
+        """Whether it is not another process with a number that was used before."""
         if stat.pid == self._root:
             return stat.start == self._start
         before = self._last.get(stat.pid)
         return before is None or before.start == stat.start
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
-        """A process that its parent waited for lives on in the parent's `waited_ticks`; that of others is kept here."""
+        """Keep the CPU time of ended processes, unless their parent waited: it has that in `waited_ticks`."""
         vanished: dict[int, int] = {}  # ticks of processes that are gone, by the ancestor that may have waited
         for pid, stat in self._last.items():
             if pid not in stats:
@@ -172,7 +172,7 @@ def parse_absence(line: str | bytes) -> str | None:
 
 
 def parse_reading(line: str | bytes) -> Reading | None:
-    """None for a line that is damaged or cut off. Unknown fields are those of a newer version: they are left out."""
+    """A reading; None for a line that is damaged or cut off. Unknown fields, of a newer version, are left out."""
     try:
         return parse_strict(Reading, json.loads(line))
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -147,7 +147,7 @@ def draw(axis: Random, rng: random.Random) -> float:
 
 
 def round_drawn(axis: Random, number: float) -> float:
-    """As many digits as are readable in names, within the bounds."""
+    """Round to as many digits as are readable in names, within the bounds."""
     if axis.kind in ("int", "log_int"):
         return min(max(round(number), int(axis.low)), int(axis.high))
     if (axis.high - axis.low) > 1e-3 * max(abs(axis.low), abs(axis.high)):

@@ -71,7 +71,7 @@ def name_native(drafts: Sequence[Draft], also: Sequence[str] = ()) -> list[str]:
         base if len(base.encode()) <= MAX_NAME_BYTES else _with_hash(base, identity[:_SHORT_HASH])
         for base, identity in zip(bases, ids, strict=True)
     ]
-    return _settle(_settle(names, bases, ids, _SHORT_HASH), bases, ids, None)
+    return _add_hashes(_add_hashes(names, bases, ids, _SHORT_HASH), bases, ids, None)
 
 
 def find_varying(drafts: Iterable[Draft]) -> list[str]:
@@ -125,8 +125,8 @@ def _with_hash(base: str, digits: str) -> str:
     return f"{base.encode()[:room].decode(errors='ignore')}~{digits}"
 
 
-def _settle(names: Sequence[str], bases: Sequence[str], ids: Sequence[str], digits: int | None) -> list[str]:
-    """Gives a hash to every name that two different runs would share."""
+def _add_hashes(names: Sequence[str], bases: Sequence[str], ids: Sequence[str], digits: int | None) -> list[str]:
+    """Add a hash to every name that two different runs would share."""
     owners: dict[str, set[str]] = {}
     keys = [unicodedata.normalize("NFC", name.casefold()) for name in names]
     for key, identity in zip(keys, ids, strict=True):

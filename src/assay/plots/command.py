@@ -130,7 +130,7 @@ def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any
     return {"metric": plot.name, "x": chart.x_name, "lines": lines}
 
 
-_FORMS = {  # what each kind of plot takes beside what all of them take
+_FORMS = {  # what each kind of plot takes besides what all of them take
     "": ("x", "smooth", "group_by", "best", "log", "log_x"),
     "scatter": ("color", "log", "log_x"),
     "slices": ("color", "params", "log"),

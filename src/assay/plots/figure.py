@@ -204,7 +204,7 @@ def _read_style(style: str) -> dict[str, Any]:
 def _name_ticks(
     axis: Any, ticks: Sequence[tuple[float, str]] | None, numbers: Iterable[float], room: int = 1000
 ) -> None:
-    """`room`: characters that fit beside each other; of very many categories only some have a name."""
+    """`room`: characters that fit next to each other; of very many categories only some have a name."""
     from matplotlib.ticker import MaxNLocator
 
     if ticks is None:  # counts have nothing between

@@ -260,7 +260,7 @@ def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 
 
 def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: Mapping[str, float], last: int) -> Line:
-    """Level until a run is better, then upright."""
+    """A line of steps: level until a run is better, then vertical."""
     xs: list[float] = []
     ys: list[float] = []
     names: list[str] = []

@@ -66,12 +66,12 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
     for index, (number, line) in enumerate(number_lines(chart.lines)):
         style = _style(line, number)
         if line.spread:
-            lower, upper = (_place(chart, line, edge) for edge in build_band_edges(line, chart.scale))
+            lower, upper = (_build_points(chart, line, edge) for edge in build_band_edges(line, chart.scale))
             areas.append(doc.Area(upper, lower, f"spread {style}"))
         if line.raw:
-            curves.append(doc.Curve(_place(chart, line, line.raw), f"raw {style}"))
+            curves.append(doc.Curve(_build_points(chart, line, line.raw), f"raw {style}"))
         kind = sum(each.look == line.look for each in chart.lines[:index])
-        curves.append(_build_curve(line, style, kind, _place(chart, line, line.ys), chart))
+        curves.append(_build_curve(line, style, kind, _build_points(chart, line, line.ys), chart))
     xs, ys = ([point[side] for curve in curves for point in curve.points] for side in (0, 1))
     bounds = map(_transform(chart.x_scale), chart.x_bounds)
     uprights = [doc.Curve([(index, 0.0), (index, 1.0)], "upright") for index in range(len(chart.axes))]
@@ -97,8 +97,8 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
     )
 
 
-def _place(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
-    """A line keeps a few times the points that a page shows, since the page thins it; single points stay."""
+def _build_points(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
+    """Points; a line has a few times those that a page shows, which thins it; single points are all kept."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]

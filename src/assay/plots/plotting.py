@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 XName = Literal["step", "epoch", "time"]
-MOST_LINES = 12  # more lines than this say nothing; --best asks for others
+MOST_LINES = 12  # more lines than this show nothing; --best chooses others
 _MOST_MISSING = 3  # means whose note states what they leave out
 _GRID = 500  # points of a group's mean where its runs have none in common
 
@@ -392,7 +392,7 @@ def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
-    """What tells the runs apart: the parameters that differ, without paths of checkpoints if possible; else names."""
+    """Labels that differ: the parameters that differ, without paths of checkpoints if possible; else names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
     plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
@@ -442,7 +442,7 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
     Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
     then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
-    every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
+    every view and for every user, whatever is drawn next to it, and a new one does not change those of the others.
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()
@@ -494,7 +494,7 @@ def resample(lines: Sequence[Line], count: int) -> list[Line]:
 
 
 def count_unplaced(lines: Iterable[Line]) -> int:
-    """Values that a logarithmic scale has no place for."""
+    """The number of values that a logarithmic scale cannot show."""
     return sum(y <= 0 for line in lines for y in line.raw or line.ys)
 
 
@@ -506,13 +506,13 @@ class Declared(NamedTuple):
     is_log: bool = False
 
     def join(self, other: Declared) -> Declared:
-        """What two sweeps of a search choose it from."""
+        """The values that either of two sweeps of a search chooses from."""
         values = (*self.values, *other.values)
         return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
 
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
-    """What the searches of these studies choose their parameters from."""
+    """The values that the searches of these studies choose parameters from."""
     found: dict[str, Declared] = {}
     searches = filter(None, map(load_search_file, locations))
     for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):

@@ -78,7 +78,7 @@ class BestChoice(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """How far the next is behind."""
+        """The distance of the best value from the next."""
         return abs(self.ranked[1].value - self.best.value) if len(self.ranked) > 1 else None
 
     @property
@@ -121,7 +121,7 @@ def _counts(row: RunRow) -> bool:
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
-    """`loss` or `loss:min`; without a wish the metric that `assay sum` sorts by."""
+    """The metric of `loss` or `loss:min`; without any, the one that `assay sum` sorts by."""
     if not data.metrics:
         raise UsageError(
             "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the file"
@@ -219,7 +219,7 @@ def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]
 
 
 def _as_number(value: Any) -> float | None:
-    """2 and 2.0 are one value, as are `2` and `2.0`."""
+    """A value as a number, so that 2 and 2.0, `2` and `2.0` are one."""
     try:
         return float(str(value))
     except ValueError:
@@ -301,7 +301,7 @@ def _describe_spread(spread: GroupValue) -> str:
 
 
 def _round(value: float) -> str:
-    """Two digits, or all that are before the point: 100, not 1e+02."""
+    """Round to two digits, or to all before the point: 100, not 1e+02."""
     return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
 
 

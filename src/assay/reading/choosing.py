@@ -42,7 +42,7 @@ _MOST_VALUES = 6  # of one name, where nothing matches
 _MOST_NAMES = 20
 _MOST_DESCRIBED = 10  # names of an expression: each is a look at all runs
 
-# What is known of every run beside its parameters and metrics; None: it has no such value.
+# What is known of every run besides its parameters and metrics; None: it has no such value.
 _DURATIONS = ("seconds", "time")
 _SETS = ("tag", "tags")
 FIELDS: dict[str, Callable[[RunRow], Any]] = {

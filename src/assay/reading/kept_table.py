@@ -25,7 +25,7 @@ class KeptTable(IndexTable):
 
 
 def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
-    """What is made of a table that is kept is made once, as long as there is room: then the oldest leaves. Of any other
+    """Compute a value of a kept table once, as long as there is room for it: then the oldest leaves. Of any other
     table it is made every time. Threads may make the same at once, and none of them waits."""
     if not isinstance(table, KeptTable):
         return make()

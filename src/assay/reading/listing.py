@@ -1,4 +1,4 @@
-"""`assay ls`: which studies there are, and how the runs of one stand."""
+"""`assay ls`: which studies there are, and the states of the runs of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
 
-MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
+MOST_METRICS = 3  # besides state, time and reason; `assay sum` shows more
 
 
 _REASON = "reason"
@@ -45,18 +45,18 @@ class ListedStudy:
     root: str
     row: StudyRow
     marks: Marks = NO_MARKS
-    idle: int = 0  # of those that are queued
+    idle: int = 0  # queued runs that no supervisor will start
 
     @property
     def counts(self) -> dict[str, int]:
-        """As they are named: what no supervisor will start is not `queued`."""
+        """Runs by state; one that no supervisor will start is not `queued`."""
         waiting = self.row.counts.get(State.QUEUED, 0) - self.idle
         named = {str(state): count for state, count in self.row.counts.items()}
         return {NOT_STARTED: self.idle, **named, str(State.QUEUED): waiting}
 
 
 def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
-    """Every study under these roots, as its directories say now; one without runs is listed, too."""
+    """Every study under these roots, as its directories are now; one without runs is listed, too."""
     found = []
     for root in roots:
         names = list(find_studies(root))
@@ -159,7 +159,7 @@ def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tu
 
 
 def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
-    """These rows; those beyond the columns of the metrics have none."""
+    """These rows with their metrics; planned runs have none."""
     metrics = data.metrics.items()
     return [
         ListedRun(
@@ -180,7 +180,7 @@ def name_waiting(rows: Sequence[RunRow], location: StudyLocation) -> str:
 
 
 def has_supervisor(rows: Iterable[RunRow], location: StudyLocation) -> bool:
-    """Whether one may start runs of the study: on this host, or as far as is known on another."""
+    """Whether a supervisor may start runs of the study: on this host, or as far as is known on another."""
     elsewhere = any(each.host != host_name() for each in presence.load_supervisors(location.dir))
     return elsewhere or bool(find_supervisors((os.path.join(location.dir, row.folder) for row in rows), location.dir))
 
@@ -207,7 +207,7 @@ class RunTable:
 def build_run_table(
     runs: Sequence[ListedRun], now: float, width: int | None = None, waiting: str = State.QUEUED
 ) -> RunTable:
-    """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
+    """Columns only where some run has a value; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
     attempts = [run.row.attempt for run in runs]
     steps = [[step for _, step in run.metrics.values() if math.isfinite(step)] for run in runs]
@@ -232,7 +232,7 @@ def build_run_table(
     table = Table(tuple(columns), list(zip(*cells, strict=True)))
     if width is None or table_width(table) <= width:
         return RunTable(table)
-    if columns[-1].name == _REASON:  # half of it would be no use
+    if columns[-1].name == _REASON:  # half of it would be useless
         table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
     return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
 

@@ -129,7 +129,7 @@ class RunFollower:
     _spec: RunSpec | None = None
     _tail: Tail | None = None
     _finished: set[str] = field(default_factory=set)  # logs read to their end
-    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
+    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last check
     _partial: bytes = b""  # a line without its end
 
     def read(self) -> Iterator[bytes]:
@@ -170,11 +170,11 @@ class RunFollower:
 
     @property
     def attempt(self) -> int:
-        """Its attempt at the last look."""
+        """The attempt of the run when its files were last read."""
         return self._last[0]
 
-    def look(self) -> bool:
-        """Whether the run is over at two looks in a row: a failed attempt may be followed by another at once."""
+    def check_end(self) -> bool:
+        """Whether the run is over at two checks in a row: a failed attempt may be followed by another at once."""
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
@@ -194,7 +194,7 @@ class RunFollower:
 
 
 def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
-    """What tells the logs of two attempts apart: the number of the attempt, or its time."""
+    """The mark that distinguishes the logs of two attempts: the number of the attempt, or its time."""
     before, _, after = layout.fill_log_name(template, command, "\0", "\0").partition("\0")
     return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 
@@ -204,7 +204,7 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
     _check_command(run_dir, load_record(run_dir).spec, command)
     follower = RunFollower(run_dir, command, lines)
     while True:
-        over = follower.look()  # before reading: what it wrote last is read then
+        over = follower.check_end()  # before reading: what it wrote last is read then
         for data in follower.read():
             write(data)
         if over:
@@ -229,7 +229,7 @@ def follow_study(
         if only is None:
             supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
         for path, follower in list(followed.items()):
-            over = follower.look()
+            over = follower.check_end()
             follower.write_named(write, over)
             if over:
                 ended[path] = followed.pop(path)
@@ -258,5 +258,5 @@ def _load_attempt(run_dir: str) -> int:
 def _is_over(run_dir: str) -> bool:
     try:
         return load_status(run_dir).state.is_over
-    except AssayError:  # damaged: `assay ls` says so
+    except AssayError:  # damaged: `assay ls` reports it
         return True

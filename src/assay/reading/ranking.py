@@ -69,7 +69,7 @@ def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mappi
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What can be sorted by. Mostly the first run has a parameter that is asked for."""
+    """The names that can be sorted by. Mostly the first run has a parameter that is asked for."""
 
     data: IndexTable
     params: Iterable[Mapping[str, Any]]
@@ -305,7 +305,7 @@ def combine_columns(
 
 
 class Front(NamedTuple):
-    """What nothing else beats, sorted by the first key, and what was not compared."""
+    """The items that no other one beats, sorted by the first key, and those not compared."""
 
     items: list[int]
     compared: int

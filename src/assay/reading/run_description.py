@@ -331,7 +331,7 @@ def is_untouched(run: RunDescription) -> bool:
 
 
 def show_job(run_dir: str) -> str:
-    """What executes the commands again, to be pasted."""
+    """The command that executes the run's commands again, to be pasted."""
     return build_command(("bash",), [os.path.relpath(os.path.join(run_dir, layout.JOB_FILE))])
 
 

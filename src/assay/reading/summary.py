@@ -48,15 +48,15 @@ _Has = Callable[[str, bool], bool]
 """Whether there is a column of this name; the second argument: whether the rows at hand would show something in it."""
 _Columns = list[tuple[Column, list[Any]]]  # each with its cells
 MOST_REASONS = 5  # below the table, where there is no room for a column
-MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
+MOST_METRICS = 6  # more would not fit a terminal; --metrics chooses others
 
 
 class SummaryOptions(NamedTuple):
-    sort: tuple[Asked, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
+    sort: tuple[Asked, ...] = ()  # METRIC or PARAMETER, each with :min or :max after it or not; the first counts most
     group_by: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
-    show: tuple[str, ...] = ()  # parameters and metrics beside those that are chosen
+    show: tuple[str, ...] = ()  # parameters and metrics besides those that are chosen
     best: bool = False  # the best value of every metric, not only of the one sorted by
     states: frozenset[State] | None = None
     limit: int | None = None
@@ -221,7 +221,7 @@ _STEP_TIME_RANK = 300
 _NAMED_RANK = 210  # and above: parameters that the runs' names show as well
 _TIME_RANK = 205
 _STEP_RANK = 100
-_FIRST_BEST_RANK = -100  # of the metric that is sorted by, where it tells more
+_FIRST_BEST_RANK = -100  # of the metric that is sorted by, where it shows more
 _WANTED_RANK = -200  # and below: metrics that were asked for, or that a search is about
 
 

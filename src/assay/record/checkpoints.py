@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
-    """Those that are whole, as far as their files show, newest first. A folder that is one is one as a whole."""
+    """Checkpoints that are whole, as far as their files show, newest first. Of a folder that is one no part counts."""
     fits = re.compile("|".join(map(_translate, patterns))).fullmatch
     found = []
     for folder, folders, files in os.walk(run_dir):
@@ -57,7 +57,7 @@ def find_newer(run_dir: str, begins: Beginning | None) -> str:
 
 
 def describe_checkpoint(path: str) -> str:
-    """For people: its step, or its name where that has none."""
+    """A checkpoint for people: its step, or its name where that has none."""
     count = _find_count(path)
     return f"{count[0]} {count[1]:,}" if count else path
 

@@ -31,10 +31,10 @@ class FolderChange(NamedTuple):
     path: str
     stamp: float
     is_ours: bool
-    known_at: float | None = None  # when the directory that the index knows was made; None: it knows none
+    known_at: float | None = None  # when the directory in the index was made; None: the index has none
     names: Sequence[str] | None = None  # what is in it; None: it could not be listed
     files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
-    is_new: bool = False  # the index does not know it
+    is_new: bool = False  # the index does not have it
 
 
 class Changes(NamedTuple):
@@ -69,7 +69,7 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
-    """What is in an open folder is found sooner than by its whole path; None where it is not there."""
+    """Open a folder, in which files are found faster than by a whole path; None where it is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -96,7 +96,7 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
 
 
 def build_change(path: str) -> FolderChange | None:
-    """None: there is no run in this folder."""
+    """The change of a folder's row; None: there is no run in this folder."""
     changed = _modified(path, None)  # before it is listed: what appears later changes it again
     try:
         names: list[str] | None = os.listdir(path)
@@ -150,7 +150,7 @@ def find_folders(study_dir: str) -> Iterator[str]:
 
 
 def is_run_dir(path: str) -> bool:
-    """Also a run whose run.json is gone: it is listed as damaged, not forgotten."""
+    """Whether a folder is a run's, also one whose run.json is gone: it is listed as damaged, not forgotten."""
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 

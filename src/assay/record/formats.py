@@ -54,7 +54,7 @@ def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str
 
 
 def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
-    """The text of a file in the present version; the version comes first."""
+    """The text of a file in the current version; the version comes first."""
     return json.dumps(stamp(content, kind, formats)) + "\n"
 
 

@@ -82,7 +82,7 @@ class Supervisor(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """As the process table shows it; on the supervisor's own host alone."""
+        """Whether the process table shows the supervisor; valid on its own host alone."""
         return processes.is_alive(self.pid, self.start, self.boot)
 
 

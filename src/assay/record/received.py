@@ -22,7 +22,7 @@ from assay.values import layout
 from assay.values.plain import parse_strict
 
 _ASIDE = "~received"
-_LONGEST = 230  # bytes of a name, so that the mark fits behind it
+_LONGEST = 230  # bytes of a name, so that the mark fits after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Received:
         return self.adopted_at is None
 
     def build_facts(self) -> dict[str, Any]:
-        """For the file, JSON and the index."""
+        """The fields for the file, JSON and the index."""
         facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
         adopted = {"adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
         return facts if self.adopted_at is None else {**facts, **adopted}
 
 
 def load_received(run_dir: str) -> Received | None:
-    """None: it was made here. What cannot be read is an upload: nothing of it may be executed."""
+    """How a run came here; None: it was made here. An unreadable file counts as an upload, which is not executed."""
     path = os.path.join(run_dir, layout.RECEIVED_FILE)
     try:
         fields = read_versioned(read_text(path), "received", path)

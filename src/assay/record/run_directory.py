@@ -250,7 +250,7 @@ def write_environment(path: str, environment: Environment) -> None:
 
 
 def load_environment(run_dir: str) -> dict[str, Any] | None:
-    """None where it is missing or damaged; a field of another type is left out."""
+    """The recorded environment; None where it is missing or damaged; a field of another type is left out."""
     fields = _load_json(os.path.join(run_dir, layout.ENVIRONMENT_FILE))
     return keep_fitting(Environment, fields) if fields is not None else None
 
@@ -387,7 +387,7 @@ def _check_log_names(spec: RunSpec) -> None:
 
 
 def _check_uid(uid: str) -> None:
-    """It becomes a part of paths, here and on other hosts."""
+    """Raise an error for an invalid uid: it becomes a part of paths, here and on other hosts."""
     if not re.fullmatch(r"[\w-]*", uid):
         raise WrongTypeError(f"uid is {uid!r:.80}, which Assay does not make")
 
@@ -404,7 +404,7 @@ def load_record(run_dir: str, file: str = "") -> RunRecord:
 
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
-    """Only these, for lists of thousands of runs, of which most have none."""
+    """Load only the overrides, for lists of thousands of runs, of which most have none."""
     if '"overrides": ["' not in try_text(os.path.join(run_dir, layout.RUN_FILE)):
         return ()
     record = try_record(run_dir)
@@ -412,7 +412,7 @@ def load_overrides(run_dir: str) -> tuple[str, ...]:
 
 
 def try_record(run_dir: str) -> RunRecord | None:
-    """None where it is missing or damaged."""
+    """The record of a run; None where it is missing or damaged."""
     try:
         return load_record(run_dir)
     except (FormatError, OSError):
@@ -479,7 +479,7 @@ class History:
 
     @property
     def state(self) -> State:
-        """By the files alone, without asking whether a process lives."""
+        """The state by the files alone, without asking whether a process lives."""
         last = self.last
         if last is None:
             return State.QUEUED
@@ -525,7 +525,7 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
 
 
 def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
-    """One that a requeued copy of its own job has replaced, without a supervisor: it ended where the other began."""
+    """The end of an attempt that a requeued copy of its job replaced, without a supervisor: when the copy began."""
     if not attempt.is_fenced or attempt.stop is None or attempt.outcome is not None:
         return attempt
     codes = {name: code for name, code in attempt.codes.items() if name in (successor.skips or ())}

@@ -28,7 +28,7 @@ class SearchFile:
 
 
 def load_search(study_dir: str) -> SearchFile | None:
-    """None where no search was begun. Raises FormatError where the file is damaged."""
+    """The search of a study; None where none was begun. Raises FormatError where the file is damaged."""
     path = find_search_file(study_dir)
     try:
         fields = read_versioned(read_text(path), "search", path)

@@ -40,7 +40,7 @@ NO_MARKS = Marks()
 
 
 def check_tag(tag: str) -> str:
-    """Return the tag itself. Raises UsageError."""
+    """Return the tag itself; raise UsageError if it is not valid."""
     if not tag or len(tag) > MOST_CHARACTERS:
         what = "a tag is empty" if not tag else f"a tag has {len(tag)} characters"
         raise UsageError(what, f"a tag has 1 to {MOST_CHARACTERS} characters; longer text is a note: assay note")
@@ -86,7 +86,7 @@ def _parse_text(value: Any) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """What is not JSON at all may be ours, torn by a power cut."""
+    """Whether Assay wrote the file. One that is not JSON at all may be ours, torn by a power cut."""
     try:
         content = parse_json(text)
     except ValueError:
@@ -102,7 +102,7 @@ class MarksChange(NamedTuple):
 
 
 def change_marks(path: str, change: MarksChange) -> Marks:
-    """Apply a change to what the file holds now; two at once lose nothing. The marks after it."""
+    """Apply a change to what the file holds now; two at once lose nothing. Returns the new marks."""
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)

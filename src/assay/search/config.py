@@ -146,7 +146,7 @@ class _SearchReader(Fields):
 
 class _StopReader(Fields):
     def rules(self, node: Node) -> tuple[StopRule, ...]:
-        """One mapping, or a list of them."""
+        """The rules, from one mapping or a list of them."""
         named = [(node, "stop")]
         if node.kind == "sequence":
             elements = self.elements(node, "stop", "a rule, or a list of rules")

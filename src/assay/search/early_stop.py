@@ -28,8 +28,8 @@ from assay.values.run import Ending, State
 from assay.values.study import StopRule
 
 _REST_S = 60.0  # after a failure of the index
-_LOAD_S = 0.2  # for points of other runs at one look: the loop waits for it
-_LOOK_SHARE = 20  # a look at a large study takes a while, and comes the later
+_LOAD_S = 0.2  # for points of other runs in one call: the loop waits for it
+_LOOK_SHARE = 20  # a search of a large study takes a while, and is repeated the later
 _MOST_NAMES = 8
 
 
@@ -61,7 +61,7 @@ class EarlyStop:
         self._is_ready = False  # all that earlier calls have recorded is known
 
     def note(self, key: str, columns: Columns) -> None:
-        """Points that a run has just recorded."""
+        """Add points that a run has just recorded."""
         for metric in self._metrics:
             if metric not in columns:
                 continue
@@ -70,7 +70,7 @@ class EarlyStop:
                 self._stale.add((key, metric))
 
     def _add(self, key: str, metric: str, steps: Sequence[float], values: Sequence[float]) -> bool:
-        """False: they are not behind the points that are known."""
+        """Add points; False: they do not follow the points that are known."""
         count = self._counts[key, metric]
         numbered = [count + i if math.isnan(step) else step for i, step in enumerate(steps, 1)]
         curves = [self._curves[i][key] for i, rule in enumerate(self._rules) if rule.metric == metric]
@@ -88,7 +88,7 @@ class EarlyStop:
         new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
         self._stale |= {(key, metric) for key in new for metric in self._metrics}  # of the attempt before
         try:
-            self._look(keys)
+            self._load_points(keys)
         except (AssayError, OSError):  # the index can be built again; until then no run is ended
             self._next_look = self._clock() + _REST_S
             return {}
@@ -96,8 +96,8 @@ class EarlyStop:
             return {}
         return {entry.dir: ending for entry in entries if (ending := self._judge(entry)) is not None}
 
-    def _look(self, own: Collection[str]) -> None:
-        """Load the points of those that have more, or others, than are known here: first our own runs, all of them."""
+    def _load_points(self, own: Collection[str]) -> None:
+        """Load points of runs that have more, or others, than are known here: first of all our own runs."""
         began = self._clock()
         if began >= self._next_look:
             self._find_stale(own)

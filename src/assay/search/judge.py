@@ -106,7 +106,7 @@ def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], sin
 
 
 def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """It goes on if it is among the best 1/factor of those that have come here, itself included."""
+    """A run goes on if it is among the best 1/factor of those that have come here, itself included."""
     value, total = own.values[place], len(others) + 1
     rank = 1 + sum(is_better(rule, other, value) for other in others)
     if total < rule.runs or rank <= math.ceil(total / rule.factor):
@@ -115,7 +115,7 @@ def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[flo
 
 
 def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """It goes on unless its best value so far is worse than the median of the others' at this step."""
+    """A run goes on unless its best value so far is worse than the median of the others' at this step."""
     if len(others) + 1 < rule.runs:
         return None
     worst = math.inf if rule.direction == "min" else -math.inf

@@ -407,7 +407,7 @@ class _Study:
         states = self._optuna.trial.TrialState
         if trial.state == "done":
             return states.COMPLETE, trial.values
-        if trial.state == "pruned" and len(self._search.objectives) == 1:  # of several Optuna knows no pruning
+        if trial.state == "pruned" and len(self._search.objectives) == 1:  # with several, Optuna has no pruning
             return states.PRUNED, None
         return states.RUNNING if trial.state == "running" else states.FAIL, None
 

@@ -312,7 +312,7 @@ class SearchSource:
             self._proposer.prepare(max(self._taken, default=-1) + 1)
 
     def propose_next(self) -> RunSpec | None:
-        """What would be tried next."""
+        """The trial that would be tried next."""
         self._find_new()
         number = max(self._taken, default=-1) + 1
         proposal = self._propose(number) if self.count_left() else None
@@ -360,7 +360,7 @@ class SearchSource:
         return [self._known[number].trial for number in sorted(self._known)]
 
     def _load_summaries(self, entries: Sequence[Entry]) -> Mapping[str, Mapping[str, Summary]]:
-        """What ended while this supervisor watched has been read; all else is read now, before it counts."""
+        """Summaries of runs that have ended; those that did not end under this supervisor are read now."""
         location = self._prepared.location
         keys = {location.key(entry.dir): entry for entry in entries if entry.state in (State.DONE, State.PRUNED)}
         found: dict[str, Mapping[str, Summary]] = {}
@@ -436,7 +436,7 @@ class SearchSource:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
-        # also what tells the sweeps apart, where there are several
+        # also what distinguishes the sweeps, where there are several
         fixed = [
             name
             for name, value in branch.fixed.items()

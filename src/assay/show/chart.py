@@ -168,7 +168,7 @@ def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[flo
 
 
 def read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
-    """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
+    """The run's values at these steps; NaN before its first, after its last and next to one that is not finite."""
     if all(step in run for step in steps):
         return [run[step] for step in steps]
     own = sorted(run)
@@ -269,7 +269,7 @@ def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def _round_log(value: float, to_whole: Callable[[float], int]) -> float:
-    """To two digits, so that it stays within the axis."""
+    """Round to two digits, so that a tick stays within the axis."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{to_whole(round(value / unit, 6)) * unit:.2g}")
 
@@ -280,7 +280,7 @@ def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
 
 
 def render_ticks(values: Sequence[float]) -> list[str]:
-    """As many decimals for all as the most precise one needs."""
+    """Render ticks with as many decimals as the most precise one needs."""
     texts = [formatting.render_number(value, 6) for value in values]
     if any("e" in text for text in texts):
         return texts

@@ -36,7 +36,7 @@ class Console:
         return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr, above=self._above)
 
     def on_stderr(self, is_wanted: bool = True) -> Console:
-        """For results while stdout belongs to a report (`--html -`)."""
+        """A console for results while stdout belongs to a report (`--html -`)."""
         return Console(quiet=self.quiet, results_on_stderr=is_wanted, above=self._above)
 
     def around(self, above: Notify) -> Console:
@@ -113,7 +113,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """None: not a terminal, so that nothing is shortened."""
+        """The columns of the terminal; None: not a terminal, so that nothing is shortened."""
         return terminal_width(self.out)
 
     @property

@@ -13,7 +13,7 @@ from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
-# what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
+# what people copy out of a sentence: something in backticks, or a command after a colon or alone on its line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
@@ -210,7 +210,7 @@ _MARKDOWN = r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )"
 
 
 def escape_html(value: object) -> str:
-    """Text or an attribute's value in HTML and in SVG."""
+    """Escape text or an attribute's value in HTML and in SVG."""
     import html
 
     return html.escape(clean(str(value)))
@@ -276,7 +276,7 @@ def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
 
 
 def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Also what is inside of other fields, as `metrics.loss`."""
+    """All fields, with those inside of others as `metrics.loss`."""
     found = {f"{before}{key}": value for key, value in facts.items()}
     inner = (_flatten(value, f"{before}{key}.") for key, value in facts.items() if isinstance(value, dict))
     return {**found, **{name: value for each in inner for name, value in each.items()}}

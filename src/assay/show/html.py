@@ -205,7 +205,7 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
 
 
 def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
-    """Stretches as a stripe, single values as a line."""
+    """Draw stretches as a stripe, single values as a line."""
     for style, start, end in chart.spans:
         left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
         yield _rect(style, left, frame.top, max(right - left, 2.0), bottom - frame.top)
@@ -220,7 +220,7 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
 
 
 def _is_named(chart: Chart) -> bool:
-    """Texts that need more room than there is from tick to tick."""
+    """Whether labels need more space than there is between two ticks."""
     ticks = chart.x_ticks or ()
     room = ((WIDE if chart.is_wide else WIDTH) - _LEFT - _RIGHT) / max(1, len(ticks))
     return any(len(text) > 5 and 7 * len(text) > room for _, text in ticks)
@@ -342,7 +342,7 @@ def _draw_marker(marker: str, style: str, x: float, y: float, inner: str = "") -
 
 
 def _most_points(frame: Frame) -> int:
-    """As many as the drawing can show."""
+    """The number of points that the drawing can show."""
     return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 

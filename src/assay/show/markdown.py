@@ -79,7 +79,7 @@ def _render_section(block: doc.Section) -> str:
 
 
 def _render_details(block: doc.Details) -> str:
-    """Its title is inside of HTML, where Markdown has no meaning."""
+    """Render details; the title is inside of HTML, where Markdown has no meaning."""
     opened = " open" if block.is_open else ""
     inner = "\n\n".join(_render_blocks(block.blocks))
     texts = [(formatting.escape_html(formatting.clean(span.text)), span.role) for span in doc.build_spans(block.title)]

@@ -26,12 +26,12 @@ PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
 _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # no two lines share one
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille: column, row → bit
 _SMALLEST = 20, 6  # columns and rows below which a plot shows nothing
-_MOST_ENDS = 1 / 6  # of the width, for marks behind the ends
+_MOST_ENDS = 1 / 6  # of the width, for marks after the ends
 
 
 @dataclass(frozen=True, slots=True)
 class _Area:
-    """Where values lie inside the drawing: a grid of cells, each with its own grid of dots."""
+    """The positions of values inside the drawing: a grid of cells, each with its own grid of dots."""
 
     columns: int
     rows: int

@@ -101,7 +101,7 @@ def estimate_eta(
     busy = [_remaining(elapsed, mean, durations_s) for elapsed in running_elapsed_s]
     free = [0.0] * max(0, slots - len(busy))
     ends = busy + free or [0.0]
-    # whole rounds need no simulation: each slot takes one run and stands where it stood, a mean later
+    # whole rounds need no simulation: each slot takes one run and is where it was, a mean later
     rounds = max(0, queued // len(ends) - 1)
     heapq.heapify(ends)
     for _ in range(queued - rounds * len(ends)):
@@ -236,7 +236,7 @@ def render_started(row: RunningRow) -> str:
 
 
 def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
-    """Where there is little room, the name gives way to the value."""
+    """The best run in one line; with little room its name is shortened, not the value."""
     head, name, value = "best of this call: ", formatting.clean(row.name), formatting.clean(row.value)
     if width is not None:
         name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")

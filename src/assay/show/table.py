@@ -132,13 +132,13 @@ def _allowed_decimals(value: float, digits: int) -> int:
 
 
 def _limit_decimals(text: str, decimals: int) -> str:
-    """What is cut are zeros: no value of the column has more decimals than this."""
+    """Cut zeros: no value of the column has more decimals than this."""
     surplus = len(text) - text.find(".") - 1 - decimals if "." in text else 0
     return (text[:-surplus] if surplus > 0 else text).removesuffix(".")
 
 
 def _align_points(texts: Texts) -> Texts:
-    """Spaces behind the shorter fractions, unless an exponent makes the points incomparable."""
+    """Spaces after the shorter fractions, unless an exponent makes the points incomparable."""
     if "e" in "".join(texts):
         return texts
     points = {text: len(text) - text.find(".") if "." in text else 0 for text in set(texts)}
@@ -199,7 +199,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
 
 
 def drop_spare(table: Table, width: int) -> Table:
-    """Where the table is too wide, without columns that are empty or repeat their metric (`best x`), from the right."""
+    """A table that is too wide without columns that are empty or repeat their metric (`best x`), from the right."""
     needs = [_needed(each, is_name=not index) for index, each in enumerate(lay_out(table))]
     if not table.rows or _total(needs) <= width:
         return table
@@ -448,7 +448,7 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
 
 
 def _build_csv_names(columns: Sequence[Column]) -> list[str]:
-    """What is over the columns; where that is nothing, or is there twice, the names of JSON (`run`, `loss_sd`)."""
+    """The headings of columns; where one is empty or not unique, the name of JSON (`run`, `loss_sd`)."""
     names = [column.name or column.key or "" for column in columns]
     repeated = {name for name in names if names.count(name) > 1}
     if not repeated:

@@ -70,7 +70,7 @@ def _render_details(block: doc.Details, look: _Look) -> Iterator[str]:
 
 
 def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[str]:
-    """Wrapped between words, then painted: colours take no room."""
+    """Wrap the text, then add colours, which take no room."""
     spans = doc.build_spans(content)
     cleaned = [formatting.clean_lines(span.text) for span in spans]
     text = formatting.wrap(_INDENT * indent + "".join(cleaned), look.width, _INDENT)
@@ -116,7 +116,7 @@ def _render_findings(block: doc.Findings, look: _Look) -> Iterator[str]:
 
 
 def _render_facts(block: doc.Facts, look: _Look) -> Iterator[str]:
-    """Labels in a column, values folded under themselves."""
+    """Render facts: labels in a column, values folded in the next."""
     column = max((formatting.display_width(formatting.clean(label)) for label, _ in block.pairs), default=0)
     room = look.width - column - 2 if look.width is not None and block.folds else None
     for label, value in block.pairs:

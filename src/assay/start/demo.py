@@ -31,7 +31,7 @@ class Edit(NamedTuple):
     after: str
 
 
-# Both look like the work of an afternoon; one of them breaks the training.
+# Two edits that look harmless; one of them breaks the training.
 HARMLESS = Edit(
     '        "output_bias": d_logits.sum(axis=0),\n',
     '        "output_bias": np.ones(len(d_logits), np.float32) @ d_logits,  # quicker than a sum\n',
@@ -43,7 +43,7 @@ BROKEN = Edit(
 
 
 def find_examples() -> Path:
-    """Next to the source in a checkout, else where the wheel put them."""
+    """The folder of the examples: next to the source in a checkout, else where the wheel put them."""
     installed = Path(sysconfig.get_path("data")) / "share" / "assay" / "examples"
     for folder in (Path(__file__).parents[3] / "examples", installed):
         if (folder / _PROGRAM / "charlm.py").is_file():
@@ -52,7 +52,7 @@ def find_examples() -> Path:
 
 
 def lay_out(folder: Path) -> Path:
-    """A copy of the example to play with; what a user has there already stays."""
+    """Copy the example to a folder; files that are there already stay."""
     if any(find_spec(name) is None for name in NEEDS):
         raise MissingExtraError("the demo's training program", "demo")
     target = folder / _PROGRAM
@@ -69,7 +69,7 @@ def lay_out(folder: Path) -> Path:
 
 @contextmanager
 def edited(path: Path, edit: Edit) -> Iterator[bool]:
-    """The program with the edit in it, for a while; False where it does not have the line any more."""
+    """Edit the program, and undo it at the end; False where it does not have the line any more."""
     text = path.read_text(encoding="utf-8")
     if text.count(edit.before) != 1:
         yield False
@@ -131,7 +131,7 @@ def _show_sweep(plain: bool, where: str, hidden: str | None, run: Call) -> int:
 
 
 def find_hidden() -> str | None:
-    """The folder of `assay`, unless a shell finds the command already."""
+    """The folder of the program `assay` if a shell does not find it."""
     return None if shutil.which("assay") else os.path.dirname(sys.executable)
 
 
@@ -149,7 +149,7 @@ def show_next(say: Callable[[str], None], where: str, hidden: str | None) -> Non
 
 
 def serve(run: Call) -> int:
-    """The page, until Ctrl-C, which is how it ends well; where its parts are not installed, how to get them."""
+    """Serve the page until Ctrl-C, which counts as success; print how to install it where it is not."""
     say = _Narrator()
     check = find_function("page.check")
     if check is None:
@@ -166,7 +166,7 @@ def serve(run: Call) -> int:
 
 
 def _show_convergence(say: _Narrator, run: Call) -> int:
-    """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
+    """Gather, then check a harmless change and a bug; 0 when both verdicts are right."""
     say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
     say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")

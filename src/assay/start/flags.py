@@ -35,7 +35,7 @@ class Flags(NamedTuple):
 
 
 def read_flags(path: str) -> Flags:
-    """Of the script; where it has none, of the first module of its folder that it imports and that has some."""
+    """The flags of the script; if it has none, of the first module of its folder that it imports and that has some."""
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
@@ -100,7 +100,7 @@ def _find_calls(tree: ast.Module, name: str) -> list[ast.Call]:
 
 
 def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
-    """Its names, and the keywords that are written as values; another default is None."""
+    """The names of a call, and its keywords that are plain values; another default is None."""
     names = [str(each.value) for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     given: dict[str, Any] = {}
     for word in call.keywords:
@@ -149,7 +149,7 @@ def _find_hydra(tree: ast.Module, path: str) -> str | None:
 
 
 def _read_hydra(path: str) -> Iterator[Flag]:
-    """Its plain values, by their dotted names; `???` has to be given, and what refers to others is left alone."""
+    """The plain values of the file, by dotted names; `???` has to be given, and what refers to others is left alone."""
 
     def walk(content: Mapping[Any, Any], before: str) -> Iterator[Flag]:
         for key, value in content.items():

@@ -134,7 +134,7 @@ def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int | None:
-    """Its exit code; None where it had to be ended, with everything that it started."""
+    """The exit code of a process; None where it had to be ended, with everything that it started."""
     code = process.poll()
     everything = {process.pid, *find_descendants(process.pid)}
     if code is None:
@@ -175,14 +175,14 @@ def _comment(flag: Flag) -> str:
 
 
 def _quote(value: object) -> str:
-    """As YAML: JSON is YAML, and plain words need no quotes."""
+    """A value as YAML: JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
-    """What is written can be read, and its patterns find what they were guessed from."""
+    """Check that the file can be read, and that its patterns find what they were guessed from."""
     study = load_study(target, LoadOptions(text=text))
     patterns = [each for each in study.metrics if isinstance(each, Pattern)]
     found = Extractor(patterns).feed(f"{output.text}\n".encode())

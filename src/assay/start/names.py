@@ -23,7 +23,7 @@ _SAMPLE = 300  # the newest runs are asked for their metrics and parameters
 def list_values(
     metavar: str, incomplete: str, given: Mapping[str, Any], line: Sequence[str], *, is_argument: bool
 ) -> Iterable[str] | None:
-    """None: files. `given`: the fields of the command with their values so far. `line`: the words before this one."""
+    """Values to offer; None: files. `given`: the fields of the command so far. `line`: the words before this one."""
     words = set(re.findall("[A-Z]+", metavar)) if "=" not in metavar else set()
     if words & {"FILE", "PATH", "DIR", "MODEL", "EXPECTED", "ACTUAL"}:
         return None
@@ -53,7 +53,7 @@ def _list_runs(given: Mapping[str, Any], incomplete: str, *, with_studies: bool)
 
 
 def _list_columns(metavar: str, given: Mapping[str, Any], line: Sequence[str]) -> Iterator[str]:
-    """Of the studies on the line; of all where none is named."""
+    """Columns of the studies on the line; of all studies where none is named."""
     if not any(field in given for field in _NAMED):  # a metric of a benchmark is not one of a study
         return
     words = {word.partition("/")[0] for word in line}

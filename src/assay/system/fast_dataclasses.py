@@ -37,7 +37,7 @@ class Field:
 
     @property
     def _field_type(self) -> Any:
-        """By which the standard library knows a field from a class variable."""
+        """The type by which the standard library distinguishes a field from a class variable."""
         import dataclasses
 
         return vars(dataclasses)["_FIELD"]
@@ -74,7 +74,7 @@ def _replace(value: Any, /, **changes: Any) -> Any:
 
 
 def _asdict(value: Any) -> Any:
-    """For JSON: values inside are not copied."""
+    """The fields as a dict for JSON: values inside are not copied."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: _asdict(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, dict):

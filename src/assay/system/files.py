@@ -151,7 +151,7 @@ class Flusher:
         self.count = 0
 
     def note(self) -> None:
-        """Something new was written."""
+        """Note that something new was written."""
         if self._due is None:
             self._due = max(time.monotonic() + self._gather_s, self._rests_until)
 
@@ -203,7 +203,7 @@ def try_text(path: str, errors: str = "surrogateescape") -> str:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Also true for the folder itself; links are followed."""
+    """Whether a path is in a folder, or is the folder itself; links are followed."""
     real = os.path.realpath(folder)
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 
@@ -241,7 +241,7 @@ class Tail:
         self.restarts = 0
 
     def read(self, limit: int = 1 << 20) -> bytes:
-        """At most `limit` new bytes; empty when there are none."""
+        """Read at most `limit` new bytes; empty when there are none."""
         try:
             status = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):

@@ -16,7 +16,7 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_O
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
-# What git, curl and ssh print where a server cannot be reached, or cannot serve today. Anything else is an answer.
+# What git, curl and ssh print where a server cannot be reached, or cannot serve now. Anything else is an answer.
 _UNREACHABLE = (
     r"(?i)could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
     r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
@@ -24,7 +24,7 @@ _UNREACHABLE = (
     r"|returned error: (408|429|5\d\d)|certificate|\bssl|\btls|gnutls"
 )
 
-_QUOTED = r"'[^'\n]*'|\S+://\S+"  # addresses: a repository may be called as it likes
+_QUOTED = r"'[^'\n]*'|\S+://\S+"  # addresses, which may contain any of these words
 
 
 class GitError(Exception):
@@ -33,16 +33,16 @@ class GitError(Exception):
     def __init__(self, message: str, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.message = message
-        self.is_unreachable = is_unreachable  # a server that may be there tomorrow, not something that does not exist
+        self.is_unreachable = is_unreachable  # a server that may answer later, not something that does not exist
 
 
 def is_unreachable(text: str) -> bool:
-    """By all that git printed: ssh's reason is in lines of its own."""
+    """Whether git's messages show that a server cannot be reached; ssh's reason may be in any line."""
     return re.search(_UNREACHABLE, re.sub(_QUOTED, "", text)) is not None
 
 
 def build_environment() -> dict[str, str]:
-    """Ours, without what would lead git to another repository: we may be called from a hook."""
+    """Our environment without variables that name another repository: Assay may be called from a hook."""
     return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
@@ -92,8 +92,8 @@ def find_reason(text: str) -> str:
 
 
 def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) -> tuple[bytes | None, str]:
-    """What git prints, up to one byte more than `limit`; None where it fails, is missing or takes too long. With it
-    git's messages. Takes no lock in the user's repository."""
+    """What git prints, up to one byte more than `limit` (None where it fails, is missing or takes too long), and its
+    messages. Takes no lock in the user's repository."""
     import subprocess
     import threading
 

@@ -189,7 +189,7 @@ class RangeLocks:
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _pack(fcntl.F_UNLCK, name))
 
     def is_held(self, name: str) -> bool:
-        """By any process, this one included: the query uses a description of its own."""
+        """Whether any process has the lock, this one included: the query uses a description of its own."""
         fd = _open_to_read(self._path)
         if fd is None:
             return False

@@ -100,7 +100,7 @@ class ProcessStat:
 
     @property
     def start(self) -> int:
-        """Its start is in clock ticks since boot."""
+        """When the process started, in clock ticks since boot."""
         return int(self._fields[19])
 
     @property
@@ -157,7 +157,7 @@ def load_command_line(pid: Pid) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """Its command and pid, by which a person can find it: `python worker.py (pid 4711)`."""
+    """The command and pid, by which a person can find a process: `python worker.py (pid 4711)`."""
     words = load_command_line(pid).encode(errors="surrogateescape").decode(errors="replace")
     return f"{words[:60].strip() or 'a process'} (pid {pid})"
 
@@ -231,7 +231,7 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """Changes with every boot: a pid means nothing across it."""
+    """A text that changes with every boot: a pid means nothing across it."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -243,7 +243,7 @@ def process_start(pid: int) -> int | None:
 
 
 def is_alive(pid: int, start: int, boot: str) -> bool:
-    """Same boot, same pid, same start time, not a zombie."""
+    """Whether the process lives: same boot, pid and start time, not a zombie."""
     return boot == boot_id() and process_start(pid) == start
 
 

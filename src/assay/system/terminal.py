@@ -35,7 +35,7 @@ STATE_COLORS: Mapping[str, str] = {
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """False for closed streams and stand-ins as well."""
+    """Whether a stream is a terminal; closed streams and stand-ins are not."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):

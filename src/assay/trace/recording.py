@@ -145,7 +145,7 @@ def describe_nothing(run_dir: str) -> str:
 
 
 def list_problems(run_dir: str) -> list[str]:
-    """What went wrong with the record, in sentences."""
+    """The problems of the record, in sentences."""
     found = []
     for each in _load_events(run_dir):
         if each.get("event") == "problem":

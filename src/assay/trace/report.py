@@ -131,7 +131,7 @@ def _list_first(first: First) -> Iterator[tuple[str, str]]:
 
 
 def _shorten(source: str) -> str:
-    """From here where it is below."""
+    """A path relative to the working directory, where it is below that."""
     path, _, line = source.rpartition(":")
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
 
@@ -146,7 +146,7 @@ def _list_commands(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _choose_rows(found: Comparison) -> list[int]:
-    """Around the first wrong one; without one the largest errors."""
+    """The rows around the first wrong one; without one the largest errors."""
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
         return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))
@@ -155,7 +155,7 @@ def _choose_rows(found: Comparison) -> list[int]:
 
 
 def _build_point(found: Comparison, number: int) -> dict[str, Any]:
-    """What is shown of a row."""
+    """The text about a row."""
     compared = found.compared
     i, j = int(compared.point[number]), int(compared.other[number])
     squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]
@@ -288,7 +288,7 @@ def _draw(
 
 
 def _list_growth(found: Comparison) -> list[Growth]:
-    """Of each step the largest error of an output or parameter."""
+    """The largest error of an output or parameter in each step."""
     np, compared = load_numpy(), found.compared
     is_meant = found.a.find_phases("forward", "loss", "parameter")[compared.point]
     growth = []

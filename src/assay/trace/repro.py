@@ -59,7 +59,7 @@ def _write_call(call: Call, kept: str, path: str) -> None:
 
 
 def _execute(path: str, executable: str) -> Repro:
-    """By the interpreter of side B, where it is here."""
+    """Execute by the interpreter of side B, if it is on this machine."""
     python, folder = executable if os.path.exists(executable) else sys.executable, os.path.dirname(path)
     try:
         done = subprocess.run([python, path], capture_output=True, text=True, timeout=_LIMIT_S, check=False)

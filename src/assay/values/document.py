@@ -90,7 +90,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """One item each: a list on a page, a line on a terminal."""
+    """Notes, one item each: a list on a page, a line on a terminal."""
 
     items: Sequence[Content]
 
@@ -132,7 +132,7 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """To be pasted: what each does, and the command line."""
+    """Commands to be pasted: what each does, and its line."""
 
     items: Sequence[tuple[str, str]]
 
@@ -164,7 +164,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """For these formats alone."""
+    """Blocks for these formats alone."""
 
     formats: Sequence[Format]
     blocks: Sequence[Block]
@@ -191,7 +191,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Between two lines."""
+    """The area between two lines."""
 
     upper: Sequence[Point]
     lower: Sequence[Point]

@@ -218,7 +218,7 @@ def log_name(template: str, command: str, attempt: int, time: str) -> str:
 
 
 def fill_log_name(template: str, command: str, suffix: str, time: str) -> str:
-    """Only these three names, and nothing else of a format string: a run.json may come from others."""
+    """Fill in only these three names, nothing else of a format string: a run.json may come from others."""
     given = {"command": command, "suffix": suffix, "time": time}
     return _LOG_FIELD.sub(lambda match: given[match[1]], template)
 

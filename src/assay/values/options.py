@@ -41,7 +41,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """As messages name it: the long spelling."""
+        """The long spelling, by which messages name the option."""
         return self.names[-1] if self.names else ""
 
 
@@ -106,7 +106,7 @@ class Request:
         return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
 
     def render_words(self, fields: Iterable[str]) -> list[str]:
-        """Those of these options that are given, as a command line has them."""
+        """The given ones of these options, as words of a command line."""
         words: list[str] = []
         for name in fields:
             declared, value = self.OPTIONS[name], getattr(self, name)
@@ -127,7 +127,7 @@ class Request:
 
     @classmethod
     def from_command_line(cls, given: Mapping[str, Any]) -> Self:
-        """From the texts of a command line; raises UsageError where the parser of an option refuses one."""
+        """A request from the texts of a command line; raises UsageError where the parser of an option refuses one."""
         values: dict[str, Any] = {}
         for name, each in cls.OPTIONS.items():
             value = tuple(given[name] or ()) if each.multiple else given[name]
@@ -201,7 +201,7 @@ def quiet_option() -> Any:
 
 
 def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:
-    """Given several times, all of them must hold."""
+    """The option --where; given several times, all must hold."""
     return option("--where", multiple=True, metavar="EXPR", parse=_parse_where, help=text)
 
 

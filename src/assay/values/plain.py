@@ -51,7 +51,7 @@ def parse_plain(kind: type[T], content: Any) -> T:
 
 
 def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
-    """As `parse_plain`, for what a damaged file may hold: numbers must be numbers that SQLite and the C library take,
+    """Parse as `parse_plain`, but a file that may be damaged: numbers must be such as SQLite and the C library take,
     and finite unless a file keeps what a program measured; literals must be one of theirs."""
     parsed: T = _build_parser(typing.cast("Any", kind), "finite" if finite else "measured")(content)
     return parsed
@@ -221,7 +221,7 @@ def render_value(value: Any) -> str:
 
 
 def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:
-    """As strftime; a file may hold a number that is not a valid time. Without a zone: local time."""
+    """A time as strftime renders it, also an invalid one of a file. Without a zone: local time."""
     try:
         return datetime.fromtimestamp(seconds, zone).strftime(form)
     except (OverflowError, ValueError, OSError):

@@ -26,7 +26,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """What of a run is secret: in memory, and in one file of its directory that only its owner can read."""
+    """The secrets of a run: in memory, and in one file of its directory that only its owner can read."""
 
     commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, of the commands that hold a secret
     env: Mapping[str, str] = field(default_factory=dict)

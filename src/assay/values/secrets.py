@@ -134,8 +134,8 @@ def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """As `fnmatchcase`. Our patterns have stars at their ends alone: to compile a hundred and seventy of them at every
-    start would take longer than to read the study."""
+    """Match as `fnmatchcase`. Our patterns have stars at their ends alone: to compile a hundred and seventy of them
+    at every start would take longer than to read the study."""
     inner = pattern.strip("*")
     if any(mark in inner for mark in "*?["):
         return fnmatchcase(text, pattern)
@@ -337,7 +337,7 @@ _PROGRAMS = (
 
 
 def hide_params(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> dict[str, Any]:
-    """What may be seen of a run's parameters."""
+    """A run's parameters without their secrets."""
     return {
         name: HIDDEN if is_secret(str(name), value, rules) else _hide_inside(value, rules)
         for name, value in params.items()

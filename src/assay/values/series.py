@@ -111,7 +111,7 @@ def best_of(summary: Summary) -> tuple[float, float | None]:
 
 
 def pick_value(summary: Summary, at: str) -> tuple[float, float | None]:
-    """Its `last`, `min` or `max` with the step of that value, or its `mean`, which has no step."""
+    """The `last`, `min` or `max` of a series with its step, or the `mean`, which has no step."""
     return getattr(summary, at), getattr(summary, f"{at}_step", None)
 
 

@@ -12,7 +12,7 @@ from assay.system.fast_dataclasses import dataclass, field
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
 
-OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # the run's folder as a text, until it is known; no job sees it
+OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # stands for the run's folder until that is known; no job sees it
 
 
 STUDY_NAME_RULE = (
@@ -38,7 +38,7 @@ _NOT_IN_NAMES = ("Cc", "Cf", "Zl", "Zp")  # control and formatting characters, s
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a user's file; line and column count from 1. Line 0: `file` is a word of the command line."""
+    """A location in a user's file; line and column count from 1. Line 0: `file` is a word of the command line."""
 
     file: str  # empty: not a file, but keyword arguments of a program
     line: int
@@ -58,10 +58,10 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.position} " if self.position and self.position.file else ""
+        where = f"{self.position} " if self.position and self.position.file else ""
         key = f"{self.key}: " if self.key else ""
         hint = f"\n    {self.hint}" if self.hint else ""
-        return f"{place}{key}{self.message}{hint}"
+        return f"{where}{key}{self.message}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Text:
 class Placeholder:
     """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`.
 
-    `quote` is the shell quoting around the place, so that the value can be made safe there.
+    `quote` is the shell quoting around the placeholder, which decides how the value is escaped.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class AllFlags:
-    """Every parameter in order as a flag, values unquoted; files of ours have none."""
+    """Every parameter in order as a flag, values unquoted; native study files have no such piece."""
 
 
 Piece = Text | Placeholder | Flag | AllFlags
@@ -207,7 +207,7 @@ class Search:
     objectives: tuple[Objective, ...]
     trials: int | None  # None: every combination (grid)
     seed: int = 0
-    at: At = "best"  # as tables and `assay best` order runs
+    at: At = "best"  # the value that counts, in tables and `assay best` too
     position: Position | None = None
 
 
@@ -277,7 +277,7 @@ class StopRule:
     """One rule of `stop:`, which ends runs early. Which fields count depends on the rule.
 
     `asha` and `median` compare runs at rungs: the steps `at`, or `first`, `first * factor`, … below `until` (asha) and
-    `first`, `first + every`, … (median). `patience` and `bounds` look at the run alone.
+    `first`, `first + every`, … (median). `patience` and `bounds` judge each run alone.
     """
 
     rule: Literal["asha", "median", "patience", "bounds"]
@@ -285,10 +285,10 @@ class StopRule:
     direction: Literal["min", "max"]
     at: tuple[float, ...] | None = None
     first: float = 2
-    factor: float = 2  # asha: one of so many goes on
+    factor: float = 2  # asha: one of this many runs goes on
     until: float | None = None
     every: float = 1
-    runs: int = 6  # how many must have come to a rung before one is ended there
+    runs: int = 6  # runs that must have reached a rung before one is ended there
     patience: float = 10
     min_delta: float = 0
     min: float | None = None
@@ -304,28 +304,28 @@ class CodePolicy:
 
     kind: Literal["snapshot", "live"] = "snapshot"
     ignore: tuple[str, ...] = ()
-    link_ignored: bool = True  # what is not copied stays reachable by a link; False: it is left out
+    link_ignored: bool = True  # files that are not copied are reachable by a link; False: not at all
 
 
 LOCAL = "local"  # what --on and a handle's executor call this machine
-# `missing`: a file names it and does not define it; settings may
+# `missing`: a study file names the farm and does not define it; settings may
 FarmKind = str  # generic, draco, ngc, template, missing; else the name of an executor
 
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Somewhere to submit to: a command that submits, a template of ours, or an engine that Assay calls itself."""
+    """Where jobs are submitted: a command that submits, a template of ours, or an engine that Assay calls itself."""
 
     name: str
     kind: FarmKind
     submit: str = ""  # SUBMIT_CMD, or the whole template
     resources: tuple[tuple[str, Value], ...] = ()
     workspace: str | None = None
-    remote_root: str | None = None  # NGC_LOGROOT: where the job, and later we, find the run
+    remote_root: str | None = None  # NGC_LOGROOT: where the job, and later Assay, finds the run
     cancel: str | None = None
     position: Position | None = None
-    problems: tuple[Problem, ...] = ()  # why it cannot be used; it is refused when it is
-    options: Mapping[str, Any] = field(default_factory=dict)  # of an engine: its keys
+    problems: tuple[Problem, ...] = ()  # why the farm cannot be used; raised when it is chosen
+    options: Mapping[str, Any] = field(default_factory=dict)  # the keys of an engine
 
     @property
     def is_engine(self) -> bool:
@@ -345,7 +345,7 @@ class Study:
     commands: tuple[CommandTemplate, ...]
     sweeps: tuple[Sweep, ...]
     defaults: Params = field(default_factory=dict)  # filled in after naming
-    aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> what it stands for
+    aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> its parameters
     subset: Subset | None = None
     search: Search | None = None
     repeat: int = 1  # how often each run is done, ordinal 0, 1, …
@@ -369,7 +369,7 @@ class Study:
     name_params: tuple[str, ...] = ()  # with overrides: what a run's name shows besides the parameters that differ
     warnings: tuple[Problem, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)  # keys that only plug-ins know
-    text: str = field(default="", repr=False, compare=False)  # what the file holds
+    text: str = field(default="", repr=False, compare=False)  # the content of the file
 
 
 def same_value(left: Value, right: Value) -> bool:

@@ -1,4 +1,4 @@
-"""What judging returns: never a bare true or false."""
+"""Verdicts, which judging returns: never a bare true or false."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Verdict:
         return cls(worst, found, comparisons)
 
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
-        """One that was read from a file, by the rules of a new one: the file may have been changed. It is the worst of
+        """Judge a verdict from a file by the rules of a new one: the file may have been changed. It is the worst of
         what it states, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
@@ -93,7 +93,7 @@ def _review_finding(found: Finding) -> Finding:
 
 
 class Judgement(NamedTuple):
-    """What a check or a comparison came to, for Python programs."""
+    """The result of a check or a comparison, for Python programs."""
 
     verdict: VerdictKind
     exit_code: int  # what the command ends with

@@ -94,7 +94,7 @@ class WhereError(UsageError):
 
 
 def refuse(text: str, why: str, column: int, hint: str | None = None, example: str = _EXAMPLE) -> NoReturn:
-    """With the text, and a caret under the character that is not as it should be."""
+    """Raise an error with the text, and a caret under the character that is not as it should be."""
     start = max(0, column - 50)
     shown = re.sub(r"\s", " ", text[start : column + 30])
     raise WhereError(f"{why}\n  {shown}\n  {' ' * (column - start)}^", hint, example=example)
@@ -135,7 +135,7 @@ def parse_where(text: str) -> Where:
 
 
 class _Parser:
-    """By recursive descent: one method for each rule, the weakest operator first."""
+    """A parser by recursive descent: one method for each rule, the weakest operator first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -351,7 +351,7 @@ def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
 
 
 def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> bytes:
-    """Column by column: thousands of rows take a millisecond."""
+    """Evaluate column by column: thousands of rows take a millisecond."""
     if isinstance(expression, WhereComparison):
         return _compare_columns(where, expression, rows, resolve)
     if isinstance(expression, Not):
@@ -408,7 +408,7 @@ def _is_plain(plain: type | None, sign: str, value: Value) -> bool:
 
 
 def find_plain(values: Sequence[Any]) -> type | None:
-    """What all of them are: float for finite numbers, str for texts, None for anything else."""
+    """The type of all of them: float for finite numbers, str for texts, None for anything else."""
     kinds = set(map(type, values))
     if kinds == {str}:
         return str

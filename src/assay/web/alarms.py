@@ -1,6 +1,6 @@
 """What is not well: checks of studies, and what plug-ins find.
 
-Judged beside the requests, from what is kept anyway, and shown at the top of the list of studies and at the navigation.
+Judged in a thread, from what is kept anyway, and shown at the top of the list of studies and at the navigation.
 Nothing is guessed: what cannot be read or is not judged yet is named, and is not counted as good.
 """
 

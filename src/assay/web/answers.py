@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 
 def encode_json(value: Any) -> bytes:
-    """What JSON does not know is a text, and a number that is not finite is null."""
+    """A value as JSON; an unknown type is a text, and a number that is not finite is null."""
     try:
         return _dump(value)
     except ValueError:

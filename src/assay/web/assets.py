@@ -1,4 +1,4 @@
-"""The style sheet, of four files, and what comes from npm: the build puts it beside this module (`hatch_build.py`)."""
+"""The style sheet, of four files, and what comes from npm: the build puts it next to this module (`hatch_build.py`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def build_style() -> str:
 
 
 def _read(path: str) -> str:
-    """ "" in a source tree without the files from npm."""
+    """The content of a file; "" in a source tree without the files from npm."""
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """Connections that hold a place without using it are closed: half-sent requests, bodies that do not come, answers that
 are not read. A connection needs no token, and there is room for so many connections at once.
 
-Of one address the oldest that has not sent a whole request gives way to the next, so that a browser gets in beside
+Of one address the oldest that has not sent a whole request gives way to the next, so that a browser gets in next to
 hundreds of them; and no address can have all places.
 """
 

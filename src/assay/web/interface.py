@@ -74,7 +74,7 @@ def find_mistake(pages: object) -> str:
         return f"there is no folder {missing[0]}"
     try:
         list(map(build_route, pages.routes))
-    except Exception as error:  # noqa: BLE001 whatever starlette says about it
+    except Exception as error:  # noqa: BLE001 any error of starlette
         return f"routes: {type(error).__name__}: {error}"
     return ""
 

@@ -1,4 +1,4 @@
-"""The JSON interface: what the commands print with `--json`, by address. Each is described beside its route."""
+"""The JSON interface: what the commands print with `--json`, by address. Each is described next to its route."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class LimitedLogParser:
 
 @contextmanager
 def limit_patterns() -> Iterator[None]:
-    """Whatever reads metrics in this process evaluates patterns in a child."""
+    """From now on, patterns that this process needs for metrics are evaluated in a child."""
     before, limited = collect.log_parser, LimitedLogParser()
     collect.log_parser = limited
     try:
@@ -57,6 +57,6 @@ def limit_patterns() -> Iterator[None]:
 
 
 def parse_timed(*arguments: Any) -> tuple[ParsedLog, float]:
-    """In the child: what the patterns find, and the CPU time that they took."""
+    """Called in the child: what the patterns find, and the CPU time that they took."""
     started_s = time.process_time()
     return collect.parse_log(*arguments), time.process_time() - started_s

@@ -24,7 +24,7 @@ ROUTES = Routes()
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # of one address
 _LOOK_S = 0.4  # between two looks at a study, and whether the server is to end
-_LOOKS_OF_ALL = 5  # after so many one at all studies
+_LOOKS_OF_ALL = 5  # after this many checks of one, one of all studies
 _PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
 _STARTED = time.time()  # versions begin again with the server, and a page must not take one for the other
 

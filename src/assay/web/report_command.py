@@ -91,7 +91,7 @@ def _find_kept(path: str) -> tuple[StudyLocation, str]:
 
 
 def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:
-    """What a name may mean: a study, or a study and what stands behind one of the slashes."""
+    """What a name may mean: a study, or a study and what follows one of the slashes."""
     from assay.follow.api import find_locations
 
     if name is None:

@@ -55,7 +55,7 @@ _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or
 
 
 def _has_bad(values: Sequence[object]) -> bool:
-    """Mostly all values are finite, which one sum shows."""
+    """Whether a value is not finite: mostly none is, which one sum shows."""
     return not math.isfinite(sum([value for value in values if type(value) is float])) and any(map(_is_bad, values))
 
 

@@ -72,7 +72,7 @@ class AccessToken:
         return hmac.compare_digest(self.text.encode(), given.encode("utf-8", "surrogateescape"))
 
     def build_cookie(self) -> str:
-        """Allows reading, and does not tell the token."""
+        """A cookie that allows reading, and does not contain the token."""
         return hmac.new(self.text.encode(), b"read", hashlib.sha256).hexdigest()
 
     def is_same_cookie(self, given: str) -> bool:
@@ -80,7 +80,7 @@ class AccessToken:
 
 
 class Limit:
-    """So many within a minute for each address."""
+    """At most so many within a minute from each address."""
 
     def __init__(self, most: int) -> None:
         self.most = most

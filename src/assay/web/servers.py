@@ -46,7 +46,7 @@ def build_path(server: Server, suffix: str) -> str:
 
 
 def list_servers() -> Iterator[Server]:
-    """Those that live. A file that is damaged, or of another version, is none of them."""
+    """The servers that live. A file that is damaged, or of another version, does not count."""
     folder = cache_dir(os.environ)
     for name in sorted(list_names(folder)):
         if name.startswith("serve-") and name.endswith(".json"):

@@ -76,7 +76,7 @@ class StudySnapshot:
         return known[run]
 
     def remember(self, what: Hashable, make: Callable[[], T]) -> T:
-        """What was made of this table for one reader serves the next."""
+        """Compute a value of this table once for all readers."""
         return remember(self.table, what, make)
 
 
@@ -201,7 +201,7 @@ class Snapshots:
             return snapshot
 
     def _get_held(self, slug: str, location: StudyLocation) -> _Held | None:
-        """What is held of the study that the word stands for now."""
+        """The snapshot that is held of the study that the word stands for now."""
         held = self._held.get(slug)
         return held if held is not None and held.snapshot.location == location else None
 
@@ -277,7 +277,7 @@ class Snapshots:
                     del self._held[slug]
 
     def _refresh(self, before: StudySnapshot, at_most_s: float = 0.0) -> StudySnapshot:
-        """What it is now. `at_most_s`: how old what another thread has just read may be."""
+        """The snapshot as it is now. `at_most_s`: how old what another thread has just read may be."""
         with self._loading.setdefault(before.slug, threading.Lock()):
             with self._lock:
                 held = self._get_held(before.slug, before.location)
@@ -318,7 +318,7 @@ class Snapshots:
         return StudySnapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:
-        """Then to load it takes no time."""
+        """Whether the snapshot is in memory: to load it takes no time then."""
         with self._lock:
             named_at, known = self._named
             held = self._get_held(slug, known[slug]) if slug in known else None

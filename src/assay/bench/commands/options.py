@@ -84,7 +84,7 @@ def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, 
 
 
 def _sets_variable(name: str, text: str) -> bool:
-    """In capitals, and with a command after its value: `FOO=bar python x.py`, but not `TRUE=true`."""
+    """Whether it sets a variable, in capitals and before a command: `FOO=bar python x.py`, but not `TRUE=true`."""
     if not _VARIABLE.fullmatch(name):
         return False
     try:

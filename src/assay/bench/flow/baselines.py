@@ -47,7 +47,7 @@ def remove_baseline(name: str, root: str | None) -> None:
 
 
 def _choose(executions: Sequence[BenchExecution], what: str) -> list[BenchExecution]:
-    """Of a commit those without local edits: a baseline is what others have as well."""
+    """Executions; of a commit those without local edits: a baseline is what others have as well."""
     good = [each for each in executions if each.result.is_measured and not each.void and not each.is_compared]
     if labelled := [each for each in good if each.label == what]:
         return labelled

@@ -1,7 +1,7 @@
 """`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one.
 
-Each answer is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
-that was killed continues when the command is given again.
+Each answer is written to a log at once, and what to try next is a pure function of that log (judge/bisection.py): so a
+search that was killed continues when the command is given again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from assay.values.plain import parse_plain
 from assay.values.verdict import VerdictKind
 
 LOG_FILE = "log.jsonl"
-VOTES = 2  # equal answers of the first bad commit and of the one before it
-PATIENCE = 3  # answers of a commit that stays undecided
+VOTES = 2  # equal answers that the first bad commit and the one before it need
+PATIENCE = 3  # answers after which an undecided commit is given up
 
 _OUTCOMES: Mapping[VerdictKind, Outcome] = {
     VerdictKind.PASS: "good",
@@ -122,7 +122,7 @@ class _Search:
         self.console.message(
             f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
-        # the good end is good by definition, as often as is asked: every other commit is compared with it
+        # the good end is good by definition, with all votes: every other commit is compared with it
         given = (CommitTrial(self.start.good, "good"),) * VOTES
         while True:
             trials = (*given, *(CommitTrial(answer.commit, answer.outcome) for answer in answers))
@@ -131,7 +131,7 @@ class _Search:
                 return self._report(answers, resumed, **self._conclude(step, answers))
             commit = load_commit(self.checkouts.repository, step.commit)
             self.console.message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            answer, interrupted = self._ask(commit)
+            answer, interrupted = self._try_commit(commit)
             if interrupted:
                 return self._report(answers, resumed, interrupted=interrupted)
             append_line(self.log, asdict(answer))
@@ -155,8 +155,8 @@ class _Search:
             method, metric, self.good, self.bad, self.log, between, tuple(answers), resumed=resumed, **facts
         )
 
-    def _ask(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
-        """The outcome of a commit against the good one, or the signal by which it was interrupted."""
+    def _try_commit(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
+        """The outcome of a commit against the good one, and the signal that interrupted it, if any."""
         began, sha = time.monotonic(), commit.sha
         try:
             variants = (check_out(self.checkouts, "base", self.good), check_out(self.checkouts, "head", commit))
@@ -176,7 +176,7 @@ class _Search:
 
 
 def _judge(sha: str, report: ComparisonReport) -> CommitAnswer:
-    """What fails on either side cannot be compared; a commit that fails is skipped, not blamed."""
+    """A commit is skipped, not blamed, if either side fails: nothing can be compared then."""
     errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
     if errors or not report.metrics:
         return CommitAnswer(sha, "skip", errors[0] if errors else "nothing could be compared")

@@ -243,7 +243,7 @@ def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
 
 
 def _load_versions(python: str) -> Mapping[str, str]:
-    """Of the interpreter and what is installed for it."""
+    """The versions of the interpreter and of what is installed for it."""
     try:
         done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, timeout=60, check=True)
         return dict(parse_json(done.stdout))

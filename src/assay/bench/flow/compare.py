@@ -227,7 +227,7 @@ def compare_sides(
 
 
 def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """Where the sides differ in more than their code, it is not the code's."""
+    """Doubt a difference where the sides differ in more than their code."""
     if duel.differences:
         return doubt(found, duel.differences, describe_code(duel))
     if not is_sensitive(duel.key[1]):

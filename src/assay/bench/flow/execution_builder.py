@@ -335,5 +335,5 @@ def build_environment(machine: Machine, framework: Framework | None, packages: M
 
 
 def build_fingerprint(setup: Mapping[str, str]) -> str:
-    """Empty where nothing is known."""
+    """A hash of the environment; empty where nothing is known of it."""
     return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""

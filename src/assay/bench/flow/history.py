@@ -22,9 +22,9 @@ from assay.bench.judge.changepoint import find_change_points
 from assay.bench.judge.environments import (
     attribute_change,
     attribute_move,
+    can_load_explain,
     describe_differences,
     describe_loads,
-    explains_load,
 )
 from assay.bench.judge.history import (
     FEWEST_MOVED,
@@ -105,7 +105,7 @@ class HistoryOptions:
         return ASSERTED if self.min_effect is None else self.min_effect
 
     def render_command(self, metric: str, method: str) -> str:
-        """That shows this history."""
+        """The command that shows this history."""
         given = (("--label", self.label), ("--root", self.root))
         flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * self.everything]
         return shlex.join(["assay", "bench", "history", metric, method, *flags])
@@ -251,7 +251,7 @@ def render_again(newest: BenchExecution, root: str | None) -> str:
 
 
 def advise_all(left_out: Mapping[str, int]) -> str:
-    """Empty where `--all` would change nothing."""
+    """A hint to use `--all`; empty where it would change nothing."""
     names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
     return f"include {' and '.join(names)} ones: --all" if names else ""
 
@@ -345,7 +345,7 @@ class _MetricJudge:
                 self.newest = execution
 
     def _why_not(self, execution: BenchExecution) -> str | None:
-        """None: it counts. An empty string: it does not belong to this history."""
+        """Why an execution does not count; None: it does. An empty string: it does not belong to this history."""
         label, numbers = self.options.label, execution.numbers
         if label is not None and execution.label != label:
             return ""
@@ -489,7 +489,7 @@ class _MetricJudge:
         cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
         worse, cut = self._is_worse(step), step.at or end // 2
         loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
-        if is_sensitive(self.metric) and explains_load(step.effect, loads[0], loads[1], is_worse=worse):
+        if is_sensitive(self.metric) and can_load_explain(step.effect, loads[0], loads[1], is_worse=worse):
             cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
         return MetricChange(
             step=step,
@@ -515,7 +515,7 @@ class _MetricJudge:
                 seen.add(find_series(found[index]))
 
     def _build_move(self, found: Sequence[BenchExecution], index: int) -> MetricChange | None:
-        """None: both levels are known, and they are the same."""
+        """The move between two levels; None: both are known, and are the same."""
         counts = Counter(find_series(execution) for execution in found[:index])
         known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
         before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
@@ -561,7 +561,7 @@ class _MetricJudge:
 
 
 def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
-    """Those of each label and environment, in the order of their first ones."""
+    """The points of each label and environment, in the order of their first ones."""
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
     for execution in executions:
         groups.setdefault(find_series(execution), []).append(execution)

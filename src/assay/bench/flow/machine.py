@@ -48,7 +48,7 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
 
 
 def describe_machine(environment: Environment) -> Machine:
-    """What a record of the environment shows of it."""
+    """The machine as a record of the environment shows it."""
     gpus = environment.gpus
     return Machine(
         host=environment.host,

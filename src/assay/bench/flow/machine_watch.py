@@ -47,7 +47,7 @@ class ForeignLoad:
         return fractions[latest] if latest is not None else None
 
     def forget(self) -> None:
-        """Something of ours runs whose CPU time is not known yet."""
+        """Start again: a process of ours runs whose CPU time is not known yet."""
         self._marks.clear()
 
 
@@ -65,7 +65,7 @@ def open_meter(path: str | None = None) -> CpuMeter | None:
 
 
 class MachineWatch:
-    """From the start of a benchmark to its end. Not for several threads at once."""
+    """Watches a benchmark from its start to its end. Not for several threads at once."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class MachineWatch:
             self.peaks = self.tree.finish(left)
 
     def build_context(self, cpu_s: float, tag: str | None) -> JobSurroundings:
-        """When the run has ended. `cpu_s`: what it used."""
+        """Called when the run has ended. `cpu_s`: what it used."""
         self.finish_tree()
         if self.seen:
             self._read_gpus(tag)

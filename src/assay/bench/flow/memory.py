@@ -175,7 +175,7 @@ def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
 
 
 def _measure_shells(job: int, root: int) -> int | None:
-    """From the parent of the first process up to the job's shell; None where that way is gone."""
+    """The memory from the parent of the first process up to the job's shell; None where that way is gone."""
     total, stat = 0, load_stat(root)
     while stat is not None and stat.parent > 1:
         stat = load_stat(stat.parent)

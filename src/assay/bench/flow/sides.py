@@ -141,7 +141,7 @@ def is_single(found: Sequence[BenchExecution], metric: str) -> bool:
 
 
 def describe_code(duel: Duel) -> str:
-    """Follows `the environments differ`."""
+    """The end of a sentence that begins with `the environments differ`."""
     codes = [{execution.code for execution in found} for found in (duel.base, duel.head)]
     if None in codes[0] | codes[1]:
         return "; whether the code does was not recorded"

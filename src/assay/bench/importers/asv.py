@@ -23,7 +23,7 @@ _VERSION = "version"
 
 
 def is_machine(content: Mapping[str, Any]) -> bool:
-    """machine.json: asv's description of the machine."""
+    """Whether it is machine.json, asv's description of the machine."""
     return content.keys() >= _MACHINE_MARKS
 
 
@@ -88,7 +88,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
-    """Hundreds of results share one file."""
+    """Load a file, cached: hundreds of results share one."""
     with open(path, encoding="utf-8") as file:
         content = parse_json(file.read())
     return content if isinstance(content, dict) else {}
@@ -135,7 +135,7 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
 
 
 def _name_metric(name: str, kind: str) -> str:
-    """By benchmarks.json, otherwise by the beginning of the name, as asv does."""
+    """The metric's name by benchmarks.json, otherwise by the beginning of the name, as asv does."""
     own = name.rpartition(".")[2]
     match = re.match(r"(time|peakmem|mem|track)", own, re.IGNORECASE)
     begin = match[1].lower() if match else ""

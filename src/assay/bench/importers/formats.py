@@ -43,14 +43,14 @@ _PARSERS = {  # by the importer's name in the registry
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What is in a file."""
+    """The content of a file of another tool."""
 
     executions: tuple[BenchExecution, ...]
     notes: tuple[str, ...] = ()  # on content that is not a result
 
 
 def load_foreign(path: str) -> list[BenchExecution]:
-    """As `load_foreign_file`; raises UsageError for a file without a result."""
+    """The executions in a file of another tool. Raises UsageError also for a file without a result."""
     found = load_foreign_file(path)
     if not found.executions:
         raise _refuse(path, "; ".join(("there is no result in it", *found.notes)))
@@ -58,7 +58,7 @@ def load_foreign(path: str) -> list[BenchExecution]:
 
 
 def load_foreign_file(path: str) -> Foreign:
-    """Recognised by content. Raises UsageError with the problem and its position; a file is never imported in part."""
+    """Load a file of any known tool, whole or not at all. Raises UsageError with the problem and its position."""
     text = _load_text(path)
     try:
         found = list(parse_foreign(text, path))
@@ -89,7 +89,7 @@ def _refuse(path: str, why: str) -> UsageError:
 
 
 def _find_other_command(path: str) -> str | None:
-    """The command that imports a file with runs."""
+    """A hint for a file of runs: the command that imports it."""
     importer = choose_importer(Sample(path), ["runs", "folders"])
     if importer is None:
         return None
@@ -204,7 +204,7 @@ def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _CENTRES = ("median", "mean")  # which aggregate represents all repetitions, the preferred one first
 _SPREADS = ("stddev", "cv")
-_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # before there was a run_type
+_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # in files without `run_type`
 _OWN_KEYS = frozenset(  # every other number is a counter
     (
         *("name", "run_name", "run_type", "family_index", "per_family_instance_index", "label", "threads"),
@@ -268,7 +268,7 @@ def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
 
 
 def _parse_google_group(name: str, group: _Group) -> tuple[str | None, BenchResult | None]:
-    """Why it failed, and the result; None: the group has no result."""
+    """Why the benchmark failed, if it did, and its result, if it has one."""
     failed = [row for row in group.runs if row.values.get("error_occurred")]
     good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
     if good or failed:
@@ -287,7 +287,7 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
         for key, number in numbers:
             if number is not None:
                 counters.setdefault(key, []).append(number)
-    label = next((row.text("label") for row in good if row.text("label")), "")  # of the benchmark, by SetLabel
+    label = next((row.text("label") for row in good if row.text("label")), "")  # which SetLabel sets
     return build_result(
         name,
         {key: median(values) for key, values in sorted(counters.items())},
@@ -314,8 +314,8 @@ def _parse_time(row: ForeignFields, key: str) -> float:
 
 def _describe_left_out(group: _Group) -> str:
     if group.runs:
-        words = next((row.text("skip_message") for row in group.runs if "skip_message" in row), "")
-        return f"it was skipped{': ' * bool(words)}{words}"
+        reason = next((row.text("skip_message") for row in group.runs if "skip_message" in row), "")
+        return f"it was skipped{': ' * bool(reason)}{reason}"
     kinds = ", ".join(group.aggregates)
     if not group.aggregates.keys() - set(_SPREADS):
         raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")

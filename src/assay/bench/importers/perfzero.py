@@ -126,7 +126,7 @@ def _find_failure(
 
 
 def _is_refused(result: ForeignFields, info: ForeignFields) -> bool:
-    """It was refused as contaminated; nothing else is wrong with it."""
+    """Whether it was refused as contaminated, and nothing else is wrong with it."""
     disturbed = bool(info.items("contaminated")) and not info.values.get("has_exception")
     return disturbed and result.values.get("succeeded") is False and not result.items("findings")
 

@@ -99,7 +99,7 @@ def identify_result(execution: BenchExecution) -> str:
 
 
 def build_digest(content: Any, size: int = 8) -> str:
-    """Independent of the layout of a file."""
+    """A digest of the content, independent of the layout of a file."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 

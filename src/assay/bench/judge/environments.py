@@ -15,7 +15,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
-# benchmarks/busy.py: by how much a time grew, as a log, when others used another fraction of all cores
+# benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores that others use
 LOAD_SLOPE = 1.0
 LEAST_SHIFT = 0.05  # of that fraction; less is chance
 MOST_DIFFERENCES = 4  # named in a message; the others are counted
@@ -29,7 +29,7 @@ _BLAMES: Mapping[Code, tuple[Cause, str]] = {  # where the environment is the sa
     "other": ("code", "the recorded environment is the same on both sides"),
     "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
 }
-_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not, or the label is another one
+_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where the environment or the label is another one
     "same": ("environment", "the commit is the same, the {} differs"),
     "edited": ("either", "the {} changed, and so did local edits or packages other than the commit"),
     "other": ("either", "{} and commit both changed"),
@@ -60,19 +60,19 @@ def match_environments(base: Environments, head: Environments) -> tuple[Environm
 
 
 def name_environments(setups: Environments) -> dict[str, str]:
-    """By what differs among them: `accelerator_model V100`. A single one needs no name."""
+    """Name environments by what differs among them: `accelerator_model V100`. A single one needs no name."""
     if len(setups) < 2:
         return dict.fromkeys(setups, "")
     keys = list(dict.fromkeys(key for setup in setups.values() for key in setup))
-    telling = [key for key in keys if len({setup.get(key) for setup in setups.values()}) > 1]
+    differing = [key for key in keys if len({setup.get(key) for setup in setups.values()}) > 1]
     return {
-        fingerprint: shorten([f"{key} {setup.get(key, 'none')}" for key in telling]) if setup else "not recorded"
+        fingerprint: shorten([f"{key} {setup.get(key, 'none')}" for key in differing]) if setup else "not recorded"
         for fingerprint, setup in setups.items()
     }
 
 
 def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
-    """`cudnn 8.9.2 → 9.1.0`, one for each; a key that one side lacks is `none` there."""
+    """All differences, as in `cudnn 8.9.2 → 9.1.0`; a key that one side lacks is `none` there."""
     if not before or not after:
         sides = [
             "not recorded" if not setup else shorten([" ".join(item) for item in setup.items()])
@@ -102,7 +102,7 @@ def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -
 
 
 def compare_code(before: str | None, after: str | None) -> Code:
-    """By commits, followed by `+` and a hash of local edits. `edited`: the commit is the same, the edits differ."""
+    """Compare commits, each with `+` and a hash of local edits. `edited`: the commit is the same, the edits differ."""
     if before is None or after is None:
         return "unknown"
     if before == after:
@@ -112,14 +112,14 @@ def compare_code(before: str | None, after: str | None) -> Code:
 
 
 def attribute_change(before: str | None, after: str | None, *, is_recorded: bool) -> tuple[Cause, str]:
-    """Of a step or trend within one environment, by the code on both sides: the cause and the reason."""
+    """The cause of a step or trend within one environment, by the code on both sides, and the reason."""
     if not is_recorded:
         return "unknown", "the environment was not recorded on both sides"
     return _BLAMES[compare_code(before, after)]
 
 
 def attribute_move(before: str | None, after: str | None, what: str = "environment") -> tuple[Cause, str]:
-    """From one environment to another, or from one label (`what`), by the code on both sides: cause and reason."""
+    """The cause of a change between two environments or labels (`what`), by the code on both sides, and the reason."""
     cause, reason = _MOVES[compare_code(before, after)]
     if cause == "environment" and what == "label":
         cause = "label"
@@ -132,7 +132,7 @@ Loads = Sequence[float | None]  # of each execution: the fraction of all cores t
 
 
 def measure_load_shift(before: Loads, after: Loads) -> float:
-    """How much more others used after than before; 0: as much, or not known of most executions."""
+    """How much more others used after than before; 0: as much, or unknown for most executions."""
     sides = [[load for load in loads if load is not None] for loads in (before, after)]
     if any(2 * len(known) <= len(loads) for known, loads in zip(sides, (before, after), strict=True)):
         return 0.0
@@ -140,7 +140,7 @@ def measure_load_shift(before: Loads, after: Loads) -> float:
     return shift if abs(shift) >= LEAST_SHIFT else 0.0
 
 
-def explains_load(effect: float, before: Loads, after: Loads, *, is_worse: bool) -> bool:
+def can_load_explain(effect: float, before: Loads, after: Loads, *, is_worse: bool) -> bool:
     """Whether the load of others may be the whole reason for a change of a time or rate."""
     shift = measure_load_shift(before, after)
     return (shift > 0) == is_worse and abs(math.log1p(max(effect, -1 + 1e-9))) <= LOAD_SLOPE * abs(shift)
@@ -153,7 +153,7 @@ def describe_loads(before: Loads, after: Loads) -> str:
 
 
 def doubt_load(found: SampleComparison, before: Loads, after: Loads, asked: Question) -> SampleComparison:
-    """A comparison becomes INCONCLUSIVE where another load may be the reason of a difference, or may hide one."""
+    """A comparison becomes INCONCLUSIVE where another load may be the reason for a difference, or may hide one."""
     shift = measure_load_shift(before, after)
     if not shift or found.effect is None or found.interval is None or found.kind is VerdictKind.INCONCLUSIVE:
         return found
@@ -164,7 +164,7 @@ def doubt_load(found: SampleComparison, before: Loads, after: Loads, asked: Ques
         hidden = math.expm1(LOAD_SLOPE * max(0.0, -shift))
         is_open = hidden > 0 and max(sign * bound for bound in found.interval) + hidden > asked.threshold
     else:
-        is_open = explains_load(found.effect, before, after, is_worse=found.kind is VerdictKind.FAIL)
+        is_open = can_load_explain(found.effect, before, after, is_worse=found.kind is VerdictKind.FAIL)
     if not is_open:
         return found
     what = "may hide a difference" if found.kind is VerdictKind.PASS else "may be all of it"

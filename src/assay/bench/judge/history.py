@@ -54,7 +54,7 @@ MOST_NEWEST = 5  # executions at the end that are compared with all before them
 FEWEST_BEFORE = 4
 NEWEST_RATE = 0.0005  # of false alarms in normal noise, on either side; for two and more twice that
 RARE = 0.02  # fraction of the earlier executions that may be farther off,
-FEWEST_RARE = 20  # and one of so many
+FEWEST_RARE = 20  # and one of this many
 FARTHER = 1.5  # times as far off as the others
 FOUND = 0.1  # fraction of changes of the newest execution alone, as large as is stated, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
@@ -101,7 +101,7 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
 
 
 def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
-    """Of a change that holds and has not been triaged. To be back at one of the earlier levels is not improbable."""
+    """The kind of a change that holds and is not triaged. To be back at one of the earlier levels is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
     if change.is_worse:
@@ -221,7 +221,7 @@ class Newest:
 
     @property
     def is_outlying(self) -> bool:
-        """Also: none of them is nearer to the old level than to the new one."""
+        """Whether all of the tail are beyond the bound, and none is nearer to the old level than to the new one."""
         nearest = max(float(self.tail.min()), -float(self.tail.max()))
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 

@@ -76,7 +76,7 @@ class Signal:
         return height * self.scale / level if level else math.copysign(math.inf, height)
 
     def build_step(self, index: int, before: float, after: float, reach: float) -> LevelStep:
-        """From one level to another at the point of this index. `reach`: half the width of the height's interval."""
+        """A step from one level to another at this index. `reach`: half the width of the height's interval."""
         height = after - before
         low, high = (self.relate(height + way * reach, before) for way in (-1, 1))
         effect = self.relate(height, before)
@@ -89,12 +89,12 @@ class Signal:
 
 
 def find_variance_inflation(autocorrelation: float) -> float:
-    """Of the mean of points with this lag-1 autocorrelation: so many of them are worth one independent point."""
+    """How many points with this lag-1 autocorrelation are worth one independent point, in a mean."""
     return (1 + autocorrelation) / (1 - autocorrelation)
 
 
 def build_signal(values: Sequence[float | None], least_autocorrelation: float = LEAST_AUTOCORRELATION) -> Signal | None:
-    """None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
+    """A signal; None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
     given = np.array([math.nan if value is None else value for value in values], dtype=float)
     indices = np.flatnonzero(np.isfinite(given))
     finite = given[indices]
@@ -215,7 +215,7 @@ class Density:
 
 
 def learn_density(x: Array, cuts: Sequence[int]) -> Density:
-    """From the residuals of all points about the levels of their pieces.
+    """The density of the residuals of all points about the levels of their pieces.
 
     Twice: the first density gives better levels, and these a sharper density.
     """
@@ -313,7 +313,7 @@ def _weigh_student(values: Array, scales: Array) -> Array:
 
 
 def find_scales(values: Array) -> Array:
-    """From well below the differences of neighbours to well above the spread of all values."""
+    """Scales from well below the differences of neighbours to well above the spread of all values."""
     spreads = [np.median(np.abs(part)) for part in (values - np.median(values), np.diff(values) / math.sqrt(2))]
     floor = max(1e-9 * float(np.ptp(values)), find_grid_noise(values), 1e-300)
     low = max(0.5 * float(min(spreads)), floor)

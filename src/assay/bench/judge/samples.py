@@ -408,7 +408,7 @@ def find_median(values: Sequence[float]) -> float:
 
 
 def relate_medians(before: float, after: float) -> float:
-    """Their relative difference."""
+    """The relative difference of two medians."""
     scale = RatioScale.of((before, after), before)
     old, new = scale.apply((before, after))
     return scale.relate(new - old)

@@ -1,4 +1,4 @@
-"""The commits that a change of a benchmark lies in, where a repository on this machine has them."""
+"""The commits that a change of a benchmark is in, where a repository on this machine has them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def list_commits(
     root: str, change: MetricChange, execution: BenchExecution | None
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
     """How many they are, and the first lines of their messages; 0 where no repository has them: neither the one that
-    the root lies in, nor the one that the change's first execution ran in."""
+    the root is in, nor the one that the change's first execution ran in."""
     before, after = change.commits
     if before and after and before != after and HASH.fullmatch(before) and HASH.fullmatch(after):
         for folder in _list_folders(root, execution):

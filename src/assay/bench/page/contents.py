@@ -1,4 +1,4 @@
-"""What the page of the benchmarks shows: histories with their changes, and environments side by side."""
+"""The content of the page of benchmarks: histories with their changes, and environments side by side."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BenchArchive:
         return sum(len(group.rows) for group in self.groups.values())
 
     def of(self, method: str) -> Sequence[BenchExecution]:
-        """Oldest first."""
+        """The executions of a benchmark, oldest first."""
         self.check(method)
         group = self.groups[method]
         key = (self.location.dir, method, group.mark)
@@ -310,7 +310,7 @@ def render_times(times: Sequence[float | None]) -> list[str]:
 
 
 def _name_day(times: Sequence[float | None]) -> str:
-    """ "" where they are of more than one."""
+    """The day of all of them; "" where they are of more than one."""
     days = {render_date(at, _DAY) if at else "" for at in times}
     return days.pop() if len(days) == 1 else ""
 

@@ -62,7 +62,7 @@ class ChangeLine:
 
     @property
     def is_open(self) -> bool:
-        """It keeps the verdict from being PASS, and it is not triaged."""
+        """Whether it keeps the verdict from being PASS, and is not triaged."""
         return self.kind is not VerdictKind.PASS and not self.judgement
 
 
@@ -108,7 +108,7 @@ class JudgedBenchmark:
 
     @property
     def others(self) -> str:
-        """What the other metrics are: `2 INCONCLUSIVE, 1 PASS`."""
+        """The verdicts of the other metrics: `2 INCONCLUSIVE, 1 PASS`."""
         found = [self.kinds.get(name) for name in self.metrics if name != self.shown]
         words = [(kind, str(kind)) for kind in SEVERITY] + [(None, "without a history")]
         return ", ".join(f"{found.count(kind)} {word}" for kind, word in words if kind in found)
@@ -293,7 +293,7 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     metrics = list_metrics(executions)
     tried = {name: try_history(group.method, name, executions, triages) for name in metrics or [""]}
     found = {name: history for name, (history, _) in tried.items() if history}
-    # where others disturbed every execution of a metric it has no verdict of its own, beside those that have one
+    # where others disturbed every execution of a metric it has no verdict of its own, next to those that have one
     kinds = {name: history.verdict.kind for name, history in found.items() if history.series}
     kinds = kinds or {name: history.verdict.kind for name, history in found.items()}
     shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
@@ -357,7 +357,7 @@ WIDTH, HEIGHT, _EDGE = 120, 24, 3  # of a small drawing
 
 
 def draw_line(values: Sequence[float]) -> str:
-    """Its points, `x,y x,y`. Of each stretch the smallest and the largest, so that extremes stay."""
+    """The points of a line, `x,y x,y`. Of each stretch the smallest and the largest, so that extremes stay."""
     size = -(-len(values) // (_MOST_POINTS // 2))
     places = list(range(len(values)))
     if size > 2:
@@ -381,7 +381,7 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 def try_history(
     method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage], root: str | None = None
 ) -> tuple[MetricHistory | None, str]:
-    """None, and why there is none. `root`: for commands in it."""
+    """The history, or None and why there is none. `root`: for its commands."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
@@ -412,7 +412,7 @@ def build_overview(
 
 @dataclass(frozen=True, slots=True)
 class TopChanges:
-    """What is open first, then by size."""
+    """The changes to show: open ones first, then by size."""
 
     worse: tuple[TopChange, ...]
     better: tuple[TopChange, ...]
@@ -464,7 +464,7 @@ def choose_lines(
 
 
 def sort_naturally(text: str) -> list[tuple[int, float, str]]:
-    """Numbers by their size: `time_x(20)` before `time_x(100)`."""
+    """A sort key with numbers by their size: `time_x(20)` before `time_x(100)`."""
     parts = re.split(r"(\d+)", text)
     return [(0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part]
 

@@ -47,7 +47,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
 
 
 def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
-    """None: nothing has a history. One without a history keeps others that have one from being PASS together."""
+    """The worst kind; None: nothing has a history. One without a history keeps the others together from being PASS."""
     return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 

@@ -227,7 +227,7 @@ def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def _locate(execution: BenchExecution, path: str) -> str:
-    """As one would write it here."""
+    """A path as one would write it here."""
     full = os.path.join(execution.run_dir, path)
     return min(os.path.relpath(full), full, key=len)
 

@@ -89,7 +89,7 @@ def list_drawn(history: MetricHistory) -> list[tuple[MetricSeries, tuple[MetricP
 
 
 def order_points(series: MetricSeries, aside: Sequence[MetricPoint]) -> list[tuple[MetricPoint, bool]]:
-    """In the order in which they ran, and whether each counts."""
+    """All points in the order in which they ran, and whether each counts."""
     both = [*((point, True) for point in series.points), *((point, False) for point in aside)]
     return sorted(both, key=lambda each: (each[0].at or 0.0, each[0].execution_id)) if aside else both
 

@@ -106,7 +106,7 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
 
 
 def render_windows(windows: Sequence[ProfileWindow]) -> str:
-    """As they were written."""
+    """Windows as they were written."""
     return ",".join(f"{window.begin_s:g}:{'' if window.end_s is None else f'{window.end_s:g}'}" for window in windows)
 
 
@@ -228,7 +228,7 @@ class BenchResult:
 
     @property
     def is_measured(self) -> bool:
-        """It finished and reported its values. A violated bound is a failure, but the result is kept."""
+        """Whether it finished and reported its values. A violated bound is a failure, but the result is kept."""
         return not self.has_exception and all(found.kind is not VerdictKind.ERROR for found in self.findings)
 
     @property
@@ -373,7 +373,7 @@ class BenchExecution:
 
     @property
     def at(self) -> float | None:
-        """Its place in a history: when it began, or of what was run at an old commit, when that was committed."""
+        """The position in a history: when it began, or at an old commit, when that was committed."""
         placed = self.extra.get(COMMITTED_AT)
         return float(placed) if isinstance(placed, (int, float)) else self.started_at
 
@@ -384,7 +384,7 @@ class BenchExecution:
 
     @property
     def is_interrupted(self) -> bool:
-        """It was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
+        """Whether it was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
         return self.state == State.STOPPED
 
     @property
@@ -394,7 +394,7 @@ class BenchExecution:
 
     @property
     def is_profiled(self) -> bool:
-        """It was profiled: its times are not those of an ordinary execution."""
+        """Whether it was profiled: its times are not those of an ordinary execution."""
         return bool(self.profiles) or PROFILE in self.extra
 
     @property
@@ -420,7 +420,7 @@ class BenchExecution:
 
     @property
     def _has_unknown_edits(self) -> bool:
-        """Of untracked files only the names are recorded, which is too little if the benchmark itself is one."""
+        """Whether the code has edits that were not recorded: of an untracked benchmark only the name is."""
         if self.git is None:
             return False
         parts = self.method.split(".")[:-1]

@@ -310,7 +310,7 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
 
 
 def _link_log(event: Event, output: str) -> None:
-    """Put the log of a command that has ended beside those of all tasks."""
+    """Put the log of a command that has ended next to those of all tasks."""
     entry = event.entry
     log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
     if log is not None:

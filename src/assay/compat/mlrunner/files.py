@@ -1,4 +1,4 @@
-"""mlrunner's own files beside ours, so that its scripts and notebooks keep working."""
+"""mlrunner's own files next to ours, so that its scripts and notebooks keep working."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """What `stat` holds becomes the first attempt.
+        """Adopt a directory: `stat` becomes the first attempt.
 
         `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
         """
@@ -69,7 +69,7 @@ class MlrunnerRules(RunRules):
         _write_param(aside, spec, output_of(prepared, spec), format_time(time.time()), None)
 
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
-        """Keep `stat` and `param` true."""
+        """Keep `stat` and `param` up to date."""
 
         def keep_files(event: Event) -> None:
             entry = event.entry
@@ -87,7 +87,7 @@ class MlrunnerRules(RunRules):
                 stat = originals.load_mlrunner_stat(entry.dir)
                 if dead := [name for name, word in stat.items() if word == "running"]:
                     originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
-                _settle_time(entry, output_of(prepared, entry.spec))
+                _correct_time(entry, output_of(prepared, entry.spec))
             listen(event)
 
         return keep_files
@@ -158,8 +158,8 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 # ---------------------------------------------------------------- mlrunner's stat and param
 
 
-def _settle_time(entry: Entry, output: str) -> None:
-    """The logs carry the time of the attempt: perhaps a second before that of the start, or after an earlier log's."""
+def _correct_time(entry: Entry, output: str) -> None:
+    """Write the time that the logs have: perhaps a second before the start, or after that of an earlier log."""
     if entry.handle is None or not os.path.isdir(entry.dir):
         return
     started = format_time(entry.handle.started_at)

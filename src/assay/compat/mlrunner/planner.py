@@ -161,12 +161,12 @@ class _Namer:
 
     def name(self, draft: Draft) -> str:
         natural = build_name(draft.named, self._exists)
-        if self._take(natural, draft.params):
+        if self._reserve(natural, draft.params):
             return natural
         spec = _spell(draft.params)
         given = self._given.get((natural, spec))
         if given is None:
-            given = next(name for name in self._others(draft, natural, spec) if self._take(name, draft.params))
+            given = next(name for name in self._others(draft, natural, spec) if self._reserve(name, draft.params))
             self._given[natural, spec] = given
         return given
 
@@ -180,8 +180,8 @@ class _Namer:
         hashed = [f"{short}~{_hash_text(spec, digits)}" for digits in (8, 16, 64)]
         return [_make_safe("-".join(parts), spec), *hashed] if parts else hashed
 
-    def _take(self, name: str, params: Params) -> bool:
-        """Whether the name is free or already theirs. `==` would call 1, 1.0 and true the same."""
+    def _reserve(self, name: str, params: Params) -> bool:
+        """Reserve a name for parameters, if it is free or theirs. For `==`, 1, 1.0 and true are equal."""
         owner = self._owners.setdefault(name, params)
         return owner is params or _spell(owner) == _spell(params)
 

@@ -77,8 +77,8 @@ class Cloud:
         self._name = build_instance_name(flags.username)
         self._flags = flags
         self._tools = tools
-        self._place = [*_project_flags(flags), f"--zone={flags.zone}"]  # of every command of gcloud
-        self._access = list(self._place)  # of gcloud's ssh and scp
+        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # of every command of gcloud
+        self._access = list(self._zone_flags)  # of gcloud's ssh and scp
         if flags.ssh_key_file:
             self._access.insert(0, f"--ssh-key-file={flags.ssh_key_file}")
         if flags.ssh_internal_ip:
@@ -112,14 +112,14 @@ class Cloud:
         return 0
 
     def start(self) -> int:
-        self._do("start", *self._place)
+        self._do("start", *self._zone_flags)
         self._report(f"started {self._name}")
         self._show_way()
         return 0
 
     def stop(self) -> int:
         """A machine with local disks is left as it is, with exit code 1: Google would forget what is on them."""
-        answer = self._tools.ask(self._build_command("describe", *self._place, "--format=json"))
+        answer = self._tools.ask(self._build_command("describe", *self._zone_flags, "--format=json"))
         disks = 0 if self._tools.dry_run else _parse_instance(_parse_json(answer)).local_disks
         if disks:
             self._tools.remark(
@@ -127,17 +127,17 @@ class Cloud:
                 f"deleted, with everything on them\n  {self._render_call('delete')}"
             )
             return 1
-        self._do("stop", *self._place)
+        self._do("stop", *self._zone_flags)
         self._report(f"stopped {self._name}")
         return 0
 
     def delete(self) -> int:
-        self._do("delete", *self._place, "--quiet")
+        self._do("delete", *self._zone_flags, "--quiet")
         self._report(f"deleted {self._name}")
         return 0
 
     def status(self) -> int:
-        """By `list` and not by `describe`, for which a machine that does not exist is an error."""
+        """Show the machine by `list`, not by `describe`, for which a machine that does not exist is an error."""
         found = load_instances(f"name={self._name} AND zone:{self._flags.zone}", self._flags, self._tools)
         mine = next((one for one in found if one.name == self._name), None)
         if self._tools.dry_run:
@@ -226,7 +226,7 @@ class Cloud:
             yield f"--image={flags.image}"
         else:
             yield from (f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}")
-        yield from (*self._place, f"--machine-type={machine}", "--maintenance-policy=TERMINATE")
+        yield from (*self._zone_flags, f"--machine-type={machine}", "--maintenance-policy=TERMINATE")
         if flags.boot_ssd_size:
             yield from (f"--boot-disk-size={flags.boot_ssd_size}GB", "--boot-disk-type=pd-ssd")
         if flags.accelerator_count:
@@ -326,7 +326,7 @@ def _parse_instance(found: Any) -> Instance:
 
 
 def _last_part(url: str) -> str:
-    """gcloud names zones and types by their whole addresses."""
+    """The name at the end of an address, by which gcloud names zones and types."""
     return url.rsplit("/", 1)[-1]
 
 

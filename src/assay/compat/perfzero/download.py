@@ -49,7 +49,7 @@ def fetch(
     notify: Notify = ignore,
     retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
 ) -> None:
-    """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
+    """Fetch the URL to `target`, unless that is there. Archives are also unpacked, into the folder of the target:
     by the ending of the URL or of the target, and a tar archive without one by its content.
 
     The target appears last: where it exists, everything has arrived. Raises UsageError for what can never be fetched as
@@ -70,7 +70,7 @@ def fetch(
 
 @dataclass
 class _Job:
-    """One call of `fetch`, with the names of the files that it needs beside the target."""
+    """One call of `fetch`, with the names of the files that it needs next to the target."""
 
     url: str
     target: str
@@ -99,7 +99,7 @@ class _Job:
 
 
 def _check_cached(job: _Job) -> None:
-    """What is there is taken as it is; refuse it where it has a checksum that can be compared and differs."""
+    """Refuse an existing file whose checksum can be compared and differs; any other is used as it is."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
@@ -195,7 +195,7 @@ def _copy_local(job: _Job) -> None:
 
 
 def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
-    """What the disk refuses, in one line."""
+    """An error of the disk, in one line."""
     if error.errno in _NO_ROOM:
         return InfrastructureError(
             f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"

@@ -107,7 +107,7 @@ class _Flags:
         return str(value).strip() or None if value is not None else None
 
     def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """What `parse` makes of the text; None where there is none."""
+        """The value that `parse` makes of the text; None where there is no text."""
         text = self.text(name)
         return None if text is None else _named(name, parse, text)
 
@@ -123,7 +123,7 @@ class _Flags:
 
 
 def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
-    """What `parse` returns; an error that it raises names the flag."""
+    """A parser that returns what `parse` does; its errors name the flag."""
     try:
         return parse(*arguments)
     except UsageError as error:
@@ -156,7 +156,7 @@ def _split(texts: Sequence[str]) -> Iterator[str]:
 
 
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """As the summary keeps them: what has a value; repeated ones joined, as they may be written in one."""
+    """The flags as the summary keeps them: those with a value; repeated ones joined, as they may be written in one."""
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if value is None:
@@ -256,7 +256,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
 
 
 def _parse_source(text: str) -> str:
-    """What follows a folder's name does not belong to it; a path of this machine is a URL, too."""
+    """Parse a source; what follows a folder's name is not part of it, and a local path is a URL, too."""
     plain = text.removesuffix("*").rstrip("/")
     if plain.startswith(("/", "./", "../", "~/")):
         return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"

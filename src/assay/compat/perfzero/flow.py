@@ -218,7 +218,7 @@ class _ExecutionWriter:
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
-        """Where there are repositories, the first of them is the code that was measured. Profiles go to their place."""
+        """Complete an execution: the first repository, if any, is the code that was measured. Profiles are moved."""
         folder = os.path.join(execution.output_dir, PROFILE_DIR)
         for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
             self._console.warning(problem)

@@ -85,7 +85,7 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
-    old = load_notes(part, url)  # none of a part of another address, or of none that we know
+    old = load_notes(part, url)  # empty for a part of another or an unknown address
     validator = next((text for name in ("etag", "modified") if (text := old.get(name)) and text.isascii()), None)
     offset, headers = 0, {}
     if validator and "total_bytes" in old:

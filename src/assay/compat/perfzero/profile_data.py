@@ -86,7 +86,7 @@ Calls = list[tuple[float, float, str]]  # of a thread: begin and duration in mic
 
 
 def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
-    """None where the trace holds no call. Complete events (`X`) and pairs of begin and end (`B`, `E`) count."""
+    """An XSpace; None without any call. Complete events (`X`) and pairs of begin and end (`B`, `E`) count."""
     events = trace.get("traceEvents") if isinstance(trace, Mapping) else trace
     threads = _find_calls(events if isinstance(events, Sequence) else [])
     if not threads:

@@ -24,7 +24,7 @@ from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.exchange.api import render_url
 from assay.system.files import parse_json, rename
 
-_DOCKERFILES = "docker"  # the folder beside this file, and the name that the documents give it
+_DOCKERFILES = "docker"  # the folder next to this file, and the name that the documents give it
 _V1, _V2 = "Dockerfile_ubuntu_1804_tf_v1", "Dockerfile_ubuntu_1804_tf_v2"
 NO_WHEEL = "EMPTY"  # a file of this name is in the context: a Dockerfile can copy it where there is no wheel
 _RAID = "/dev/md0"

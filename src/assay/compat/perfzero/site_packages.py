@@ -234,7 +234,7 @@ def _git(folder: str | None, *arguments: str) -> str:
 
 
 def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
-    """What git prints, or an empty text where it refuses."""
+    """The output of git, or an empty text where it refuses."""
     done = run_git(folder, *arguments, settings=_SETTINGS)
     text = done.stdout if done.returncode == 0 else ""
     return text.strip() if strip else text

@@ -157,7 +157,7 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 
 
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
-    """As Python's own logging writes it, which PerfZero's users look for."""
+    """A line as Python's own logging writes it, which PerfZero's users look for."""
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
     shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
     return f"{shown} {level}: {text}\n"
@@ -175,7 +175,7 @@ def render_log_end(execution: BenchExecution, summary: Facts) -> str:
 
 
 def render_closing(report: PerfzeroReport) -> str:
-    """Where the time went, what succeeded, where the output is: three blocks of JSON, each after its title."""
+    """The end of the log, on times, successes and the output: three blocks of JSON, each after its title."""
     operations: Facts = dict(report.setup_s)
     for (trial, method), parts in report.execution_s.items():
         operations.setdefault(f"trial_{trial}", {})[method] = dict(parts)

@@ -29,7 +29,7 @@ _SCHEMES = (*STORES, "file")
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError for what can never be sent to. A network is not waited for: it may be there later."""
+    """Raise UsageError for a target that can never be used. The network is not tried: it may work later."""
     scheme = parse_scheme(url, _SCHEMES)
     if scheme in STORES:
         exchange.check_installed(url)
@@ -42,7 +42,7 @@ def check_target(url: str) -> None:
 
 
 def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
-    """Send what is in the folder to the URL, with the same names; return how many files were sent and found there.
+    """Send the files of the folder to the URL, with the same names; return how many files were sent and found there.
 
     A file that is there already is replaced. Empty folders are not sent: object stores have none.
     """
@@ -73,15 +73,15 @@ def _make_target(target: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
 
 
-def _copy_one(source: str, size: int, place: str) -> None:
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    aside = place + TEMPORARY_SUFFIX  # always the same, so that a copy that was killed leaves nothing for good
+def _copy_one(source: str, size: int, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    aside = target + TEMPORARY_SUFFIX  # always the same: the next call removes what a killed one left
     with suppress(FileNotFoundError):
         os.unlink(aside)
     copy_data(source, aside)
     if os.path.getsize(aside) < size:  # longer is fine: a log may grow during the copy
-        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {size} bytes", "try again")
-    rename(aside, place)
+        raise InfrastructureError(f"{target} has {os.path.getsize(aside)} of {size} bytes", "try again")
+    rename(aside, target)
 
 
 # ---------------------------------------------------------------- a row in BigQuery
@@ -97,7 +97,7 @@ _EMULATOR = "BIGQUERY_EMULATOR_HOST"
 
 
 def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a summary, which has a text for what JSON has no number for, as CAST(… AS FLOAT64) reads it."""
+    """The row of a summary, in which NaN and infinity are strings, as CAST(… AS FLOAT64) reads them."""
     moment = datetime.fromtimestamp(summary["execution_timestamp"], UTC).isoformat(timespec="microseconds")
     row = {"execution_id": summary["execution_id"], "execution_timestamp": moment.replace("+00:00", "Z")}
     return row | {name: json.dumps(summary[name], allow_nan=False, sort_keys=True) for name in JSON_COLUMNS}
@@ -112,7 +112,7 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         raise MissingExtraError("writing to BigQuery", "bigquery") from error
     full_name, anonymous = f"{project}.{table}", cast("Any", AnonymousCredentials)
     try:
-        # An emulator knows no logins. The client reads its address from the same variable.
+        # An emulator has no logins. The client reads its address from the same variable.
         credentials = anonymous() if os.environ.get(_EMULATOR) else None
         with closing(bigquery.Client(project=project, credentials=credentials)) as client:
             retry = bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
@@ -146,7 +146,7 @@ def _classify(full_name: str, error: Exception) -> AssayError:
 
 
 def render_make_command(full_name: str) -> str:
-    """What makes the table with its documented columns; `bq` separates the project by a colon."""
+    """The command that makes the table with its documented columns; `bq` separates the project by a colon."""
     columns = ["execution_timestamp:TIMESTAMP", "execution_id:STRING", *(f"{name}:STRING" for name in JSON_COLUMNS)]
     return f"bq mk --table {full_name.replace('.', ':', 1)} {','.join(columns)}"
 
@@ -158,7 +158,7 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 @contextmanager
 def google_key(url: str | None) -> Iterator[None]:
-    """Fetch the key into a folder that only we may read, name it to us and to our children, and remove it at the end.
+    """Fetch the key into a private folder, name it in the environment of us and our children; remove it at the end.
 
     It is never written into a workspace, and gcloud's own accounts are left as they are.
     """
@@ -187,8 +187,8 @@ def google_key(url: str | None) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- the user's own functions
-# They take a result somewhere: each is called in a process of its own, with the summary. Whether there is such a
-# function is asked before the benchmarks, in such a process as well: hours may follow.
+# Each is called with the summary, in a process of its own. Whether there is such a function is checked before the
+# benchmarks, which may take hours, in such a process as well.
 
 _CALL_TIMEOUT_S = 600.0
 _FRAMES = 3
@@ -223,7 +223,7 @@ def check_upload_method(name: str, bench: BenchRequest) -> None:
     done = _run(name, b"", bench)
     answer, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
-    if done.is_late:  # importing it takes long: the call itself will show what comes of it
+    if done.is_late:  # importing it takes long: the call itself will show whether it works
         return
     if not answer:
         raise UsageError(f"{what} cannot be called: importing {module} ends the process with exit code {done.code}")
@@ -239,12 +239,12 @@ def check_upload_method(name: str, bench: BenchRequest) -> None:
 
 
 def call_upload_method(
-    name: str, summary: Mapping[str, Any], bench: BenchRequest, say: Callable[[str], None]
+    name: str, summary: Mapping[str, Any], bench: BenchRequest, print_line: Callable[[str], None]
 ) -> str | None:
     """Call `module.function` with the summary and pass on what it prints; return why it failed, or None."""
     done = _run(name, json.dumps(summary).encode(), bench)
     for line in done.lines:
-        say(line)
+        print_line(line)
     if done.is_late:
         return f"{name} took longer than {_CALL_TIMEOUT_S:g} s"
     if done.code == 0:
@@ -255,19 +255,19 @@ def call_upload_method(
 
 
 def _describe(error: Sequence[Any]) -> str:
-    """What was raised, and where in the user's own files, the innermost first."""
-    words, frames = error
-    return f"{words[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else words[-300:]
+    """The error, and where in the user's own files it was raised, the innermost first."""
+    text, frames = error
+    return f"{text[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else text[-300:]
 
 
-class _Done(NamedTuple):
+class _CallResult(NamedTuple):
     code: int
     lines: Sequence[str]  # what it printed
     answer: Mapping[str, Any]  # what our own lines reported
     is_late: bool = False
 
 
-def _run(name: str, content: bytes, bench: BenchRequest) -> _Done:
+def _run(name: str, content: bytes, bench: BenchRequest) -> _CallResult:
     """Run the program in the folder of the benchmarks, with their interpreter and path."""
     with tempfile.TemporaryFile() as answer:
         words = [bench.python or sys.executable, "-c", _PROGRAM, name, json.dumps(bench.python_path)]
@@ -283,10 +283,10 @@ def _run(name: str, content: bytes, bench: BenchRequest) -> _Done:
             try:
                 output, _ = process.communicate(content, _CALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                return _Done(-1, (), {}, is_late=True)
-            finally:  # with everything that it started and left running
+                return _CallResult(-1, (), {}, is_late=True)
+            finally:  # also ends everything that it left running
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         answer.seek(0)
         lines = [line.rstrip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        return _Done(process.returncode, lines, json.loads(answer.read() or b"{}"))
+        return _CallResult(process.returncode, lines, json.loads(answer.read() or b"{}"))

@@ -187,7 +187,7 @@ def build_directory_name(head: str, tail: str = "") -> str:
 
 @lru_cache(maxsize=256)
 def _clean(head: str) -> str:
-    """Tags come up again and again."""
+    """Clean a tag, cached: tags come up again and again."""
     clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
     return re.sub(r"^\.+", "_", clean)
 

@@ -336,7 +336,7 @@ class _Reader:
         return None, None
 
     def _farm(self, name: str, section: _Layer) -> Farm:
-        """What is wrong with a farm matters only where it is submitted to, so it is kept with the farm."""
+        """A farm with its problems, which matter only where it is used."""
         problems = Problems()
         fields = Fields(problems)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)

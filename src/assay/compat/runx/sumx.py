@@ -69,7 +69,7 @@ def build_sumx(
 
 
 def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
-    """As sumx: by the first metric that is a loss, where there is one; by the values in the table, best first."""
+    """Sort as sumx: by the first metric that is a loss, if there is one; by the values in the table, best first."""
     shown = [name for name in _list_shown(data, ignore) if any(data.metrics[name].count[i] for i in keep)]
     if not shown:
         return list(keep)
@@ -79,7 +79,7 @@ def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str])
 
 
 def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
-    """Of what a script gave to logx for its training, sumx shows nothing."""
+    """The metrics that sumx shows: none of those that a script gave to logx for its training."""
     return [name for name in sorted(data.metrics) if name not in ignore and not name.startswith(_TRAINING)]
 
 

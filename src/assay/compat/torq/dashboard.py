@@ -38,7 +38,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class ResultSession:
-    """Its fields, but for the results, are those of the manifest."""
+    """A session; its fields, but for the results, are those of the manifest."""
 
     results: tuple[CaseResult, ...]
     git_commit: str | None
@@ -148,7 +148,7 @@ def send_session(
 
 
 class _RefusedError(Exception):
-    """Asking again would not help."""
+    """The server refused; asking again would not help."""
 
 
 def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:

@@ -24,7 +24,7 @@ _PHASES = ("setup", "call", "teardown")
 
 
 def watch_session(config: pytest.Config) -> None:
-    """From now on, if results are asked for, and in the process that the user has called."""
+    """Watch the session if results are asked for, in the process that the user has called."""
     if hasattr(config, "workerinput"):
         return
     path = read_options(config).report_file
@@ -102,7 +102,7 @@ def find_properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
 
 
 def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None]:
-    """As the dashboard names it, and the phase that failed: the first that did not pass."""
+    """The outcome as the dashboard names it, and the phase that failed: the first that did not pass."""
     known = [(phase, phases[phase]) for phase in _PHASES if phase in phases]
     phase, report = next(((phase, report) for phase, report in known if report.outcome != "passed"), known[-1])
     expected = any(hasattr(report, "wasxfail") for _, report in known)

@@ -23,7 +23,7 @@ from assay.values.pytest_names import PROPERTY_CASE
 
 
 class ModelUploads:
-    """In the process that the user has called."""
+    """Uploads in the process that the user has called."""
 
     def __init__(self, uploads: Uploads, folder: str) -> None:
         self._uploads = uploads

@@ -79,7 +79,7 @@ def _load_manifest(folder: str) -> dict[str, Any]:
 
 
 def _build_name(test: Mapping[str, Any]) -> str:
-    """The test and its parameters; behind it a hash, where something of the name had to go."""
+    """The test and its parameters; after it a hash, where something of the name had to go."""
     wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
     name = _clean(wanted)
     return name if name == wanted else f"{name}-{_digest(wanted)}"

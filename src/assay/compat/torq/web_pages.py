@@ -32,17 +32,17 @@ from assay.web.api import (
 )
 
 _CHUNK = 1 << 20
-_MOST_HEAD = 1 << 16  # of a part of a form
+_MOST_HEAD = 1 << 16  # bytes of the headers of one part of a form
 
 
 async def take_session(request: Request) -> Response:
-    """A form with the archive as its field `file`, as Torq's client sends it."""
+    """Store a session from a form with the archive as its field `file`, as Torq's client sends it."""
     return await take_upload(request, _store_session)
 
 
 def _store_session(request: Request, site: Site, path: str, aside: str) -> tuple[Sequence[StoredRun], Response]:
     archive = os.path.join(aside, "archive")
-    _cut_file(path, request.headers.get("content-type", ""), archive)
+    _extract_file(path, request.headers.get("content-type", ""), archive)
     unpacked = os.path.join(aside, "session")
     unpack(archive, unpacked, LIMITS)
     folder, made_at = os.path.join(aside, "runs"), _find_time(archive)
@@ -61,8 +61,8 @@ def _find_time(archive: str) -> float:
             return 0.0
 
 
-def _cut_file(path: str, kind: str, target: str) -> None:
-    """The field `file` of a form (RFC 7578), of which nothing is held in memory."""
+def _extract_file(path: str, kind: str, target: str) -> None:
+    """Write the field `file` of a form (RFC 7578) to `target` without loading it into memory."""
     import mmap
 
     found = re.search(r'multipart/form-data;.*\bboundary="?([^";,\s]{1,70})"?', kind, re.IGNORECASE)
@@ -90,7 +90,7 @@ def _cut_file(path: str, kind: str, target: str) -> None:
 
 
 def show_session(request: Request) -> Response:
-    """Torq's client prints this address, and so does pytest."""
+    """Redirect from the address of a session that Torq's client and pytest print."""
     study, _, session = request.path_params["session"].rpartition("~")
     site = get_site(request)
     if not study or study not in site.snapshots.find_locations():

@@ -46,12 +46,12 @@ class ImportedRuns:
 
 
 def refuse(path: str, why: str, line: int | None = None) -> NoReturn:
-    """Nothing of a bad file is imported."""
+    """Raise UsageError: nothing of a bad file is imported."""
     raise UsageError(f"{path}{f':{line}' if line is not None else ''}: {why}", "nothing was imported")
 
 
 def build_series(points: list[tuple[float | None, float, float | None]]) -> Series:
-    """From (step, value, time)."""
+    """A series from rows of (step, value, time)."""
     steps, values, times = zip(*points, strict=True) if points else ((), (), ())
     return Series(_build_array(steps), array("d", values), _build_array(times))
 

@@ -159,7 +159,7 @@ def _find_files(folder: str, part: str) -> Iterator[tuple[str, str]]:
 
 
 def _parse_state(status: Any, tags: dict[str, str], file: str) -> State | None:
-    """None: it had not ended."""
+    """The state of a run; None: it had not ended."""
     name = _NUMBERED.get(status, str(status)) if isinstance(status, int) else str(status)
     if name not in (*_NUMBERED.values(), "None"):
         refuse(file, f"status is {status!r}, which is none of {', '.join(_NUMBERED.values())}")
@@ -171,7 +171,7 @@ def _parse_state(status: Any, tags: dict[str, str], file: str) -> State | None:
 
 
 def _restore_params(params: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
-    """With the types that `assay export mlflow` kept; MLflow's own are text."""
+    """Parameters with the types that `assay export mlflow` kept; MLflow's own are text."""
     try:
         kept = parse_json(tags.get("assay.params", ""))
     except ValueError:
@@ -269,7 +269,7 @@ def _load_database_runs(
 
 
 def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
-    """In the order of time, so that what is new is at the end."""
+    """Points in the order of time, so that new ones are at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
     for row in database.load_rows("metrics", _POINT, "timestamp, step, value", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])

@@ -30,7 +30,7 @@ _RUNNING, _COMPLETE, _PRUNED, _FAIL, _WAITING = range(5)
 _STATES = {_COMPLETE: State.DONE, _PRUNED: State.PRUNED, _FAIL: State.FAILED, _RUNNING: State.STOPPED}
 _REASONS = {_RUNNING: STILL_RUNNING, _PRUNED: "pruned by Optuna", _FAIL: "failed in Optuna"}
 _NAMES_KEY = "study:metric_names"
-_BY_STEP = "_by_step"  # behind the objective's name: its intermediate values
+_BY_STEP = "_by_step"  # suffix of an objective's name: its intermediate values
 
 
 @dataclass(slots=True)
@@ -100,16 +100,16 @@ class _Journal:
     def __init__(self) -> None:
         self.studies: dict[int, _Study] = {}
         self.trials: list[_Trial] = []  # of all studies
-        self._made = 0  # studies, also those that were deleted
+        self._created = 0  # studies, deleted ones included
 
     def apply(self, log: Mapping[str, Any]) -> None:
-        """Numbers as in optuna.storages.journal: JournalOperation."""
+        """Apply one operation; the codes are those of `JournalOperation` in optuna.storages.journal."""
         code = log["op_code"]
         if code == 0:
             name = log["study_name"]
             if name not in (study.name for study in self.studies.values()):
-                self.studies[self._made] = _Study(str(name), [int(each) for each in log["directions"]])
-                self._made += 1
+                self.studies[self._created] = _Study(str(name), [int(each) for each in log["directions"]])
+                self._created += 1
         elif code == 1:
             self.studies.pop(log["study_id"], None)
         elif code == 3 and log["study_id"] in self.studies:
@@ -191,7 +191,7 @@ def _build_points(study: _Study, trial: _Trial) -> Iterator[tuple[str, Series]]:
 
 
 def _name_objectives(study: _Study) -> list[str]:
-    """A name shows which way is better: where that is not the way of the study, it gets `_loss` or `_score`."""
+    """One name for each objective; `_loss` or `_score` is added to one that suggests the other direction."""
     count = len(study.directions)
     names = study.system_attrs.get(_NAMES_KEY)
     if not isinstance(names, list) or len(names) != count:
@@ -230,7 +230,7 @@ def _to_float(value: Any) -> float:
 
 
 def _parse_param(value: Any, distribution: str | Mapping[str, Any]) -> Any:
-    """From Optuna's internal representation: of a choice it is the index."""
+    """A value from Optuna's internal representation, which of a choice is the index."""
     kind = json.loads(distribution) if isinstance(distribution, str) else distribution
     name, attributes = kind["name"], kind["attributes"]
     if name == "CategoricalDistribution":

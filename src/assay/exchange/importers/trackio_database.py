@@ -94,7 +94,7 @@ def _parse(database: ForeignDatabase, table: str, row: int, text: Any) -> dict[s
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """What is in a mapping inside is called `outer/inner`; one of Trackio's own objects stays whole."""
+    """Names and values; in a mapping inside they are called `outer/inner`; one of Trackio's own objects stays whole."""
     for name, value in values.items():
         if isinstance(value, dict) and "_type" not in value:
             yield from _flatten(value, f"{prefix}{name}/")

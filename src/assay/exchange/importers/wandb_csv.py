@@ -30,40 +30,27 @@ from assay.record.importers.sample import Sample
 from assay.values.series import find_direction
 from assay.values.state import State
 
-_FIELDS = (
-    "Name",
-    "State",
-    "Notes",
-    "User",
-    "Tags",
-    "Created",
-    "Runtime",
-    "Sweep",
-    "ID",
-    "Group",
-    "Job Type",
-    "Updated",
-)
-_MARKS = {"State", "Runtime", "Created"}
+_KNOWN = ("Name", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "ID", "Group", "Job Type", "Updated")
+_TYPICAL = {"State", "Runtime", "Created"}
 _STATES = {"finished": State.DONE, "failed": State.FAILED, "crashed": State.FAILED, "killed": State.STOPPED}
 _UNFINISHED = ("running", "pending", "preempting", "preempted")
-_BETWEEN = " - "
-_EDGES = ("__MIN", "__MAX")  # of the values that a chart has put together
+_SEPARATOR = " - "
+_EDGES = ("__MIN", "__MAX")  # suffixes: the range of values that a chart has aggregated
 _DURATION = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+(?:\.\d+)?)s)?")
 _EMPTY = ("", "-")
 _MOST_CHARACTERS = 1 << 20  # of a cell
 
-Row = tuple[int, list[str]]  # the line that it ends on
+Row = tuple[int, list[str]]  # the line that the row ends on, its cells
 
 
 def is_table(sample: Sample) -> bool:
     names = _split_header(sample)
-    return "Name" in names and bool(_MARKS & set(names))
+    return "Name" in names and bool(_TYPICAL & set(names))
 
 
 def is_history(sample: Sample) -> bool:
     names = _split_header(sample)
-    return len(names) > 1 and all(_BETWEEN in name for name in names[1:]) and _BETWEEN not in names[0]
+    return len(names) > 1 and all(_SEPARATOR in name for name in names[1:]) and _SEPARATOR not in names[0]
 
 
 def _split_header(sample: Sample) -> list[str]:
@@ -74,7 +61,7 @@ def _split_header(sample: Sample) -> list[str]:
 
 
 def _load_rows(path: str) -> Iterator[Row]:
-    """The header first. Every row has as many cells as the header."""
+    """The rows, the header first. Every row has as many cells as the header."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -104,20 +91,20 @@ def _load_rows(path: str) -> Iterator[Row]:
 def load_table(path: str) -> ImportedRuns:
     (_, header), *rows = [*_load_rows(path)] or [(1, [])]
     names = Counter(header)
-    if wrong := [name for name, count in names.items() if count > (1 if name in _FIELDS else 2)]:
+    if wrong := [name for name, count in names.items() if count > (1 if name in _KNOWN else 2)]:
         refuse(path, f"the column {wrong[0]!r} is there {names[wrong[0]]} times", 1)
     metrics = _find_metrics(header, [cells for _, cells in rows])
     seen: Counter[str] = Counter()
     runs = [_build_run(path, header, metrics, row, seen) for row in rows]
-    own = [header[index] for index in metrics]
-    notes = [f"columns taken for metrics: {', '.join(own) or 'none'}; the others are parameters"]
+    chosen = [header[index] for index in metrics]
+    notes = [f"columns taken for metrics: {', '.join(chosen) or 'none'}; the others are parameters"]
     return ImportedRuns(tuple(runs), tuple(notes))
 
 
 def _find_metrics(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     found = []
     for index, name in enumerate(header):
-        if name in _FIELDS:
+        if name in _KNOWN:
             continue
         is_repeated = name in header[:index]
         is_named = name.startswith(("summary.", "_")) or "/" in name or find_direction(name) is not None
@@ -130,14 +117,14 @@ def _find_metrics(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def _build_run(path: str, header: Sequence[str], metrics: Sequence[int], row: Row, seen: Counter[str]) -> ImportedRun:
     line, cells = row
-    fields = {name: cell for name, cell in zip(header, cells, strict=True) if name in _FIELDS}
+    fields = {name: cell for name, cell in zip(header, cells, strict=True) if name in _KNOWN}
     name = fields.get("Name", "").strip() or refuse(path, "the run has no name", line)
     mark = fields.get("ID") or f"{name} {fields.get('Created', '')}".strip()
     seen[mark] += 1
     started_at, runtime = parse_moment(fields.get("Created", "")), _parse_runtime(path, line, fields.get("Runtime", ""))
     ended_at = started_at + runtime if started_at is not None and runtime is not None else None
     state, reason = _parse_state(path, line, fields.get("State", "finished"))
-    values = {index: cell for index, cell in enumerate(cells) if header[index] not in _FIELDS and cell not in _EMPTY}
+    values = {index: cell for index, cell in enumerate(cells) if header[index] not in _KNOWN and cell not in _EMPTY}
     last_step = next((parse_number(values[i]) for i in metrics if header[i] == "_step" and i in values), None)
     return ImportedRun(
         id=mark if seen[mark] == 1 else f"{mark} #{seen[mark]}",
@@ -169,7 +156,7 @@ def _parse_state(path: str, line: int, text: str) -> tuple[State, str]:
 
 
 def _parse_runtime(path: str, line: int, text: str) -> float | None:
-    """Seconds, or `1h 2m 3s`."""
+    """The seconds of a number of seconds, or of `1h 2m 3s`."""
     plain = text.strip()
     if plain in _EMPTY:
         return None
@@ -192,14 +179,14 @@ def load_history(path: str) -> ImportedRuns:
     _, header = next(rows, (1, []))
     if repeated := [name for name, count in Counter(header).items() if count > 1]:
         refuse(path, f"the column {repeated[0]!r} is there twice", 1)
-    named = [(index, name.rpartition(_BETWEEN)) for index, name in enumerate(header) if index]
+    named = [(index, name.rpartition(_SEPARATOR)) for index, name in enumerate(header) if index]
     kept = [(index, run, metric) for index, (run, _, metric) in named if not metric.endswith(_EDGES)]
     points: dict[str, dict[str, list[tuple[float | None, float, float | None]]]] = {}
     for line, cells in rows:
-        place = parse_number(cells[0])
-        if place is None:
+        position = parse_number(cells[0])
+        if position is None:
             refuse(path, f"{header[0]} is {cells[0][:40]!r}, which is not a number", line)
-        step, time = (None, place) if header[0].lower() == "wall time" else (place, None)
+        step, time = (None, position) if header[0].lower() == "wall time" else (position, None)
         for index, run, metric in kept:
             if cells[index] in _EMPTY:
                 continue

@@ -1,4 +1,4 @@
-"""Manifests: the folders that a shared place has. What one says is checked here, before anything is done with it.
+"""Manifests: the content of each folder of a store. Each is validated here, before anything is done with it.
 
 <address>/studies/<study>/study.json        kind study: tags, verdicts, sets and files of the study
 <address>/studies/<study>/code/<hash>.json  kind code: a snapshot of its code
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FolderManifest:
-    """A folder as it is in the store. `trees`: folders in it that others have as well, each a listing of its own."""
+    """A folder as it is in the store. `trees`: folders in it that others have as well, each with a listing."""
 
     kind: str
     name: str
@@ -72,7 +72,7 @@ class FolderManifest:
 
 
 def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) -> FolderManifest:
-    """With other names of files, links and empty folders; without those for which `change` returns None."""
+    """The manifest with other names of files, links and folders; without those for which `change` returns None."""
 
     def pick(named: Mapping[str, _Each]) -> dict[str, _Each]:
         return {new: each for name, each in named.items() if (new := change(name)) is not None}
@@ -81,11 +81,11 @@ def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) 
     return replace(manifest, files=pick(manifest.files), links=pick(manifest.links), empty=empty)
 
 
-# ---------------------------------------------------------------- where they are
+# ---------------------------------------------------------------- keys
 
 
 def build_key(*parts: str) -> str:
-    """A name of a manifest: its parts are quoted, so that none leads elsewhere or is read as a pattern."""
+    """The key of a manifest; its parts are quoted, so that none leads elsewhere or is read as a pattern."""
     return "/".join(map(_quote, parts)) + ".json"
 
 
@@ -103,8 +103,8 @@ def object_key(sha256: str) -> str:
 
 
 def _find_key(kind: str, name: str, key: str) -> str | None:
-    """Where such a manifest belongs (in the cache of `key`, if it is of one); None: there is no such kind, or a part of
-    the name is not a single name."""
+    """The key that a manifest must have (of an artifact: in the cache of `key`). None: there is no such kind, or a part
+    of the name is not a single name."""
     study, _, rest = name.partition("/")
     own = {"run": "runs", "code": "code"}.get(kind)
     if own is not None:
@@ -122,7 +122,7 @@ def _find_key(kind: str, name: str, key: str) -> str | None:
 
 
 def is_single_name(name: str) -> bool:
-    """Of a file or folder directly in another."""
+    """Whether a file or folder directly in another may have this name."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -134,7 +134,7 @@ def is_single_name(name: str) -> bool:
 
 
 def parse(text: bytes, where: str) -> FolderManifest:
-    """Each field has its type; `find_fault` says whether the whole may be used."""
+    """Parse a manifest and check the types of its fields; `find_fault` checks their content."""
     try:
         fields = parse_json(text)
         version = fields["format"]
@@ -144,13 +144,13 @@ def parse(text: bytes, where: str) -> FolderManifest:
         raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
     try:
         files = {str(name): _parse_stored(*entry) for name, entry in fields["files"].items()}
-        links = {str(name): _text(target) for name, target in fields["links"].items()}
-        trees = {str(name): _text(sha) for name, sha in fields.get("trees", {}).items()}
+        links = {str(name): _check_text(target) for name, target in fields["links"].items()}
+        trees = {str(name): _check_text(sha) for name, sha in fields.get("trees", {}).items()}
         if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
             raise build_damage(where, "it has an invalid hash")
-        empty = tuple(map(_text, fields.get("empty", ())))
+        empty = tuple(map(_check_text, fields.get("empty", ())))
         return FolderManifest(
-            _text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
+            _check_text(fields["kind"]), _check_text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise build_damage(where, _describe(error)) from error
@@ -163,16 +163,16 @@ def _describe(error: Exception) -> str:
 
 
 def _parse_stored(size: object, sha256: object, mode: object, mtime_ns: object) -> Stored:
-    return Stored(_number(size, 0), _text(sha256), _number(mode, 0), _number(mtime_ns, -_LARGEST))
+    return Stored(_check_int(size, 0), _check_text(sha256), _check_int(mode, 0), _check_int(mtime_ns, -_LARGEST))
 
 
-def _number(value: object, least: int) -> int:
+def _check_int(value: object, least: int) -> int:
     if type(value) is not int or not least <= value <= _LARGEST:
         raise ValueError(f"{value!r} is not a number that a file can have here")
     return value
 
 
-def _text(value: object) -> str:
+def _check_text(value: object) -> str:
     if type(value) is not str:
         raise ValueError(f"{value!r} is not a text")
     return value
@@ -202,12 +202,12 @@ def render(manifest: FolderManifest) -> bytes:
     return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
 
 
-# ---------------------------------------------------------------- what may be used
+# ---------------------------------------------------------------- validation
 
 
 def find_fault(manifest: FolderManifest, key: str) -> str | None:
-    """Why nothing of it may be used, after the name of what has it. A manifest of the store must not be able
-    to make us write, move or remove anything elsewhere on a machine that fetches from it."""
+    """Why a manifest may not be used, as the end of a sentence about it. None of a store may be able to make us
+    write, move or remove anything elsewhere on a machine that fetches from it."""
     if _find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
@@ -258,18 +258,18 @@ def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
 
 
 def is_upload(facts: Mapping[str, Any]) -> bool:
-    """Of a run that was uploaded and was not adopted: what it has, its uid too, is what its sender claims."""
+    """Whether a run was uploaded and not adopted: what it has, its uid too, is what its sender claims."""
     received = facts.get("received")
     return isinstance(received, dict) and received.get("how") == "upload" and "adopted_at" not in received
 
 
 def find_folders(names: Iterable[str]) -> set[str]:
-    """Above the names."""
+    """All folders above these names."""
     return {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
 
 
 def leads_outside(name: str, target: str) -> bool:
-    """Of a symbolic link. `..` after another name may leave through that, where it is a link too."""
+    """Whether a symbolic link may lead outside: also by `..` after another name, which may be a link too."""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/")

@@ -57,7 +57,7 @@ _ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another fol
 
 
 def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
-    """With the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
+    """A manifest with the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
     text = remote.read(key)
     if text is None:
         return None
@@ -73,7 +73,7 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
 def load_manifests(
     remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
 ) -> list[FolderManifest]:
-    """Those that are there, in order. What is wrong with others is added to `damaged`; without it the first raises."""
+    """Existing manifests, in order. What is wrong with others is added to `damaged`; without it the first raises."""
 
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
     wrong = [each for each in found if isinstance(each, FormatError)]
@@ -277,10 +277,10 @@ def list_folder(
             raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
         if inside and not entries:
             empty.append(inside)
-        beside = {entry.name for entry in entries}
+        neighbours = {entry.name for entry in entries}
         for entry in entries:
             name = f"{inside}/{entry.name}" if inside else entry.name
-            if entry.name == SECRETS_FILE or leaves_out(name) or (not temporary and _is_passing(entry, beside)):
+            if entry.name == SECRETS_FILE or leaves_out(name) or (not temporary and _is_passing(entry, neighbours)):
                 continue
             if entry.is_symlink():
                 with suppress(FileNotFoundError):
@@ -292,16 +292,16 @@ def list_folder(
     return sorted(names), dict(sorted(links.items())), tuple(sorted(empty))
 
 
-def _is_passing(entry: os.DirEntry[str], beside: set[str]) -> bool:
-    """What Assay itself holds for a moment: `NAME.<8 digits>.tmp`, and an empty `NAME.lock` beside NAME. Others' `.tmp`
-    and `.lock`, as uv.lock, are files like any other."""
-    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in beside:
+def _is_passing(entry: os.DirEntry[str], neighbours: set[str]) -> bool:
+    """Whether Assay has the file for a moment: `NAME.<8 digits>.tmp`, or an empty `NAME.lock` next to NAME. Others,
+    as uv.lock, are files like any other."""
+    if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in neighbours:
         return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
     return entry.name == PRESENCE_FILE or _PASSING.search(entry.name) is not None
 
 
 class _Sender:
-    """Several threads send at once."""
+    """Sends files; several threads use it at once."""
 
     def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
         self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
@@ -310,7 +310,7 @@ class _Sender:
         self.counted: list[int] = []  # bytes of each file that was sent
 
     def send(self, path: str, known: Stored | None) -> Stored | None:
-        """None: it has been removed."""
+        """Send one file; None: it has been removed."""
         try:
             status = os.stat(path)
             is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
@@ -377,7 +377,7 @@ class _Sender:
         return self._has(size, sha256, md5)
 
     def _has(self, size: int, sha256: str, md5: str) -> bool:
-        """By the hash that the store has computed, else by reading it back."""
+        """Whether the store has the content, by the hash that it has computed, else by reading it back."""
         key = object_key(sha256)
         found = self._remote.stat(key)
         if found is None or found[0] != size:

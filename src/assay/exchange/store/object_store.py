@@ -206,7 +206,7 @@ class ObjectRemote:
             try:
                 self._store.pipe_file(self._path(key), content, **self._build_condition(info))
             except Exception as error:
-                if "notimplemented" in _spell(error):  # servers that speak S3 need not know conditions
+                if "notimplemented" in _spell(error):  # servers with S3 need not support conditions
                     self._store.pipe_file(self._path(key), content)
                     return True
                 if not _was_outpaced(error):
@@ -231,7 +231,7 @@ class ObjectRemote:
         return found
 
     def _build_condition(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
-        """gcsfs can only say that there must be none yet."""
+        """The condition of a write; gcsfs can only require that there is no object yet."""
         if info is None:
             return {"mode": "create"}
         if self._extra == "s3":
@@ -300,7 +300,7 @@ def _open(url: str) -> tuple[Any, str]:
     scheme = url.split(":", 1)[0].lower()
     for name in _LOUD:  # they print tracebacks of what we report in one line
         logging.getLogger(name).addHandler(logging.NullHandler())
-    # an emulator knows no logins; Google's own libraries skip them in the same way
+    # an emulator has no logins; Google's own libraries skip them in the same way
     options = {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
     with _libraries(scheme) as fsspec:
         store, path = fsspec.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
@@ -341,7 +341,7 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
 
 
 def _spell(error: BaseException) -> str:
-    """With what s3fs has translated."""
+    """The error's message, with the original of what s3fs has translated."""
     return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
 
 

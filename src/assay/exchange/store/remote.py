@@ -33,10 +33,10 @@ class Remote(Protocol):
         """The keys of all objects below."""
 
     def stat(self, key: str) -> tuple[int, str | None] | None:
-        """Size and MD5, where the store knows that."""
+        """The size of an object, and its MD5 where the store knows that."""
 
     def digest(self, key: str) -> str:
-        """SHA-256 of what the store hands out."""
+        """The SHA-256 of what the store hands out."""
 
     def send(self, content: bytes | str, key: str) -> str | None:
         """Store bytes, or the file of this path; the MD5 of what has arrived, where the store answers with it."""
@@ -149,7 +149,7 @@ class FolderRemote:
 
 
 def hash_file(path: str) -> tuple[int, str, str]:
-    """Size, SHA-256 and MD5."""
+    """The size, SHA-256 and MD5 of a file."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):

@@ -70,7 +70,7 @@ def parse_local(url: str, scheme: str | None) -> str:
 
 
 def render_url(url: str) -> str:
-    """For people: passwords and signed queries stay out of logs."""
+    """An address for people: without passwords and signed queries."""
     pieces = urllib.parse.urlsplit(url)
     if pieces.scheme not in WEB:
         return url
@@ -96,7 +96,7 @@ def digest_address(url: str) -> str:
 
 
 def load_notes(part: str, url: str) -> Mapping[str, Any]:
-    """Empty for a part of another address, or of none that we know."""
+    """Notes on a partial file; empty for one of another or of an unknown address."""
     try:
         with open(f"{part}.json", encoding="utf-8") as file:
             notes = parse_json(file.read())
@@ -127,7 +127,7 @@ class DataFile:
 
 @dataclass(slots=True)
 class FolderListing:
-    """In order of name."""
+    """The files and links of a folder in order of name."""
 
     files: list[DataFile] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)  # relative, each after the one that it is in

@@ -164,7 +164,7 @@ def choose_sources(
 
 
 def _strip(key: str) -> str:
-    """Without its running number and its extension."""
+    """A name without its running number and its extension."""
     return re.sub(rf"[-_ ]?{_MARK}", "", os.path.splitext(key)[0])
 
 
@@ -189,7 +189,7 @@ class Extent:
 
     @property
     def interval(self) -> float:
-        """Between two steps, in the mean; 0 of a single one."""
+        """The mean distance between two steps; 0 for a single one."""
         return (self.last - self.first) / (self.count - 1) if self.count > 1 else 0.0
 
     @property

@@ -93,7 +93,7 @@ def _render_bad(value: float | str) -> str:
 
 
 def _align(metric: str, own: Sequence[CurveFile], files: Sequence[CurveFile]) -> tuple[Track, ...]:
-    """Those that have every step of the longest golden; earlier runs may be longer."""
+    """Runs that have every step of the longest golden; earlier runs may be longer."""
     steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
     tracks = [file.tracks[metric] for file in files if metric in file.tracks]
     return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))

@@ -1,7 +1,7 @@
 """`assay golden bisect`: which commit broke convergence. Tries commits in a work tree of its own, never in the user's.
 
-Every trial is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
-that was killed continues when the command is given again.
+Every trial is written to a log at once, and what to try next is a pure function of that log (judge/bisection.py): so a
+search that was killed continues when the command is given again.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Search:
         return Tried(sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _prepare_golden(self) -> None:
-        """Without a store the good end is gathered, once."""
+        """Gather the good end, once, if there is no store."""
         for context in self.contexts:
             if self.request.store:
                 manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())  # raises

@@ -1,7 +1,7 @@
 """`assay golden blame`: did the code move a metric, or the environment? Runs the golden's segments in four cells, two
 codes in two environments.
 
-A cell that is equal to another one bit for bit is not repeated: that shows that it repeats itself. All others are.
+A cell whose results equal those of another cell bit for bit is not run again: it has no noise. All others are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPEATS = 2
 
 Weights = Mapping[str, int]
 Job = tuple[str, int]  # the cell, the segment's index
-# Of each effect the contrasts that show it: the code's letter, then the environment's. The first that was run counts.
+# The contrasts that show each effect; a cell is the code's letter and the environment's. The first that was run counts.
 _PARTS: Mapping[str, Mapping[str, Weights]] = {
     "environment": {"": {"aa": -1, "ab": 1}, "code b": {"ba": -1, "bb": 1}},
     "code": {"": {"aa": -1, "ba": 1}, "environment b": {"ab": -1, "bb": 1}},
@@ -93,7 +93,7 @@ def blame_test(
     hooks: RunHooks,
     repeats: int = REPEATS,
 ) -> BlameReport:
-    """Two revisions, the second None for the files as they are, in one environment or two."""
+    """Compare two revisions, the second None for the files as they are, in one environment or two."""
     rules = [rule for rule in context.test.rules if rule.metric in golden.metrics]
     if golden.steps_beyond is None or not rules:
         how = f"assay golden gather {context.options.build_arguments()}{' --counting' if rules else ''}"
@@ -101,15 +101,15 @@ def blame_test(
     check_paths([context.build_check_command("", 0)], context.folder)
     with _open_codes(context, revisions, hooks) as (codes, titles, problems):
         cells = [f"{code}{environment}" for code in titles for environment in environments]
-        trial = _Trial(golden, rules, codes, environments, hooks)
-        trial.problems |= {cell: problems[cell[0]] for cell in cells if cell[0] in problems}
-        end = trial.run_all(cells, repeats)
+        runs = _CellRuns(golden, rules, codes, environments, hooks)
+        runs.problems |= {cell: problems[cell[0]] for cell in cells if cell[0] in problems}
+        end = runs.run_all(cells, repeats)
     return BlameReport(
         context.test.name,
         titles,
         {side: describe_environment(text) for side, text in environments.items()},
-        tuple(trial.describe(cell) for cell in cells),
-        () if end else tuple(trial.judge(len(titles) > 1)),
+        tuple(runs.describe(cell) for cell in cells),
+        () if end else tuple(runs.judge(len(titles) > 1)),
         (context.chosen,) if context.chosen else (),
         end.interrupted if end else None,
         end.problem if end else None,
@@ -123,8 +123,8 @@ def blame_test(
 def _open_codes(
     context: GoldenContext, revisions: tuple[str, str | None], hooks: RunHooks
 ) -> Iterator[tuple[dict[str, GoldenContext], dict[str, str], dict[str, str]]]:
-    """The test in the tree of each side, what each code is called, and why one cannot be run. What is not in git is in
-    neither tree; equal codes have one."""
+    """The test in the checkout of each side, the titles of the sides, and why a side cannot be run. A checkout has only
+    files that git has; two equal commits are one side."""
     location = StudyLocation(context.location.root, f"{context.location.name}-blame")
     moved = replace(context, location=location, study=replace(context.study, name=location.name))
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
@@ -155,7 +155,7 @@ def _load_other(context: GoldenContext, trees: Checkouts, revision: str | None) 
 
 
 @dataclass(slots=True)
-class _Trial:
+class _CellRuns:
     golden: Golden
     rules: Sequence[Rule]
     codes: Mapping[str, GoldenContext]
@@ -165,7 +165,7 @@ class _Trial:
     problems: dict[str, str] = field(default_factory=dict)
 
     def run_all(self, cells: Sequence[str], repeats: int) -> Report | None:
-        """A report where it was interrupted, or the infrastructure failed."""
+        """Run all cells. Returns a report only if it was interrupted, or if the infrastructure failed."""
         message, todo = self.hooks.console.message, [cell for cell in cells if cell not in self.problems]
         segments = render_count(len(self.golden.segments), "segment")
         message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
@@ -184,10 +184,10 @@ class _Trial:
     def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
         stamp, context, count = build_stamp(), self.codes[side], range(len(self.golden.segments))
         jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
-        specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
+        specs = {name: self._build_spec(context, name, job, number) for name, job in jobs.items()}
         try:
             report, logged = follow_specs(context, specs, self.hooks)
-        except UsageError as error:  # nothing was started: a program does not exist, in one of them at least
+        except UsageError as error:  # nothing was started: in at least one cell a program does not exist
             if len(cells) > 1:
                 return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
             self.problems[cells[0]] = error.message.split("\n")[0]
@@ -201,16 +201,13 @@ class _Trial:
             self.values.setdefault(cell, {}).setdefault(index, []).append(values)
         return None
 
-    def _segment(self, job: Job) -> Segment:
-        return self.golden.segments[job[1]]
-
-    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
-        (cell, _), segment = job, self._segment(job)
+    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> tuple[RunSpec, Segment]:
+        cell, segment = job[0], self.golden.segments[job[1]]
         if problem := context.find_checkpoint_problem(segment):
             raise UsageError(problem)
         spec = context.build_segment_spec(name, segment, beyond=self.golden.steps_beyond, number=number)
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
-        return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell})
+        return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell}), segment
 
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:

@@ -111,7 +111,7 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
 
 
 def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestReport:
-    """In place of those of an earlier explanation."""
+    """Replace the notes of an earlier explanation."""
     others = [note for note in report.notes if not note.startswith(_EXPLAINED)]
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
 

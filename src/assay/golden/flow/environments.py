@@ -33,7 +33,7 @@ def find_image(farm: Farm | None) -> str | None:
 
 
 def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
-    """Of a provenance, or of an environment as runs record it."""
+    """The key of a provenance, or of an environment as runs record it."""
     hardware, packages = origin.get("hardware"), origin.get("packages")
     gpus = hardware.get("gpus") if isinstance(hardware, Mapping) else None
     torch = packages.get("torch") if isinstance(packages, Mapping) else None
@@ -104,7 +104,7 @@ def _use(context: GoldenContext, manifest_name: str) -> GoldenContext:
 
 
 def _load_key(context: GoldenContext) -> Key:
-    """Of the runs that would be started. What a farm's nodes have is not known here."""
+    """The key of the runs that would be started. What a farm's nodes have is not known here."""
     if context.farm is not None:
         return build_key({"image": find_image(context.farm)})
     found = load_environment(context.folder, ())

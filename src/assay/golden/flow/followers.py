@@ -135,7 +135,7 @@ class SegmentFollower:
         return "its log has no step" if values.without_step > self._test.steps_to_record else None
 
     def _find_last_step(self, values: Values) -> int | None:
-        """Of the segment, for a program that does not take its length."""
+        """The last step of the segment, for a program that does not take its length."""
         if self._test.has_length or self._last_step is not None:
             return None if self._test.has_length else self._last_step
         return values.find_end(self._test.steps_to_record)

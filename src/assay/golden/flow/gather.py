@@ -137,7 +137,7 @@ class _Gathering:
         return self
 
     def read(self, entry: Entry, final: bool) -> None:
-        """Keeps the manifest up to date with every complete recording."""
+        """Read the log, and keep the manifest up to date with every complete recording."""
         data = self._files.read_log(entry)
         filled = self.recorder.feed(data) if data else False
         if not self.context.test.same_line:
@@ -157,7 +157,7 @@ class _Gathering:
             self._write_partial(self.golden)
 
     def _write_partial(self, golden: Golden) -> None:
-        """Never marked complete: it has not been accepted yet."""
+        """Write a recording that is not marked complete: it was not accepted yet."""
         manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:
@@ -390,7 +390,7 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
 def _order_tracks(
     test: GoldenTest, tracks: dict[str, dict[str, tuple[Track, ...]]]
 ) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """In the file's order, whatever the log's."""
+    """Tracks in the order of the file, whatever that of the log."""
     names = [pattern.metric for pattern in test.metrics]
     order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
     return {name: tracks[name] for name in order}

@@ -55,7 +55,7 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
-    """Those of a page, by the rules of the newest check. `since`: the id of the first."""
+    """Histories for a page, by the rules of the newest check. `since`: the id of the first."""
     checks, _ = _load_checks(location, since)
     rules = [metric.rule for _, report in checks[-1:] for segment in report.segments for metric in segment.metrics]
     return _build_histories(location, checks, rules, find_steps)
@@ -114,7 +114,7 @@ def _build_history(
 
 
 def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:
-    """Of a check that cannot be read nothing is known: it may have been the one that moved."""
+    """Add a finding for each check that cannot be read: it may have been the one that moved."""
     findings = [Finding(VerdictKind.INCONCLUSIVE, history.test, text) for text in damaged]
     verdict = Verdict.of([*history.verdict.findings, *findings], history.verdict.comparisons)
     since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]

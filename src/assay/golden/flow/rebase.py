@@ -81,14 +81,14 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
 
 
 def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Rebased:
-    take = _take_artifacts if request.artifacts else _take_gathering if request.source == "gather" else _take_check
+    record = _from_artifacts if request.artifacts else _from_gathering if request.source == "gather" else _from_check
     outcome = Rebased(context.test.name, context.manifest, before)
     try:
         if request.environment_only:
             moved, interrupted = _find_moved_by_code(context, before, hooks)
             if moved or interrupted:
                 return replace(outcome, refusals=tuple(moved), interrupted=interrupted)
-        after, problems, interrupted = take(context, before, request, hooks)
+        after, problems, interrupted = record(context, before, request, hooks)
     except AssayError as error:
         return replace(outcome, refusals=(error.render(),))
     if after is before:
@@ -124,8 +124,8 @@ def _accept(
         "by": user,
         "reason": request.reason.strip(),
         "source": "artifacts" if request.artifacts else request.source,
-        "from": _origin(before),
-        "to": _origin(after),
+        "from": _build_origin(before),
+        "to": _build_origin(after),
         "effects": effects,
         "since_first": since_first,
         "wider": list(wider),
@@ -151,14 +151,14 @@ def _accept(
     )
 
 
-def _origin(golden: Golden) -> dict[str, Any]:
+def _build_origin(golden: Golden) -> dict[str, Any]:
     names = ("gathered_at", "commit", "dirty", "host")
     return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
 
 
 def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks) -> tuple[list[str], str | None]:
-    """Why the new behaviour is not the environment's alone: the golden's commit and the files as they are, both run in
-    this environment, differ, or may. And the signal that interrupted it."""
+    """Why the new behaviour is not due to the environment alone: in it the golden's commit and the files as they are
+    differ, or may differ. Also returns the signal that interrupted the comparison."""
     commit = find_commit(before, "--environment-only compares with that code: rebase without it")
     report = blame_test(context, before, (commit, None), {"a": ""}, hooks)
     if report.interrupted or report.problem:
@@ -177,13 +177,13 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 # ---------------------------------------------------------------- from what CI kept
 
 
-def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> Taken:
-    """Nothing is run. The golden itself where it passed and failing ones alone are wanted."""
+def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
+    """Runs nothing. Returns `before` itself if it passed and only failing ones are wanted."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
     if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
-    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
+    after, problems = _build_golden(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
     if after is None:
         return None, problems, None
     problems = [*manifests.find_not_finite(after, after.metrics), *find_dead(after)]
@@ -194,16 +194,16 @@ def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
 # ---------------------------------------------------------------- from a fresh gathering
 
 # the new golden, reasons to refuse it, the signal that interrupted it
-Taken = tuple[Golden | None, Sequence[str], str | None]
+NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 
-def _take_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
+def _from_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     staged = context.manifest + STAGED_SUFFIX
-    waiting = None if request.fresh or request.environment_only else _load_staged(staged, context)
-    if waiting is not None:
+    found = None if request.fresh or request.environment_only else _load_staged(staged, context)
+    if found is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
-        return waiting, (), None
-    # the name stays after an interruption
+        return found, (), None
+    # an interruption does not change the name
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
@@ -229,8 +229,8 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 # ---------------------------------------------------------------- from the last check
 
 
-def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
-    """The checkpoints stay; what a check of the current code logs after them becomes the expected values."""
+def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
+    """Keep the checkpoints; the values that a check of the current code logs after them become the golden's."""
     context.load_golden()
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
@@ -256,14 +256,14 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         unknown = "the code of a check is unknown where git does not have all of it: "
         why = "no run of a check was made with the current code: " if is_known else unknown
         hooks.console.message(f"{'' if request.fresh else why}all recordings are made again")
-    interrupted = _fill_up(context, before, runs, wanted, hooks)
+    interrupted = _run_missing(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
-    after, missing = _assemble(context, before, runs, load_code_marks(context))
+    after, missing = _build_golden(context, before, runs, load_code_marks(context))
     if after is None:
         return None, missing, None
     problems: list[str] = [] if request.allow_failed else find_dead(after)
-    if context.test.variants:  # those that the file has now, from the same checkpoints
+    if context.test.variants:  # run the variants that the file has now, from the same checkpoints
         work = Replication(context, after, 0)
         report = work.run(hooks)
         after, interrupted = work.golden, report.interrupted
@@ -283,10 +283,10 @@ def _count_wanted(context: GoldenContext, before: Golden) -> int:
     return max(1, before.recordings) if further is None else further + 1
 
 
-def _assemble(
+def _build_golden(
     context: GoldenContext, before: Golden, runs: Mapping[int, Sequence[CheckRun]], marks: Mapping[str, str]
 ) -> tuple[Golden | None, list[str]]:
-    """The golden with what these runs logged as its recordings; or what is missing."""
+    """The golden with these runs as its recordings, or the reasons why there is none."""
     segments = [
         add_recordings(replace(segment, variants={}), [run.values for run in runs[index]], keep=False)
         for index, segment in enumerate(before.segments)
@@ -300,10 +300,10 @@ def _assemble(
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
-    """The runs of the last check by segment, made with the current command and this code."""
+    """The runs of the last check that used the current command and this code, by segment."""
     found: dict[int, list[Entry]] = {}
     for entry in load_checks(context.location.dir):
-        index = _segment_of(entry.spec, context, golden)
+        index = _find_segment(entry.spec, context, golden)
         if index is None:
             continue
         if entry.spec.params.get("replica") == 1:
@@ -334,8 +334,8 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
     return failures
 
 
-def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
-    """The segment whose check is exactly this command now."""
+def _find_segment(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
+    """The index of the segment whose check would be exactly this command now."""
     for index, segment in enumerate(golden.segments):
         if context.find_checkpoint(segment) is None or spec.params.get("start_step") != segment.start_step:
             continue
@@ -346,10 +346,10 @@ def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | 
     return None
 
 
-def _fill_up(
+def _run_missing(
     context: GoldenContext, golden: Golden, runs: dict[int, list[CheckRun]], wanted: int, hooks: RunHooks
 ) -> str | None:
-    """More runs of the segments that have too few; the signal that interrupted it, if one did."""
+    """Run the segments that have too few runs. Returns the signal that interrupted it, if one did."""
     stamp = build_stamp()
     specs: dict[str, tuple[RunSpec, Segment]] = {}
     indices: dict[str, int] = {}

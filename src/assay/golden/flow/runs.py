@@ -216,7 +216,7 @@ def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
-    """Python and device first, then the packages."""
+    """The origin as pairs: Python and device first, then the packages."""
     parts = [origin, origin.get("hardware"), origin.get("packages")]
     top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
     gpus = hardware.get("gpus") or ()

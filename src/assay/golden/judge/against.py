@@ -33,7 +33,7 @@ from assay.values.verdict import Finding, VerdictKind
 
 NOISE_UNKNOWN = "noise unknown"
 _TOO_FEW = "too few goldens to call that a change: more of them, or --history DIR, show it"
-_EXACT_DIGITS = 15  # so many: the value was not rounded
+_EXACT_DIGITS = 15  # a value with this many digits was not rounded
 _FEWEST_DIGITS = 3
 _UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
 _UNIT_SLACK = 1.25
@@ -214,7 +214,7 @@ def _find_bias(report: NoiseReport) -> Finding | None:
 
 
 def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
-    """Of what is outside."""
+    """The kind of verdict on values that are outside."""
     holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 

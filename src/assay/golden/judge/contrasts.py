@@ -47,7 +47,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """By how much a metric is moved, in its own unit."""
+    """How far a metric was moved, in its own unit."""
 
     kind: Kind
     effect: float = 0.0  # mean over all steps
@@ -133,7 +133,7 @@ def _judge_noise(
 
 
 def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
-    """Two cells, or two pairs of them, either way."""
+    """Whether two cells are equal, or two pairs of them, either way."""
     if len(cells) == 2:
         return curves.are_equal(*cells)
     one, two, three, four = cells
@@ -159,7 +159,7 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
 
 
 def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, Shift]:
-    """From one golden to the next, by metric and label; those whose steps are others are left out."""
+    """Shifts between two goldens, by metric and label; those with other steps are left out."""
     cells = {"a": before.segments, "b": after.segments}
     found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []
     return {curves.name: measure_shift(curves, {"a": -1, "b": 1}) for curves in found}

@@ -22,26 +22,26 @@ RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """One metric of one segment, all its labels. `checks`: the runs of this segment so far, one or several.
+    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, one or several.
 
     `peers`: how many segments and metrics are judged together; alpha is shared among them.
     """
-    return _conclude([_judge(rule, segment, checks, peers)])
+    return _conclude([_judge_rule(rule, segment, checks, peers)])
 
 
 def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """One segment by all rules."""
+    """Judge one segment by all rules."""
     if not rules:
         subject = describe_subject(segment, "metrics")
         return Verdict.of([Finding(VerdictKind.ERROR, subject, "no rule is given: nothing to compare")], 0)
-    return _conclude([_judge(rule, segment, checks, peers) for rule in rules])
+    return _conclude([_judge_rule(rule, segment, checks, peers) for rule in rules])
 
 
-def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> RuleResult:
+def _judge_rule(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> RuleResult:
     labels, findings = find_labels(rule, segment, checks)
     pairs = [line_up(rule, segment, label, checks) for label in labels]
     for label, pair in zip(labels, pairs, strict=True):
-        judged = _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
+        judged = _name_digits(pair, _apply_rule(rule, pair, peers * len(labels))) if pair.is_usable else []
         findings += [replace(found, label=label) for found in (*pair.findings, *judged)]
     gaps = [replace(gap, label=label) for label, pair in zip(labels, pairs, strict=True) for gap in pair.gaps]
     return findings, gaps, sum(pair.compared for pair in pairs)
@@ -59,7 +59,7 @@ _RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
 }
 
 
-def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
+def _apply_rule(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     judge = _RULES.get(rule.kind)
     if judge is None:
         return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]

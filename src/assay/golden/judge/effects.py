@@ -148,7 +148,7 @@ class Effects:
 
 
 def stack_variants(pair: Pair) -> Array:
-    """One row for each variant; none: no rows."""
+    """An array with one row for each variant."""
     np = load_numpy()
     return np.array([track.values for track in pair.variants], dtype=float).reshape(-1, len(pair.steps))
 

@@ -23,7 +23,7 @@ FEWEST_VALUES = 2  # of all segments together, where nothing else moves
 _LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo entropy crossentropy hinge cost objective"
 _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
-_SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
+_SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers next to a loss that are set, not computed
 _COST_NAMES = """
     time timestamp timing elapsed eta dt second seconds sec secs s ms hours runtime clock duration latency speed fps ips
     qps tps wps sps tgs throughput mfu hfu tflops flops memory mem vram gb mb gib mib bytes temperature power util
@@ -104,7 +104,7 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
     """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
     segments, or in one; or in the check alone. `checks`: the runs of each segment.
 
-    A loss of 0 beside one that moves is a part that is switched off, and so is a gradient norm of 0. Whatever the names
+    A loss of 0 next to one that moves is a part that is switched off; so is a gradient norm of 0. Whatever the names
     are, a golden of which nothing moves shows nothing.
     """
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
@@ -196,7 +196,7 @@ def _split(name: tuple[str, str]) -> list[str]:
 
 
 def find_early_step(segment: Segment, steps: Collection[int], repeats_start: bool | None = None) -> int | None:
-    """The first step of a run that its checkpoint had behind it: the run did not begin there. Programs that count from
+    """The first step of a run that its checkpoint is past: the run did not begin there. Programs that count from
     0 log the checkpoint's own step again; `repeats_start` False: this one was seen not to."""
     last = segment.start_step - (repeats_start is not False)
     return min((step for step in {*steps}.difference(segment.steps) if step <= last), default=None)

@@ -164,7 +164,7 @@ def _judge_metric(
 
 
 def find_drift(levels: Sequence[float | None]) -> list[Drift]:
-    """By the trend of Mann and Kendall: how many of all pairs of nights rise, less those that fall."""
+    """Find drift by the trend of Mann and Kendall: how many of all pairs of nights rise, less those that fall."""
     known = [(at, level) for at, level in enumerate(levels) if level is not None]
     values, many, third = [level for _, level in known], len(known), max(1, len(known) // 3)
     score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))

@@ -41,7 +41,7 @@ SMALLEST = 1e-5  # smaller effects are shown as <0.001%
 
 
 def find_margin_problem(operator: str | None, margin: float | None) -> str | None:
-    """Why these are not valid; config files are checked with it too, before anything runs."""
+    """Why a comparison is not valid; config files are checked with it too, before anything runs."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
         if not operator:
@@ -135,7 +135,7 @@ def _render_rule(rule: Rule) -> str:
 
 
 def measure_relative(tested: float, expected: float) -> float:
-    """Signed; infinite where nothing was expected."""
+    """The relative difference with its sign; infinite where zero was expected."""
     if tested == expected:
         return 0.0
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
@@ -167,7 +167,7 @@ def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | 
 
 
 def _differ(one: float, other: float) -> bool:
-    """Compare the bits: 0.0 and -0.0 differ. A missing value was reported as such."""
+    """Whether the bits differ, as those of 0.0 and -0.0 do. A missing value was reported as such."""
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 
@@ -186,7 +186,7 @@ def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[f
 
 
 def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
-    """Whether all of them are the same to the last bit."""
+    """Whether all tracks are equal bit for bit."""
     first, *others = tracks
     return all(_first_difference(first, other) is None for other in others)
 

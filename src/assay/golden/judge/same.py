@@ -57,7 +57,7 @@ class Noise:
 
 
 def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool = True) -> Noise:
-    """From the residuals of every recording about the mean of all, averaged over windows. Not `alike`: windows may be
+    """Noise by the residuals of all recordings about their mean, averaged over windows. Not `alike`: windows may be
     of different noise; each counts in units of its own, or of the median where that is larger."""
     np, golden = load_numpy(), stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
@@ -101,7 +101,7 @@ class Mean:
 
     @property
     def excess(self) -> float:
-        """Above 0 the mean is surely outside."""
+        """How far the interval is outside; above 0 the mean surely is."""
         return abs(self.effect) - self.reach - self.harmless
 
 

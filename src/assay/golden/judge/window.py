@@ -264,7 +264,7 @@ class WindowReport:
         return np.where(above >= below if way == "both" else way == "min", above, -below)
 
     def _count_digits(self, window: int, value: float) -> int:
-        """So many that a value beyond its limit is not printed as the limit itself."""
+        """The digits with which a value beyond its limit is not printed as the limit itself."""
         limit = float(build_alarms(self.rule, len(self.starts))[window])
         return next((digits for digits in range(3, 9) if float(f"{abs(value):.{digits}g}") > limit), 9)
 
@@ -351,7 +351,7 @@ class WindowReport:
 
 
 def _find_ends(steps: Sequence[int], starts: Sequence[int], window: int) -> tuple[int, int]:
-    """Its first and its last step."""
+    """The first and the last step of a window."""
     end = starts[window + 1] if window + 1 < len(starts) else len(steps)
     return steps[starts[window]], steps[end - 1]
 

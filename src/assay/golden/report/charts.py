@@ -139,7 +139,7 @@ def build_chart(
 
 
 def _join_marks(marks: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Windows beside each other that have the same verdict get one word."""
+    """Windows next to each other that have the same verdict get one word."""
     joined: list[tuple[str, float, float]] = []
     for style, start, end in sorted(marks, key=lambda mark: mark[1:]):
         if joined and joined[-1][0] == style and start <= joined[-1][2] + 1:

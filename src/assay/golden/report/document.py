@@ -1,4 +1,4 @@
-"""What a gathering or a check came to, as a document: for a terminal, Markdown, an HTML page, JUnit and JSON."""
+"""The result of a gathering or a check as a document: for a terminal, Markdown, an HTML page, JUnit and JSON."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _describe_golden(golden: Golden) -> list[str]:
 
 
 def _describe_coverage(golden: Golden | None) -> str:
-    """Which steps of the training a check says nothing about."""
+    """Which steps of the training a check does not cover."""
     gaps = find_uncovered(golden) if golden else []
     if len(gaps) > _MOST_GAPS:
         gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
@@ -145,12 +145,12 @@ def _describe_extent(test: GoldenTestReport, mode: str) -> str:
 
 
 def _describe_differences(test: GoldenTestReport) -> list[str]:
-    """One line for each."""
+    """One line for each difference."""
     return [f"differs from the recording: {each}" for each in test.differs]
 
 
 def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
-    """Of a check, those of its configurations too."""
+    """The runs of a test; of a check, those of its configurations too."""
     segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
     return [run for segment in segments for run in segment.runs]
 

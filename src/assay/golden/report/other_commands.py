@@ -1,4 +1,4 @@
-"""What `assay golden show`, `rebase`, `selftest`, `bisect` and `blame` came to, as documents."""
+"""The results of `assay golden show`, `rebase`, `selftest`, `bisect` and `blame` as documents."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
 
 
 def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
-    """What happened to the runs comes first: it is the cause of what is missing after it."""
+    """Rows of a segment; those on its runs come first: they explain what is missing after them."""
     known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
     rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
@@ -125,7 +125,7 @@ def render_step(step: float | None) -> str:
 
 
 def build_step(step: float | None) -> float | None:
-    """101, not 101.0."""
+    """A step as a whole number: 101, not 101.0."""
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
 
 

@@ -128,7 +128,7 @@ def run(request: RunRequest, console: Console) -> int:
 
 
 def choose_steps(prepared: Prepared) -> list[RunStep]:
-    """What plug-ins do in this run, also by the settings."""
+    """The steps of plug-ins in this run, with those that settings ask for."""
     settings = prepared.settings
     if settings.notify and "notify" not in merge("run_steps"):
         raise UsageError(f"notify in {settings.notify_from} needs a plug-in that is not installed", "remove it there")
@@ -138,7 +138,7 @@ def choose_steps(prepared: Prepared) -> list[RunStep]:
     return steps
 
 
-# what a command that is printed for another call repeats of this one
+# the options that a command printed for another call repeats
 _REPEATED = (
     *("root", "study", "slots", "jobs", "on", "code"),
     *("titles", "commands", "settings", "where", "sample", "seed"),
@@ -158,7 +158,7 @@ def build_options(request: RunRequest) -> RunOptions:
 
 
 def take_options(request: Any, *names: str, **more: Any) -> RunOptions:
-    """The options that `run` and `rerun` share, and those of these names, with the values that the request has."""
+    """The options that `run` and `rerun` share, and those that `names` lists, from the request."""
     if request.new_code and request.old_code:
         raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
     given = {name: getattr(request, name) for name in ("settings", "commands", "on", "new_code", "old_code", *names)}
@@ -167,7 +167,7 @@ def take_options(request: Any, *names: str, **more: Any) -> RunOptions:
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
-    """What would run, one command line each; exactly what a run would do, and nothing is written."""
+    """Print what would run, one command line each; nothing is written."""
     steps = find_steps(prepared)
     if as_json:
         for step in steps:
@@ -197,18 +197,18 @@ def run_and_report(prepared: Prepared, console: Console, plain: bool, as_json: b
         report = run_study(prepared, hooks)
         _print_report(report, console, as_json, time.time() - watcher.began)
     except BaseException as error:
-        _end(steps, error, console)
+        _end_steps(steps, error, console)
         raise
-    _end(steps, report, console)
+    _end_steps(steps, report, console)
     return int(report.exit_code)
 
 
-def _end(steps: Sequence[RunStep], outcome: Report | BaseException, console: Console) -> None:
+def _end_steps(steps: Sequence[RunStep], outcome: Report | BaseException, console: Console) -> None:
     for step in steps:
         try:
             for warning in step.end(outcome):
                 console.warning(warning)
-        except Exception as error:  # noqa: BLE001 of a plug-in: the others end too, and the report stands
+        except Exception as error:  # noqa: BLE001 of a plug-in: the others end too
             console.warning(f"{type(step).__module__}.{type(step).__qualname__}.end failed: {error!r}")
 
 
@@ -222,13 +222,13 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        again = options.again if "search" in options.extras else None  # it has been done
+        again = options.again if "search" in options.extras else None  # the option has been applied
         call = again.build() if again else build_same_call(options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
-    """One line, and one for each finding that is not a pass."""
+    """A summary, and a line for each finding that is not a pass."""
     if verdict is None:
         return []
     bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]

@@ -349,7 +349,7 @@ class CommandBackend(Backend):
         return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
-        """By name of the output: the path where the tool writes it, and what is known of it."""
+        """The path where the tool writes each output, by name, and what is known of it."""
         specs = {spec.name: spec for spec in job.output_specs}
         planned = {}
         for i, name in enumerate(job.outputs):

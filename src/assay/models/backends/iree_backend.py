@@ -43,7 +43,7 @@ class Module:
     context: Any
     function: Any
     device: Any
-    inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not say
+    inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not state them
     outputs: tuple[TensorSpec, ...] | None
 
     @property

@@ -172,7 +172,7 @@ _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain
 
 
 class ReferenceBackend(OnnxBackend):
-    """Slow, plain, and the nearest thing to the specification."""
+    """A slow and plain backend, the nearest one to the specification."""
 
     libraries = ("onnx.reference",)
 

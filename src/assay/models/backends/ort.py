@@ -66,7 +66,7 @@ class OrtBackend(OnnxBackend):
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # errors are raised; it need not say them twice, in colours
+        options.log_severity_level = 4  # errors are raised; it need not print them as well, in colours
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = f"{profile}_ort"

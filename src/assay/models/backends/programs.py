@@ -141,7 +141,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
 
 # ---------------------------------------------------------------- programs: where they are
 
-VERSION_S = 10.0  # a program that takes longer to say its version is asked no further
+VERSION_S = 10.0  # a program that takes longer to print its version is not asked again
 
 
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
@@ -212,7 +212,7 @@ _hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → how it looked w
 
 
 def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
-    """The content of every file and folder among these words, or behind the `=` or `@` of one: of a script as well as
+    """The content of every file and folder among these words, or after the `=` or `@` of one: of a script as well as
     of its interpreter. The working directory itself does not count: everything is in it."""
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
@@ -267,7 +267,7 @@ def list_names(word: str) -> Iterator[str]:
     yield from (name for name in names if name and NO_NAME not in name)
 
 
-# ---------------------------------------------------------------- what works behind a script
+# ---------------------------------------------------------------- what a script starts
 
 
 def _find_called(path: str, env: Mapping[str, str]) -> list[str]:
@@ -331,7 +331,7 @@ def hash_path(path: str) -> str:
 
 
 def hash_file(path: str) -> str:
-    """A file is read again only where it looks different; one that may not be read is known by its looks."""
+    """The hash of a file, which is read again only if its stamp differs; the stamp's where it may not be read."""
 
     def read() -> str:
         try:
@@ -344,7 +344,7 @@ def hash_file(path: str) -> str:
 
 
 def _recall(path: str, read: Callable[[], str]) -> str:
-    """What `read` returned when the path last looked as it does now."""
+    """The result of `read`, cached for as long as the path does not change."""
     stamp = _build_stamp(path)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:

@@ -1,4 +1,4 @@
-"""`assay model compare`: two models; `assay model judge`: outputs that are there already."""
+"""`assay model compare`: two models; `assay model judge`: outputs that were kept."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def judge(request: JudgeRequest, console: Console) -> int:
 
 
 def judge_foreign(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:
-    """A case for each tensor: there is no graph, so none is to blame for another."""
+    """A report with a case for each tensor; without a graph none is to blame for another."""
     from assay.models.graph.foreign_outputs import load_both
     from assay.models.values.model import ModelReport, Tolerances
     from assay.values.verdict import Finding, VerdictKind
@@ -120,7 +120,7 @@ def _judge_tensors(expected: Outputs, actual: Outputs, tolerances: Tolerances) -
     from assay.values.verdict import Verdict
 
     pairs = list(zip(expected.samples, actual.samples, strict=False))
-    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # whatever the two are called
+    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # paired whatever they are called
         pairs = [(mine, dict(zip(mine, theirs.values(), strict=True))) for mine, theirs in pairs]
     for name in dict.fromkeys(name for pair in pairs for side in pair for name in side):
         found, compared = list[Verdict](), list[TensorComparison]()

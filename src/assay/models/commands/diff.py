@@ -20,7 +20,7 @@ from assay.values.verdict import Verdict
 
 _HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # a terminal shrinks it, a page does not
 Array = Any
-Index = tuple[Any, ...]  # of integers, slices and an ellipsis
+Index = tuple[Any, ...]  # integers, slices and an ellipsis
 
 
 def _parse_shape(text: str, flag: str) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ def diff(request: TensorsRequest, console: Console) -> int:
 
 
 def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ...]]:
-    """Raises UsageError for what cannot be read; everything else is a finding."""
+    """Compare the tensors of both sides. Raises UsageError for what cannot be read; everything else is a finding."""
     expected, actual = load_sides(request)
     verdict, comparisons = judge_outputs(
         expected, actual, Tolerances(build_tolerance(request)), op=request.op, worst=request.worst
@@ -155,12 +155,12 @@ def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Arr
         expected[name] = choose_part(array, index, request.channel, f"{request.expected} [{name}]")
     for name, array in actual.items():
         label = f"{request.actual} [{name}]"
-        actual[name] = choose_part(turn(array, order, label), index, request.channel, label)
+        actual[name] = choose_part(transpose_axes(array, order, label), index, request.channel, label)
     return expected, actual
 
 
 def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict[str, Array]:
-    """The tensors of a file or a folder; a folder of single files names them by these."""
+    """The tensors of a file or a folder, by name; in a folder of single files a file's name is the tensor's."""
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, LIST_FILE)):
             found = load_arrays(path)
@@ -185,10 +185,10 @@ def parse_index(text: str | None) -> Index | None:
     """`0,:,3:5,...` as numpy would read it between brackets."""
     if text is None:
         return None
-    return tuple(_parse_place(part.strip(), text) for part in text.strip("[] ").split(","))
+    return tuple(_parse_index_part(part.strip(), text) for part in text.strip("[] ").split(","))
 
 
-def _parse_place(text: str, whole: str) -> Any:
+def _parse_index_part(text: str, whole: str) -> Any:
     if text == "...":
         return Ellipsis
     try:
@@ -210,7 +210,7 @@ def parse_axes(text: str | None) -> tuple[int, ...] | None:
         raise UsageError(f"--transpose {text!r} is not an order of the axes", hint) from None
 
 
-def turn(array: Array, order: tuple[int, ...] | None, name: str) -> Array:
+def transpose_axes(array: Array, order: tuple[int, ...] | None, name: str) -> Array:
     if order is None:
         return array
     if sorted(order) != list(range(array.ndim)):

@@ -63,7 +63,7 @@ _BUILT_IN: dict[str, Target] = {
 }
 
 _TEMPLATE: Kind = (str, list)
-# What a table may say, and of which kind it is. Back ends look at the values once more, each at its own.
+# The keys that a table may have, and their kinds. Each back end checks its own values again.
 OPTIONS: dict[str, Kind] = {
     "optimize": str, "rewrite": str, "threads": int, "precision": str, "device": str, "driver": str, "cpu": str,
     "run": _TEMPLATE, "compile": _TEMPLATE, "import": _TEMPLATE, "input": str, "artifact": str, "input_flag": str,

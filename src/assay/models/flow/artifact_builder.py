@@ -113,7 +113,7 @@ class ArtifactBuilder:
         wait(self._tools.values())
         list(self._starting.map(WorkerProcess.close, self._workers.values()))  # at once: each takes a while
         self._workers.clear()
-        self._starting.shutdown()  # behind them: a worker dies with the thread that started it
+        self._starting.shutdown()  # after them: a worker dies with the thread that started it
         self.store.close()
         if self._scratch is not None:
             self._scratch.cleanup()
@@ -211,7 +211,7 @@ class ArtifactBuilder:
         try:
             proto = load_model(model.path, external=False)
         except UsageError:
-            return model  # the target says what is wrong with it
+            return model  # the target reports what is wrong with it
         if proto.ir_version <= most or find_external(model.path) or find_newer_use(proto, most):
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"

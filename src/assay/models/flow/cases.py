@@ -219,7 +219,7 @@ class Cases:
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """By tensor: the operator that its layer is judged by, wherever the tensor comes out."""
+        """The operator by which the layer of each tensor is judged, wherever the tensor comes out."""
         return {name: layer.ops[0] for layer in self.outline.layers for name in layer.outputs}
 
     @cached_property
@@ -228,7 +228,7 @@ class Cases:
 
     @cached_property
     def steps(self) -> dict[str, float]:
-        """By tensor that a DequantizeLinear makes: the size of a step, where that is a constant."""
+        """The size of a step of each tensor that a DequantizeLinear makes, where that is a constant."""
         return find_steps(self.proto)
 
     @cached_property
@@ -244,12 +244,12 @@ class Cases:
 
     @cached_property
     def coarse(self) -> dict[str, str]:
-        """By tensor behind a cast into fewer bits: that type."""
+        """The type of the cast into fewer bits that is before each such tensor."""
         return find_coarse(self.proto)
 
     @property
     def bounds(self) -> Mapping[str, Tolerance]:
-        """By tensor inside the model: what it may be off by, where that is not what its type and operator allow."""
+        """What each tensor in the model may be off by, where that is not what its type and operator allow."""
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
 
     def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
@@ -265,7 +265,7 @@ class Cases:
         return list(reports)
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        """By tensor that depends on random numbers: the operator that draws them; for a layer alone, one of its own."""
+        """The operator that draws, for each tensor that depends on chance; for a layer alone, one of its own."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
@@ -331,7 +331,7 @@ class Cases:
         )
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:  # noqa: ARG002 for other cases than these
-        """By tensor: bounds that were measured for this case; where there are none, its types and operators decide."""
+        """Bounds by tensor that were measured for this case; where there are none, types and operators decide."""
         return {}
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:  # noqa: ARG002 for other cases than these

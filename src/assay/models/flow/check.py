@@ -244,8 +244,8 @@ class Examination:
         return Tolerances(given.model, given.by_op, chosen)
 
     def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
-        """The tolerances of tensors that several layers made, by the operator of each: behind a quantiser the steps are
-        counted, behind a cast those of the coarser type, unless a user gave a bound."""
+        """The tolerances of tensors that several layers made, by the operator of each: after a quantiser the steps are
+        counted, after a cast those of the coarser type, unless a user gave a bound."""
         given, cases = self.request.tolerances, self.cases
         free = [name for name, op in ops.items() if given.choose(name, op) == Tolerance()]
         coarse = {name: cases.bounds[name] for name in free if name in cases.bounds}

@@ -165,7 +165,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _rows(self) -> dict[str, tuple[Layer, Pair]]:
-        """By name of the case: what the first model computes between paired tensors, and the pair at its end."""
+        """What the first model computes between paired tensors, and the pair at its end, by name of the case."""
         owners = {index: layer for layer in self.whole.layers for index in layer.nodes}
         rows, used = dict[int, tuple[Layer, Pair]](), set[int]()
         for pair in (each for each in self.pairs.values() if each.left.node in owners):
@@ -279,7 +279,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _types(self) -> dict[str, TensorSpec]:
-        """By paired tensor: the type that the second model has there, without sizes, in which samples may differ."""
+        """The type of each paired tensor in the second model, without sizes, in which samples may differ."""
         found = {}
         for folder in (self.samples[0].path, self.activations[0]):
             for spec in (each for each in load_specs(folder) if each.name in self.stops):
@@ -304,7 +304,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _ranges(self) -> dict[str, tuple[float, float, float]]:
-        """By paired tensor: the least and largest number that the second model's integers can express, and a step."""
+        """The least and largest number that the second model's integers can express, and a step, by paired tensor."""
         found = {
             pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
         }
@@ -339,7 +339,7 @@ class ComparedCases(Cases):
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
 
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
-        """By tensor behind a cast into 16 bits or fewer: several times a step of that type, as errors add up."""
+        """Several times a step of the type, as errors add up, for each tensor after a cast into 16 bits or fewer."""
         coarse = find_coarse(self.right.model)
         found = {
             name: coarse_tolerance(coarse[counterpart])

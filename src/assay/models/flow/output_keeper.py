@@ -1,9 +1,9 @@
 """`--keep-outputs`: the tensors of both sides in plain files, for `assay model judge` (`flow.kept_outputs`).
 
 A folder has `reference.npz`, `target.npz` and `inputs.npz`, whose arrays are called `CASE/SAMPLE/TENSOR`, and
-`outputs.json`, which is written last: the request, the cases, and what is known of their graph. `context.npz` has what
-bounds are computed from (magnitudes of sums, values before they were rounded), `voter.npz` what a second reference
-made.
+`outputs.json`, which is written last: the request, the cases, and facts about their graph. `context.npz` has what
+bounds are computed from (magnitudes of sums, values before they were rounded), `voter.npz` the outputs of a second
+reference.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class KeptOutputs:
     models: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
     inputs: tuple[tuple[TensorSpec, ...], ...] = ()  # by sample
     files: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of arrays whose type numpy's files do not know
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of arrays whose type numpy's files do not support
 
 
 def choose_folder(path: str | None) -> str:
@@ -87,7 +87,7 @@ def choose_folder(path: str | None) -> str:
 
 
 class OutputKeeper:
-    """Takes what an examination computes, case by case: the activations of a large model do not fit in memory."""
+    """Writes what an examination computes, case by case: the activations of a large model do not fit in memory."""
 
     def __init__(self, folder: str, cases: Cases) -> None:
         self._folder, self._cases = folder, cases

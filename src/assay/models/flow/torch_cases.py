@@ -50,7 +50,7 @@ from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
 NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
-LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers say nothing
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers show nothing
 _CHANCE = "random numbers"
 
 
@@ -243,7 +243,7 @@ class TorchCases(Cases):
 
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
-        """By tensor: what rounding of the target's type does to it inside the reference, several times."""
+        """What rounding of the target's type does to each tensor inside the reference, several times."""
         found: dict[str, Tolerance] = {}
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))

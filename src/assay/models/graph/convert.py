@@ -15,9 +15,7 @@ _TRIED_BYTES = 100_000_000  # a second or so
 _NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
 _NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
 _NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
-_ASSERTION = re.compile(
-    r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?"
-)  # where it stands in their code
+_ASSERTION = re.compile(r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?")  # where it is in their code
 _BROADCAST = "multibroadcastable"
 _OPERATOR = re.compile(r"OpType|op_type|[Oo]perator|Op \w+|node \w+")
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")

@@ -197,7 +197,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
 
 
 def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
-    """Every input's shape; a symbol means the same size wherever it stands."""
+    """Every input's shape; a symbol means the same size everywhere."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
     names = {spec.name for spec in outline.inputs}
     for name in dims:

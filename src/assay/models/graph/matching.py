@@ -60,7 +60,7 @@ class TensorGroup:
     names: tuple[str, ...]
     sources: tuple[str, ...] = ()  # roots of the groups that the node reads
     weights: tuple[str, ...] = ()  # constants that it reads
-    value: str = ""  # the tensor that is read in the end: behind a DequantizeLinear, where there is one
+    value: str = ""  # the tensor that is read in the end: after a DequantizeLinear, where there is one
     scaling: tuple[str, str] | None = None  # names of the scale and zero point of its integers
     is_whole: bool = False  # `value` is integers itself
 
@@ -165,7 +165,7 @@ class Side:
 
     @cached_property
     def readers(self) -> dict[str, list[TensorGroup]]:
-        """By root: the groups whose nodes read it."""
+        """The groups whose nodes read a root, by root."""
         found: dict[str, list[TensorGroup]] = {}
         for group in self.groups.values():
             for source in dict.fromkeys(group.sources):

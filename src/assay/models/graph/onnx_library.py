@@ -115,7 +115,7 @@ def is_constant_node(node: Node) -> bool:
 
 
 def find_reads(node: Node) -> Iterator[str]:
-    """Names that the node needs from the graph it stands in; one that is left out is not a name."""
+    """Names that the node needs from the graph that it is in; one that is left out is not a name."""
     yield from (name for name in node.input if name)
     for graph in find_subgraphs(node):
         yield from _find_captured(graph)

@@ -1,7 +1,7 @@
-"""What is known of operators: their names, what they compute in float64, and the size of the terms that they add up.
+"""Facts about operators: their names, what they compute in float64, and the size of the terms that they add up.
 
 The float64 formulas are written from ONNX's specification alone, for the operators that models are mostly made of.
-They serve twice: an evaluator that is required a second opinion is tested against them, and fed with absolute values
+They serve twice: an evaluator that gives a second opinion is tested against them, and fed with absolute values
 they give the sum of the terms' magnitudes, which is what rounding errors are proportional to when the terms cancel.
 """
 
@@ -63,7 +63,7 @@ def _widen(array: Array) -> Array:
 
 
 def is_float(array: Array | None) -> bool:
-    """The types of ml_dtypes count as well; numpy calls them void."""
+    """Whether an array has floats; those of ml_dtypes count as well, which numpy calls void."""
     return array is not None and array.dtype.kind in "fV" and "int" not in array.dtype.name
 
 
@@ -119,7 +119,7 @@ def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 
 def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    """As in inference: with the mean and the variance that are given."""
+    """Normalize as in inference, with the mean and the variance that are given."""
     if attributes.get("training_mode") or (opset < 7 and not attributes.get("is_test")):
         raise NotImplementedError
     x = inputs[0]
@@ -164,7 +164,7 @@ def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Arra
 
 
 def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    """One matrix product for each place in the kernel."""
+    """One matrix product for each position in the kernel."""
     x, weight = inputs[0], inputs[1]
     kernel, group = weight.shape[2:], attributes.get("group", 1)
     windows = _slide(x, kernel, attributes, 0.0)
@@ -196,7 +196,7 @@ def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 def _slide(
     x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
 ) -> list[tuple[tuple[int, ...], Array]]:
-    """For each place in the kernel, the elements that it meets."""
+    """For each position in the kernel, the elements that it is applied to."""
     count = len(kernel)
     automatic = attributes.get("auto_pad", b"NOTSET")
     if automatic not in (b"NOTSET", b"VALID", b"") or attributes.get("ceil_mode"):
@@ -222,7 +222,7 @@ def _slide(
 
 
 def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-    """The first output of each of its nodes. None: there is no formula for one of them."""
+    """The first output of each node of a model. None: there is no formula for one of them."""
     wiring, opset = build_wiring(model.graph), find_opset(model)
     values: dict[str, Array] = dict(inputs)
     for name in (*wiring.weights, *wiring.constants):
@@ -242,7 +242,7 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
 
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
-    """Numbers of moderate size, which amplify no rounding, in the place of all floats. Integers (indices) stay."""
+    """Numbers of moderate size, which amplify no rounding, in place of all floats. Integers (indices) stay."""
     rng = np.random.default_rng(_SEED)
     drawn = {}
     for name, array in inputs.items():
@@ -257,7 +257,7 @@ def is_finite(arrays: Mapping[str, Array]) -> bool:
 
 
 def identify_use(nodes: Sequence[Node], opset: int) -> str:
-    """What an implementation of these operators chooses by: their names, versions and attributes."""
+    """A key for all that an implementation may depend on: the operators' names, version and attributes."""
     parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
     return f"{opset} {' '.join(parts)}"
 
@@ -317,7 +317,7 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 
 def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
-    """Elements divided by the deviation of those that they are normalised with; those may be the same everywhere."""
+    """The elements' size, divided by the deviation that normalises them, which is small if all are equal."""
     x = inputs[0]
     if x is None or x.ndim < 2:
         return None
@@ -331,7 +331,7 @@ def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Arra
 
 
 def _measure_size(array: Array | None) -> float:
-    """Root mean square of what is neither zero nor infinite."""
+    """Root mean square of the elements that are neither zero nor infinite."""
     if array is None or not is_float(array) or not array.size:
         return 0.0
     wide = np.abs(array.astype(np.float64))
@@ -348,7 +348,7 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
     first = shapes[0] if shapes else ()
     axes: Sequence[int] = ()
     if not all(shapes[:3] if op in ("LSTM", "GRU", "RNN") else shapes[:2]):
-        return 1  # one of them is not known here
+        return 1  # an input is not known here
     if op in ("Conv", "ConvTranspose") and len(shapes) > 1:
         return math.prod(shapes[1]) // max(shapes[1][0 if op == "Conv" else 1], 1)
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2:
@@ -381,7 +381,7 @@ def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array 
         return None  # a use that the formula does not cover, or an input that is not known
 
 
-def _spread(values: Array, ndim: int, axis: int) -> Array:
+def _broadcast(values: Array, ndim: int, axis: int) -> Array:
     """One number, or one for each index of an axis, in a shape that broadcasts."""
     return values if values.size == 1 else values.reshape([-1 if each == axis % ndim else 1 for each in range(ndim)])
 
@@ -389,10 +389,10 @@ def _spread(values: Array, ndim: int, axis: int) -> Array:
 def _quantize(inputs: Inputs, attributes: Attributes) -> Array:
     x, axis, size = inputs[0], attributes.get("axis", 1), attributes.get("block_size", 0)
 
-    def spread(values: Array) -> Array:
-        return values.repeat(size, axis) if size else _spread(values, x.ndim, axis)
+    def expand(values: Array) -> Array:
+        return values.repeat(size, axis) if size else _broadcast(values, x.ndim, axis)
 
-    return x / spread(inputs[1]) + (spread(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else 0.0)
+    return x / expand(inputs[1]) + (expand(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else 0.0)
 
 
 def _quantize_by_range(inputs: Inputs, _attributes: Attributes) -> Array:
@@ -411,8 +411,8 @@ def _multiply_quantized(inputs: Inputs, _attributes: Attributes) -> Array:
 
 def _convolve_quantized(inputs: Inputs, attributes: Attributes) -> Array:
     x, x_scale, x_zero, weight, w_scale, w_zero, scale, zero = inputs[:8]
-    found = _conv([x - x_zero, weight - _spread(w_zero, weight.ndim, 0), *inputs[8:9]], attributes, 0)
-    return found * (x_scale / scale) * _spread(w_scale, x.ndim, 1) + zero
+    found = _conv([x - x_zero, weight - _broadcast(w_zero, weight.ndim, 0), *inputs[8:9]], attributes, 0)
+    return found * (x_scale / scale) * _broadcast(w_scale, x.ndim, 1) + zero
 
 
 _UNROUNDED: dict[str, Callable[[Inputs, Attributes], Array]] = {
@@ -426,7 +426,7 @@ _UNROUNDED: dict[str, Callable[[Inputs, Attributes], Array]] = {
 
 
 class Magnitudes:
-    """Of the tensors of a model: how large the terms are that each was computed from, with the values of one sample."""
+    """How large the terms are that each tensor of a model was computed from, with the values of one sample."""
 
     def __init__(self, model: Model, values: Mapping[str, Array]) -> None:
         self._wiring = build_wiring(model.graph)
@@ -435,8 +435,8 @@ class Magnitudes:
         self._known: dict[tuple[str, int], Array | float] = {}
 
     def find(self, tensor: str, depth: int) -> Array | float:
-        """`depth`: how many operators back that only pass on what was rounded before them; 0 where the inputs are
-        those of the reference, so that nothing was."""
+        """The size of a tensor's terms. `depth`: over how many operators that only pass on rounding errors these are
+        followed back; 0 where the inputs are those of the reference, which have none."""
         position = self._wiring.producers.get(tensor)
         if position is None:
             return 0.0
@@ -485,11 +485,11 @@ _COARSE = (  # the finest first
 
 
 def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
-    """By tensor that chance decides: the operator that draws. `positions`: of these nodes only, as a layer has them."""
+    """Each tensor that depends on chance, with the operator that draws. `positions`: only these nodes, of a layer."""
     wiring = build_wiring(model.graph)
     chosen = range(len(wiring.nodes)) if positions is None else positions
     nodes = [wiring.nodes[position] for position in sorted(chosen)]
-    return _follow(nodes, lambda node: _find_drawing(model, node, wiring), max)
+    return _propagate(nodes, lambda node: _find_drawing(model, node, wiring), max)
 
 
 def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
@@ -505,8 +505,8 @@ def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
 
 
 def find_coarse(model: Model) -> dict[str, str]:
-    """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is only stored in
-    such a type, and widened before it is used, is exact."""
+    """Each tensor after a rounding into a float type of 16 bits or fewer, with the coarsest such type. Values that are
+    only stored in such a type, and widened before they are used, are exact."""
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
 
@@ -519,15 +519,15 @@ def find_coarse(model: Model) -> dict[str, str]:
         return max((name for name in names if name in _COARSE), key=_rank, default="")
 
     known = set(onnx.TensorProto.DataType.values()) - {0, onnx.TensorProto.STRING}
-    return _follow(build_wiring(model.graph).nodes, seed, lambda *names: max(*names, key=_rank))
+    return _propagate(build_wiring(model.graph).nodes, seed, lambda *names: max(*names, key=_rank))
 
 
 def _rank(dtype: str) -> int:
     return _COARSE.index(dtype) if dtype else -1
 
 
-def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
-    """By tensor: what begins at some nodes and goes on through all that read them, but not through sizes."""
+def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
+    """Each tensor with its mark: `seed` marks nodes; those that read a marked tensor, not its size, are marked too."""
     found: dict[str, str] = {}
     for node in nodes:
         what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
@@ -537,8 +537,8 @@ def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[
 
 
 def find_steps(model: Model) -> dict[str, float]:
-    """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most. Those
-    that come from a float type have no steps of one size."""
+    """Each output of a DequantizeLinear with a constant scale, with the largest step between two neighbouring values.
+    Those that come from a float type have no steps of one size."""
     wiring = build_wiring(model.graph)
     coarse = find_coarse(model)
     found = {}

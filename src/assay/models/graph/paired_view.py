@@ -48,7 +48,7 @@ def build_view(side: Side, pairs: Iterable[Pair]) -> Model:
 
 
 def sort_nodes(model: Model) -> Model:
-    """Each node behind those that it reads: converters append what they add."""
+    """Each node after those that it reads: converters append what they add."""
     makers = {name: index for index, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [{makers[name] for name in find_reads(node) if name in makers} for node in model.graph.node]
     if all(each < index for index, needed in enumerate(reads) for each in needed):

@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ReductionState:
-    """Where a reduction stands."""
+    """The state of a reduction."""
 
     model: Model
     samples: tuple[Sample, ...]
@@ -111,7 +111,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
 
 
 def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
-    """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
+    """Use the samples' real shapes, which are simpler, unless the failure is about open ones."""
     indices = _find_nodes(build_wiring(state.model.graph))
     static = _Cutter(state).build(indices, len(indices))
     if static is None or search.find([static]) is None:
@@ -120,7 +120,7 @@ def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
 
 
 def count_nodes(model: Model) -> int:
-    """Constants do not count: they are weights in another place."""
+    """The number of nodes without constants, which are weights in another form."""
     return sum(not is_constant_node(node) for node in model.graph.node)
 
 
@@ -206,7 +206,7 @@ class _Cutter:
         return all(hasattr(values.get(name), "dtype") for values in self.state.activations)
 
     def _is_frozen(self, indices: Sequence[int], outputs: Sequence[str], name: str) -> bool:
-        """As in an extracted layer; but only what is the same in all samples, and no shape that must stay open."""
+        """Whether a value can be a constant: it is equal in all samples, and not a shape that must stay open."""
         values = [activations[name] for activations in self.state.activations]
         if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
             return False

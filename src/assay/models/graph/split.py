@@ -50,7 +50,7 @@ _SHAPE_OPS = words(
 _REDUCTIONS = words(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
 )
-# Inputs that say how large something is, or along which axis: they decide the shape of what comes out.
+# Inputs that state how large something is, or along which axis: they decide the shape of what comes out.
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -278,7 +278,7 @@ def _find_problem(inputs: Mapping[str, Array | None], outputs: Mapping[str, Arra
 
 
 def check(model: Model, *, with_shapes: bool = False) -> str:
-    """What the ONNX checker has against the model, in one line; empty where it has nothing."""
+    """The complaint of the ONNX checker, in one line; empty where it has none."""
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

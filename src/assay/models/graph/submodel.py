@@ -175,7 +175,7 @@ Types = Mapping[str, TensorSpec]
 
 
 def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Types | None = None) -> Model:
-    """The model with these tensors as outputs as well, behind its own ones; by default all that nodes make.
+    """The model with these tensors as outputs as well, after its own ones; by default all that nodes make.
 
     `types` are what a reference run found: they go before what the graph or shape inference says, for inputs and
     outputs as well, so that a model with open dimensions becomes one with the sample's. Sequences and the like cannot

@@ -69,7 +69,7 @@ _FORWARDED = 64  # tensors that are followed at most
 
 
 def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
-    """(node, place among its inputs) of all that reads the values, also behind nodes that only rearrange them."""
+    """(node, place among its inputs) of all that reads the values, also after nodes that only rearrange them."""
     waiting, seen = [name], {name}
     while waiting and len(seen) <= _FORWARDED:
         tensor = waiting.pop(0)
@@ -278,7 +278,7 @@ Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
 def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
-    """The size that each reader of this axis needs, also behind nodes that keep it; 0 where any size will do."""
+    """The size that each reader of this axis needs, also after nodes that keep it; 0 where any size will do."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
         name, input_index = waiting.pop(0)
@@ -294,7 +294,7 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
     """Where the axis is in the node's output; None where it is not kept, or not known."""
     if node.op_type == "Gather" and name in node.input[1:] and read_attributes(node).get("axis", 0) == 0:
-        return axis  # of the indices: rows of a table come behind it
+        return axis  # of the indices: rows of a table come after it
     if not node.input or node.input[0] != name:
         return None
     if node.op_type in _KEEPING:

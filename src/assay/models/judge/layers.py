@@ -22,7 +22,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _RIGHT = (VerdictKind.PASS, VerdictKind.CHANGED)
-JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born
+JUMP = 4.0  # an error of at most this many times that of the inputs has grown, it did not begin here
 _MOST_LABELS = 5
 _NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
 
@@ -208,7 +208,7 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FaultSearch:
-    """What a search came to."""
+    """The result of a search."""
 
     cases: tuple[CaseReport, ...]
     first: Layer | None = None
@@ -376,11 +376,11 @@ def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorC
     they were.
     """
     others = {each.name: each for each in references}
-    findings = [finding for each in target for finding in _weigh(each, others)]
+    findings = [finding for each in target for finding in _judge_by_references(each, others)]
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
 
 
-def _weigh(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
+def _judge_by_references(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
     other = others.get(target.name)
     if other is None or not _is_excused(target, other):
         return target.verdict.findings

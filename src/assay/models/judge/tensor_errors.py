@@ -320,7 +320,7 @@ def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array |
 
 
 def subtract_integers(expected: Array, actual: Array) -> Array:
-    """Distances that cannot overflow."""
+    """The distances of integers, which cannot overflow."""
     wide = {part.dtype.name for part in (expected, actual) if part.dtype.name in ("int64", "uint64")}
     if not wide:
         distance = actual.astype(np.int64)

@@ -42,7 +42,7 @@ class Extreme(NamedTuple):
 
 @dataclass(slots=True)
 class DifferenceTally:
-    """Grows block by block."""
+    """Counts of differences, which grow block by block."""
 
     wanted: int  # elements to show
     finite: int = 0  # elements that are finite on both sides
@@ -149,7 +149,7 @@ def measure(
 
 
 def measure_texts(expected: Array, actual: Array, worst: int) -> DifferenceTally:
-    """Texts are the same or not: an error is 1."""
+    """Compare strings, which are equal or not: an error is 1."""
     tally = DifferenceTally(worst)
     for index in np.ndindex(expected.shape):
         tally.finite += 1
@@ -273,7 +273,7 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
 
 
 def can_draw(expected: Array, actual: Array) -> bool:
-    """Numbers on both sides, in one shape, and at least one."""
+    """Whether both sides have numbers, of one shape, and at least one."""
     kind = find_common_kind(expected, actual)
     return kind not in (None, Kind.TEXT) and expected.shape == actual.shape and expected.size > 0
 

@@ -5,7 +5,7 @@ FAIL          another shape or type; a NaN or an infinity that the other does no
 INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, all zero on both sides, or numbers
               that are smaller than what rounding can make of the inputs
 CHANGED       of a layer alone: within what its type allows, and further off than correct runtimes are (`judge.alone`)
-PASS          anything else, with flags that say what a person should know
+PASS          anything else, with flags for what a person should know
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WORST = 10  # elements that are named
 _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
 _LONGEST_LIST = 6
 _MOST_SCORES = 1 << 21
-_FELT = 0.1  # an absolute bound that is less than this share of the relative one goes without saying
+_NOTICEABLE = 0.1  # an absolute bound that is a smaller fraction of the relative one is not mentioned
 _LEAST_SQNR_DB = 20.0  # of a tensor that passes by an absolute bound only: an error of a tenth, a cosine of 0.995
 
 Reach = Callable[[], Array | float]  # the size of the terms that a tensor is the sum of, one number or one per element
@@ -86,13 +86,13 @@ def compare_tensors(
     origin: LayerOrigin | None = None,
 ) -> TensorComparison:
     """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
-    it may be as far off as that one alone, but that it is all zero is more of a surprise.
+    it has the tolerance of that operator, but zeros alone are more suspicious.
 
     `reach` is called only where elements differ by more than their own scale allows, and no absolute bound was given.
     `origin`: of a layer alone, which got exactly the reference's inputs; it is judged by how far correct runtimes are
     apart, unless a bound was given.
     """
-    left, right = _native(expected), _native(actual)
+    left, right = _to_native(expected), _to_native(actual)
     dtypes = name_dtype(left), name_dtype(right)
     full = complete_tolerance(tolerance, dtypes, op, maker)
     empty = TensorComparison(name, Verdict.of((), 0), dtypes, (left.shape, right.shape), tolerance=full)
@@ -134,7 +134,7 @@ def judge_outputs(
     `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
     and `origin`: see `compare_tensors`.
     """
-    left, right = dict(_spread(expected)), dict(_spread(actual))
+    left, right = dict(_flatten(expected)), dict(_flatten(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
         compare_tensors(
@@ -158,14 +158,14 @@ def judge_outputs(
     return Verdict.of(findings, sum(each.count for each in compared)), compared
 
 
-def _native(array: Array) -> Array:
+def _to_native(array: Array) -> Array:
     """The array in the machine's byte order: its bits are compared."""
     found = np.asarray(array)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 
 
-def _spread(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Sequences of tensors are compared one by one; an optional output that is not there is none."""
+def _flatten(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Outputs as single tensors: those of a sequence one by one, an absent optional output not at all."""
     for name, value in outputs.items():
         if isinstance(value, list | tuple):
             yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
@@ -190,12 +190,12 @@ def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]
     """Judge shape and type."""
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
-        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess(*shapes)}")
+        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess_reason(*shapes)}")
     if dtypes[0] != dtypes[1] and (given.tolerance.check_dtype or kind is None):
         yield Finding(VerdictKind.FAIL, given.name, f"dtype {dtypes[1]} instead of {dtypes[0]}")
 
 
-def _guess(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
+def _guess_reason(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
     if sorted(expected) == sorted(actual):
         return "; the axes are in another order"
     if [dim for dim in expected if dim != 1] == [dim for dim in actual if dim != 1]:
@@ -264,7 +264,7 @@ def _compare_numbers(
         largest = (given.tolerance.abs or 0.0) + float(slack.max())
         given = replace(given, tolerance=replace(given.tolerance, abs=largest))
     is_asked = given.tolerance.top_k is not None
-    # of classes or tokens: a row or a few of them, and something to choose between
+    # scores of classes or tokens: a few rows, each with several to choose from
     looks_like_scores = 1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES
     is_ranked = is_asked or (op is None and kind is Kind.FLOAT and looks_like_scores)
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
@@ -309,7 +309,7 @@ def _judge_by_noise(
     noise: RoundingNoise,
     reach: Reach | None,
 ) -> Iterator[Finding]:
-    """Rounding of large terms that cancel is taken off where an element is beyond noise, or all together are."""
+    """Judge by noise; where elements exceed it, alone or together, rounding of large terms that cancel is allowed."""
     tight = replace(found.tolerance, rel=noise.rel)
     tally = measure(expected, actual, tight, scale, 1)
     common = tally.find_common(found.scale)
@@ -320,13 +320,13 @@ def _judge_by_noise(
 
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
-    """What rounding can do to each element beyond the tolerance's absolute bound; None where it can do nothing."""
+    """How far rounding can move each element beyond the tolerance's absolute bound; None where it cannot."""
     units = rounding_units(given.dtype)
     if not units:
         return None
     terms = np.nan_to_num(np.asarray(reach(), np.float64), nan=0.0, posinf=0.0)
     slack = np.maximum(units * terms - (given.tolerance.abs or 0.0), 0.0)
-    if slack.size not in (1, expected.size):  # of a tensor of another shape
+    if slack.size not in (1, expected.size):  # the terms of a tensor of another shape
         slack = np.sqrt(np.mean(np.square(slack)))
     is_single = slack.size == 1
     return np.broadcast_to(slack.reshape(() if is_single else expected.shape), expected.shape) if slack.any() else None
@@ -336,7 +336,7 @@ def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> Tensor
     """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
-    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was looked at
+    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was judged
         return found
     bound = tolerance.abs or 0.0
     is_small = all((np.abs(expected[block]) <= bound).all() for block in walk_blocks(expected.shape))
@@ -369,7 +369,7 @@ def _judge_elements(
     worst = next((each for each in elements if each.abs_error < math.inf), elements[0] if elements else None)
     if wrong > allowed and worst is not None:
         at_most = f" (at most {found.tolerance.allowed_wrong:.3g} may)" if allowed else ""
-        text = f"{_share(wrong, found.count)} differ by more than {_bound(found, is_float)}{at_most}"
+        text = f"{_share(wrong, found.count)} differ by more than {_render_bound(found, is_float)}{at_most}"
         size = (
             f"{worst.rel_error:.3g} of the scale, {worst.abs_error:.3g}" if is_float else f"by {worst.abs_error:.16g}"
         )
@@ -383,23 +383,23 @@ def _judge_elements(
 
 
 def _is_near(found: TensorComparison) -> bool:
-    """Whether the tensor as a whole is as near as 8 bits are."""
+    """Whether the tensor as a whole is as near as rounding to 8 bits leaves it."""
     return found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB
 
 
-def _bound(found: TensorComparison, is_float: bool) -> str:
+def _render_bound(found: TensorComparison, is_float: bool) -> str:
     tolerance = found.tolerance
     if not is_float:
         return f"{0 if 'bool' in found.dtype else tolerance.int_abs}"
     parts = [f"{tolerance.rel:.3g} of the scale"] if tolerance.rel else []
-    is_felt = (tolerance.abs or 0.0) > _FELT * (tolerance.rel or 0.0) * found.scale
-    parts += [f"{tolerance.abs:.3g}"] if is_felt or not parts else []
+    is_noticeable = (tolerance.abs or 0.0) > _NOTICEABLE * (tolerance.rel or 0.0) * found.scale
+    parts += [f"{tolerance.abs:.3g}"] if is_noticeable or not parts else []
     text = " + ".join(parts)
     return text if tolerance.ulp is None else f"{text} or by more than {tolerance.ulp} ULP"
 
 
 def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float) -> Iterator[Finding]:
-    """Judge the bounds on the tensor as a whole. One that cannot be computed is not kept."""
+    """Judge the bounds on the tensor as a whole; NaN violates each of them."""
     asked = found.tolerance
     if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
         text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is required"
@@ -444,7 +444,7 @@ def _judge_constants(
 
 
 def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
-    """Whether it varies by more than rounding can do: a dead output is found with any tolerance."""
+    """Whether the expected tensor varies by more than rounding: a dead output is found with any tolerance."""
     rel = default_tolerance(found.dtype[0]).rel or 0.0
     least = max(rel * expected.largest, rounding)
     return found.count > 1 and (found.count > expected.finite or expected.spread > least)
@@ -453,8 +453,8 @@ def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
 def _find_flags(
     found: TensorComparison, surveys: tuple[Survey, Survey], verdict: Verdict, expected: Array, actual: Array
 ) -> Iterator[str]:
-    words = ((EXPECTED_CONSTANT, EXPECTED_ZERO), (ACTUAL_CONSTANT, ACTUAL_ZERO))
-    for side, (constant, zero) in zip(surveys, words, strict=True):
+    flags = ((EXPECTED_CONSTANT, EXPECTED_ZERO), (ACTUAL_CONSTANT, ACTUAL_ZERO))
+    for side, (constant, zero) in zip(surveys, flags, strict=True):
         if side.is_constant and (found.count > 1 or side.is_zero):
             yield constant
         if side.is_zero:
@@ -462,7 +462,7 @@ def _find_flags(
     if verdict.kind is VerdictKind.FAIL and not surveys[1].is_constant:
         yield from find_dead_parts(expected, actual)
     if verdict.kind is not VerdictKind.FAIL and found.wrong and found.tolerance.quantized:
-        yield f"{_share(found.wrong, found.count)} are further off than {_bound(found, is_float=True)}"
+        yield f"{_share(found.wrong, found.count)} are further off than {_render_bound(found, is_float=True)}"
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
 
@@ -494,17 +494,17 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
 
 
 def _render_index(element: Element) -> str:
-    return f"{list(element.index)}: expected {_value(element.expected)}, actual {_value(element.actual)}"
+    return f"{list(element.index)}: expected {_render_value(element.expected)}, actual {_render_value(element.actual)}"
 
 
-def _value(value: object) -> str:
+def _render_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.9g}"
     return repr(value) if isinstance(value, str) and not _is_number(value) else str(value)
 
 
 def _is_number(text: str) -> bool:
-    """`nan`, `-inf` and complex numbers are texts too."""
+    """Whether a string is a number: `nan`, `-inf` and complex numbers are strings too."""
     try:
         complex(text)
     except ValueError:

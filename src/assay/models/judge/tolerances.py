@@ -143,13 +143,13 @@ def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
 
 
 def step_tolerance(step: float) -> Tolerance:
-    """The bounds of floats behind a quantiser inside a model that computes in steps of this size."""
+    """The bounds of floats after a quantiser inside a model that computes in steps of this size."""
     bounds = Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE)
     return replace(bounds, quantized=True, allowed_wrong=TAIL_SHARE)
 
 
 def coarse_tolerance(dtype: str) -> Tolerance:
-    """The bounds of a tensor behind a cast into this type inside a model: an element on the edge between two numbers of
+    """The bounds of a tensor after a cast into this type inside a model: an element on the edge between two numbers of
     it moves by a whole step, and all that follows with it."""
     return Tolerance(rel=FLOATS[dtype].rel, min_cosine=_QUANTIZED_COSINE)
 

@@ -136,7 +136,7 @@ def _register_fixtures(config: pytest.Config) -> None:
 
 
 def refuse_options(config: pytest.Config) -> None:
-    """What was mistyped on the command line is reported at once. Without options of ours nothing is even read."""
+    """Report mistyped options at once. Without options of ours nothing is even read."""
     plan = get_plan(config)
     asked = plan.options
     if asked.chips is None and asked.reference is None and not asked.targets:
@@ -177,7 +177,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         message = error.render()
     else:
         return
-    raise pytest.Collector.CollectError(message)  # behind the handler: pytest would print the error as its cause
+    raise pytest.Collector.CollectError(message)  # after the handler: pytest would print the error as its cause
 
 
 def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
@@ -228,7 +228,7 @@ def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> Non
         strange = lists.find_strange([*modules, *(case.shown for model in plan.models for case in model.cases)])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-    if plan.options.folders:  # these are not the models that lists and settings speak of
+    if plan.options.folders:  # lists and settings are about other models
         return
     stems = [model.stem for model in plan.models]
     for text in find_unknown_stems(plan.project.settings, stems) if stems else ():

@@ -1,6 +1,6 @@
-"""Options for models, the Torq tests' own spellings next to ours, and what they come to with the project's settings.
+"""Options for models, with the Torq tests' own spellings, and the tests that they and the project's settings ask for.
 
-A name that another plugin has registered stays theirs, and ours is left out: installing Assay breaks no pytest.
+A name that another plugin has registered keeps its meaning, and ours is left out: installing Assay breaks no pytest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAN = pytest.StashKey["ModelTestPlan"]()
 _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
 
 
-def _share(field: str, *names: str, **changes: Any) -> Any:
+def _borrow(field: str, *names: str, **changes: Any) -> Any:
     """An option of `assay model check`, under the names that it has in pytest."""
     return replace(ModelFlags.OPTIONS[field], names=names, **changes)
 
@@ -53,18 +53,18 @@ class ModelOptions(Request):
     folders: tuple[str, ...] = option(
         "--model-folder", multiple=True, metavar="DIR", help="Where .onnx files are; may be given several times."
     )
-    reference: str | None = _share("reference", "--assay-reference")
-    targets: tuple[str, ...] = _share(
+    reference: str | None = _borrow("reference", "--assay-reference")
+    targets: tuple[str, ...] = _borrow(
         "target", "--assay-target", multiple=True, default=(), help="What is tested; may be given several times."
     )
-    samples: int | None = _share("samples", "--samples")
-    recompute: bool = _share("recompute", "--recompute-cache")
-    debug_cache: bool = _share("explain", "--debug-cache")
-    ir_dir: str | None = _share("ir_dir", "--debug-ir")
-    compile_profile_dir: str | None = _share(
+    samples: int | None = _borrow("samples", "--samples")
+    recompute: bool = _borrow("recompute", "--recompute-cache")
+    debug_cache: bool = _borrow("explain", "--debug-cache")
+    ir_dir: str | None = _borrow("ir_dir", "--debug-ir")
+    compile_profile_dir: str | None = _borrow(
         "compile_profile_dir", "--compile-profile", "--torq-compile-time-profiling-output-dir"
     )
-    run_profile_dir: str | None = _share("run_profile_dir", "--run-profile", "--torq-runtime-profiling-output-dir")
+    run_profile_dir: str | None = _borrow("run_profile_dir", "--run-profile", "--torq-runtime-profiling-output-dir")
     hardware: str | None = option(
         "--hardware-type",
         "--torq-runtime-hw-type",
@@ -79,10 +79,10 @@ class ModelOptions(Request):
     chips: str | None = option(
         "--chips", "--torq-chips", metavar="CHIPS", help="Chips to compile for: a,b, all, or a group."
     )
-    compile_flags: tuple[str, ...] = _share(
+    compile_flags: tuple[str, ...] = _borrow(
         "compile_flags", "--extra-compiler-options", "--extra-torq-compiler-options", **_WORDS
     )
-    run_flags: tuple[str, ...] = _share(
+    run_flags: tuple[str, ...] = _borrow(
         "run_flags", "--extra-runtime-options", "--extra-torq-runtime-options", **_WORDS
     )
     llvmcpu_compile_flags: tuple[str, ...] = option(
@@ -91,8 +91,8 @@ class ModelOptions(Request):
     llvmcpu_run_flags: tuple[str, ...] = option(
         "--llvmcpu-runtime-options", help="More flags for IREE's runtime as the reference.", **_WORDS
     )
-    compile_s: float | None = _share("compile_timeout_s", "--compile-timeout", "--torq-compiler-timeout")
-    run_s: float | None = _share("run_timeout_s", "--run-timeout", "--torq-runtime-timeout")
+    compile_s: float | None = _borrow("compile_timeout_s", "--compile-timeout", "--torq-compiler-timeout")
+    run_s: float | None = _borrow("run_timeout_s", "--run-timeout", "--torq-runtime-timeout")
     try_xfails: bool = option("--try-xfails", default=False, help="Run the cases that are expected to fail.")
     issue: str | None = option("--issue", metavar="NUMBER", help="Run those whose failure is linked to this issue.")
     report_file: str | None = option(
@@ -113,7 +113,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
-    """What argparse has to know of an option."""
+    """The arguments of an option for argparse."""
     if declared.is_flag:
         return {"action": "store_true"}
     how: dict[str, Any] = {"metavar": declared.metavar, "type": _build_check(declared)}
@@ -125,7 +125,7 @@ def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
 
 
 def _build_check(declared: Option) -> Callable[[str], Any]:
-    """Refuses a bad value at once, as argparse reports it; the value is parsed when it is read."""
+    """A function that refuses a bad value at once, as argparse reports it; values are parsed later."""
 
     def check(text: str) -> Any:
         if declared.type is int:
@@ -161,7 +161,7 @@ def read_options(config: pytest.Config) -> ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one test is given."""
+    """The arguments of one test."""
 
     label: str  # between the brackets of its name
     model: ModelFile | None
@@ -172,7 +172,7 @@ class Given:
 
 
 class ModelTestPlan:
-    """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
+    """The tests by options and settings. One for each pytest process; settings are read when a test needs them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -190,7 +190,7 @@ class ModelTestPlan:
 
         settings = self.project.settings
         found = find_models(self.options.folders or self.project.folders, settings.groups)
-        if not self.options.folders:  # else these are not the models that the settings speak of
+        if not self.options.folders:  # else the settings are about other models
             refuse_unknown_names(settings, found)
         return found
 
@@ -217,7 +217,7 @@ class ModelTestPlan:
 
     @cached_property
     def modules(self) -> dict[str, ModelRequest]:
-        """By name of the test: torch modules of the settings, each on each target. Raises UsageError."""
+        """Torch modules of the settings on each target, by name of the test. Raises UsageError."""
         from assay.models.flow.options import build_request
 
         named, targets = self.project.settings.modules, self.split_targets()[1]

@@ -259,7 +259,7 @@ def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_ope
 
 
 def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
-    """What is needed least is left out first on a narrow terminal; a column without a value is left out at once."""
+    """The least needed columns are left out first on a narrow screen; a column without a value is left out at once."""
     columns = (
         Column("layer"),
         Column("op", rank=5),

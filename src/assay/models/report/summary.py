@@ -72,13 +72,13 @@ def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
 
 
 def _least(values: Sequence[float | None]) -> float | None:
-    """NaN is worse than any number."""
+    """The smallest value; NaN is worse than any number."""
     found = [value for value in values if value is not None]
     return math.nan if any(map(math.isnan, found)) else min(found, default=None)
 
 
 def render_error(value: float | None) -> str | None:
-    """Two digits show how bad it is; `0` is bit-equal."""
+    """An error with two digits; `0` is bit-equal."""
     if value is None:
         return None
     if abs(value) >= _LARGE and math.isfinite(value):
@@ -312,7 +312,7 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
 
 
 def describe_times(report: ModelReport) -> str:
-    """Times that are not what they seem."""
+    """Warnings about times that cannot be taken as they are."""
     remembered = sum(step.cached for case in report.cases for step in case.steps)
     parts = ["times are a simulator's estimates"] if report.is_estimate else []
     if remembered:

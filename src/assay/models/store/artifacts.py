@@ -326,7 +326,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _writing(self, only: tuple[int, ...] = ()) -> Iterator[None]:
-        """What a disk refuses becomes an error that a user can act on."""
+        """Turn errors of the disk into one that a user can act on."""
         try:
             yield
         except OSError as error:

@@ -28,7 +28,7 @@ FILES = "files"
 
 Stamps = Mapping[str, tuple[int, int, int]]  # path → mtime in ns, size, inode
 
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the file
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not due to the file
 _FOLDER, _LINK, _SPECIAL = "/", "-> ", "?"
 
 

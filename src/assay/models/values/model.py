@@ -45,7 +45,7 @@ class StepEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A back end with its options, under the name that stands in ids: `iree`, `ort:unoptimized`, `sim`.
+    """A back end with its options, under the name that ids have: `iree`, `ort:unoptimized`, `sim`.
 
     `options` are the back end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command:
     templates), `address`, `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only.
@@ -231,7 +231,7 @@ class ModelRequest:
     limits: StepLimits = field(default_factory=StepLimits)
     repeats: int = 1
     recompute: bool = False
-    explain: bool = False  # say of each artifact why it was a hit or a miss
+    explain: bool = False  # report why each artifact was a hit or a miss
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
@@ -296,7 +296,7 @@ class CaseReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What a check of one model on one target came to."""
+    """The result of a check of one model on one target."""
 
     model: str  # path
     stem: str

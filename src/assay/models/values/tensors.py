@@ -56,7 +56,7 @@ class Tolerance:
     abs: float | None = None
     rel: float | None = None
     ulp: int | None = None
-    int_abs: int | None = None  # integers know no other bound; exact, but where an operator rounds into its type
+    int_abs: int | None = None  # integers have no other bound; exact, but where an operator rounds into its type
     int_share: float | None = None  # of the integers that may make use of int_abs: a tie is rare, a wrong rounding not
     allowed_wrong: float = 0.0  # share of elements that may break abs/rel/ulp
     min_cosine: float | None = None

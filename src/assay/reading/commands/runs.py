@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
-# Each command imports what it alone needs.
+# Modules that only one command needs are imported in its function.
 T = TypeVar("T")
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
 
@@ -71,7 +71,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     studies = list_studies(roots, console)
     if request.states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]
-    studies = _take_first(studies, request, console)
+    studies = _limit_rows(studies, request, console)
     if request.as_json or request.fields:
         console.write(render_json(build_study_facts(studies), request.fields))
     elif studies:
@@ -82,7 +82,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     return 0
 
 
-def _take_first(rows: list[T], request: LsRequest, console: Console) -> list[T]:
+def _limit_rows(rows: list[T], request: LsRequest, console: Console) -> list[T]:
     if request.limit and len(rows) > request.limit:
         console.error(f"({render_count(len(rows) - request.limit, 'more row')}: leave out -n)")
     return rows[: request.limit]
@@ -98,7 +98,7 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     with open_index_of([location]) as index:
         chosen = SummaryOptions(request.sort, states=request.states, where=request.where, patterns=patterns)
         runs = list_runs(index, location, chosen, console)
-    runs = _take_first(runs, request, console)
+    runs = _limit_rows(runs, request, console)
     if request.as_json or request.fields:
         console.write(render_json(build_run_facts(runs, location, time.time()), request.fields))
     elif runs:
@@ -224,7 +224,7 @@ def _follow(request: LogsRequest, console: Console) -> int:
 
 
 def _write(data: bytes) -> None:
-    """Writes at once, and byte for byte; a reader that has gone ends the command, which would follow a run for ever."""
+    """Write and flush the bytes as they are; without a reader this raises, and ends a command that follows a run."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

@@ -53,7 +53,7 @@ def _list_offers() -> Iterator[tuple[str, Any]]:
 
 
 def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
-    """By content, among those that give one of these: the first that recognises it."""
+    """The first importer that gives one of these and recognises the content."""
     among = set(gives)
     return next((each for each in find_importers() if each.gives in among and _recognises(each, sample)), None)
 

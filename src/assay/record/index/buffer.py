@@ -103,7 +103,7 @@ class BufferedIndex(ABC):
         for row in rows:
             _check_key(row.key)
             self._buffer.put(row)
-        self._settle()
+        self._write_or_wait()
 
     def load_cursor(self, key: str, source: str) -> Cursor:
         """Where to read on. `source` is a file's name inside the run directory."""
@@ -134,7 +134,7 @@ class BufferedIndex(ABC):
         if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
             return False  # whether it fits what is stored is seen when it is written
         self._buffer.add(key, PendingPoints(source, expected_offset, cursor, pieces, counts))
-        return (key, source) not in self._settle()
+        return (key, source) not in self._write_or_wait()
 
     def add_summaries(
         self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
@@ -147,7 +147,7 @@ class BufferedIndex(ABC):
         """
         _check_key(key)
         self._buffer.summarise(key, (states, summaries))
-        self._settle()
+        self._write_or_wait()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
         """Remove the points and the cursor of one source, or of all, before they are extracted again.
@@ -156,7 +156,7 @@ class BufferedIndex(ABC):
         """
         self._buffer.forget(key, source)
         self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
-        self._settle()
+        self._write_or_wait()
 
     @contextmanager
     def batch(self) -> Iterator[list[Refused]]:
@@ -174,8 +174,8 @@ class BufferedIndex(ABC):
         self._end_batch(refused)
 
     def expect_new(self, keys: Iterable[str]) -> None:
-        """In this batch: runs that the index did not know when the caller looked. Their cursors are not asked for one
-        by one; where another process has stored some since, that is refused when it is written."""
+        """Announce runs of this batch that the index did not have before. Their cursors are not read one by one; where
+        another process has stored some since, that is refused when it is written."""
         self._new.update(keys if self._batches else ())
 
     def _end_batch(self, refused: list[Refused]) -> None:
@@ -190,8 +190,8 @@ class BufferedIndex(ABC):
         refused, self._refused = self._refused, []
         return refused
 
-    def _settle(self) -> list[Refused]:
-        """After a writing call: write now, unless an open batch can hold it."""
+    def _write_or_wait(self) -> list[Refused]:
+        """Called after each change: write now, unless an open batch can hold it."""
         if self._batches:
             return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
         try:

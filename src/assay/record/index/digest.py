@@ -81,7 +81,7 @@ class Tally:
             self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
 
     def _extend_bounds(self, values: Sequence[float], steps: Sequence[float]) -> None:
-        """Of equal values the first one counts. `not >=` is also true of the NaN in the beginning."""
+        """Update min and max; the first of equal values counts. `not >=` is also true of the NaN in the beginning."""
         low, high = min(values), max(values)
         if not low >= self.min:
             self.min, self.min_step = low, steps[values.index(low)] if steps else nan
@@ -94,7 +94,7 @@ class Tally:
         return self.total / finite if finite else nan
 
     def pack(self) -> bytes:
-        """For the compact copy; `total` is stored next to it."""
+        """Pack it for the compact copy; `total` is stored next to it."""
         return LAYOUT.pack(
             self.count,
             self.bad,
@@ -115,7 +115,7 @@ class Tally:
 
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:
-    """Many at once: one pass over their joined bytes."""
+    """Parse many summaries at once, in one pass over their joined bytes."""
     unpacked = LAYOUT.iter_unpack(b"".join(packed))
     return [
         Summary(
@@ -163,7 +163,7 @@ Digest = dict[int, MetricDigest]  # by the metric's number
 
 
 def pack_digest(digest: Digest) -> Packed:
-    """By number, so that runs with the same metrics are packed alike."""
+    """Pack metrics in the order of their numbers, so that runs with the same metrics are packed alike."""
     return _pack({number: (*each.tally.carry(), each.loose) for number, each in digest.items()})
 
 
@@ -233,7 +233,7 @@ def check_names(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> No
 
 
 def _find_numbers(metrics: Iterable[bytes | None]) -> list[int]:
-    """Those that any of these runs has."""
+    """The numbers of the metrics that any of these runs has."""
     return sorted({number for shape in set(metrics) if shape for number in array("q", shape)})
 
 

@@ -41,7 +41,7 @@ Parts = list[tuple[int, int]]  # (source number, points)
 
 
 class DamagedError(sqlite3.DatabaseError):
-    """What is stored does not fit its checksum. SQLite notices damage of its own structures, not of what they hold."""
+    """A stored value does not match its checksum. SQLite notices damage of its own structures, not of their content."""
 
     sqlite_errorname = "SQLITE_CORRUPT"
 
@@ -55,7 +55,7 @@ def checksum(*pieces: Any) -> bytes:
 
 
 def unseal(sealed: bytes, *more: Any) -> bytes:
-    """What was stored before its checksum, which covers `more` as well. Raises DamagedError."""
+    """The content without its checksum, which covers `more` as well. Raises DamagedError."""
     try:
         body = sealed[:-_SEAL]
         if checksum(*more, body) == sealed[-_SEAL:]:

@@ -165,7 +165,7 @@ class Index(BufferedIndex):
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
-        """Errors of the database become ours."""
+        """Turn errors of the database into ours."""
 
     @abstractmethod
     def _disconnect(self) -> None:
@@ -293,7 +293,7 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        """In the order of creation, then of keys: a rebuild keeps it. None: all; an empty sequence: none."""
+        """Runs in the order of creation, then of keys: a rebuild keeps it. None: all; an empty sequence: none."""
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)

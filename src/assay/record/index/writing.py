@@ -159,7 +159,7 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
 
 @dataclass(slots=True)
 class _Work:
-    """What is known before, and what is to be written after."""
+    """The state of the index before a write, and what is to be written."""
 
     runs: dict[str, int]
     offsets: dict[tuple[int, int], int]
@@ -172,20 +172,20 @@ class _Work:
 def write_points(
     db: Database, entries: Mapping[str, Sequence[PendingPoints]], number: Callable[[str], int]
 ) -> list[Refused]:
-    """Everything that counts and whose cursor is still where its reader began; the rest is returned."""
+    """Write what counts and whose cursor is still where its reader began. Returns the rest."""
     if not entries:
         return []
     work = _load_work(db, entries)
     refused: dict[Refused, None] = {}
     for key, per_source in entries.items():
         for entry in per_source:
-            if not _take(work, work.runs[key], entry, number):
+            if not _add_points(work, work.runs[key], entry, number):
                 refused[key, entry.source] = None
     _write_work(db, work)
     return list(refused)
 
 
-def _take(work: _Work, run: int, entry: PendingPoints, number: Callable[[str], int]) -> bool:
+def _add_points(work: _Work, run: int, entry: PendingPoints, number: Callable[[str], int]) -> bool:
     source = number(entry.source)
     if work.offsets.get((run, source), 0) != entry.expected_offset or (entry.counts and not entry.counts()):
         return False

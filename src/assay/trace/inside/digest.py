@@ -65,7 +65,7 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
 
 @lru_cache(4096)
 def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
-    """Those of the CPU for some elements of a block: t, h as int32 and as float64, s."""
+    """The tables of the CPU for some elements of a block: t, h as int32 and as float64, s."""
     import torch
 
     if length < BLOCK:

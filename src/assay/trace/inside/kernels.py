@@ -156,7 +156,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
 
     @triton.jit
     def _add_plain(word, table, block, sums, KIND: tl.constexpr):
-        """Whole words of numbers that are finite; what is not shows in the sum."""
+        """Add whole words of finite numbers; one that is not finite shows in the sum."""
         hashed, bad, filled, total, squares, largest, sketch, other = sums
         factor, sign = _block_factors(block)
         hashed += (word ^ table).to(tl.int64) * factor

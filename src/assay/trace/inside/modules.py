@@ -16,7 +16,7 @@ from assay.trace.inside.rows import Rows
 
 _GRAPHS = ("GraphModule", "<lambda>")  # classes of graphs that torch.compile makes; the second in torch 2.11
 _WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
-_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}  # types of so many bytes
+_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}  # types by their number of bytes
 Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

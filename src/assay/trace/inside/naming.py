@@ -117,7 +117,7 @@ class Names:
 
 
 def _count_parameters(root: Any) -> tuple[int, int]:
-    """Of those that are trained, and of all: a copy with averages has as many as the model, and trains none."""
+    """The number of trained parameters, and of all: a copy with averages has as many as the model, and trains none."""
     from torch.nn.parameter import is_lazy
 
     found = [each for each in root.parameters() if not is_lazy(each)]

@@ -55,7 +55,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
-    """What is called thousands of times in a step."""
+    """Build the function that is called thousands of times in a step."""
     from torch import Tensor
 
     known: dict[Any, tuple[str, bool]] = {}
@@ -130,7 +130,7 @@ class _KeptCalls:
         self._rows.append_line("calls.jsonl", facts)
 
     def _describe(self, value: Any) -> Any:
-        """As JSON; a tensor by its facts and where its values are kept."""
+        """A value as JSON; a tensor by its facts and where its values are kept."""
         import torch
 
         if value is None or type(value) in (bool, int, float, str):

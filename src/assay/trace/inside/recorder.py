@@ -94,7 +94,7 @@ class Recorder:
         self._undo.append(lambda: setattr(owner, name, plain))
 
     def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What fails in here ends the record, never the program; what it computes is not recorded."""
+        """Guard a hook: its error ends the record, never the program; what it computes is not recorded."""
         import torch
 
         find_tracing, no_transforms = torch._C._get_tracing_state, torch._C._DisableFuncTorch  # noqa: SLF001
@@ -195,7 +195,7 @@ class Recorder:
         self._begin_step()
 
     def _note_random(self) -> None:
-        """As the first call of the outermost module finds it: the program may have set it in this step."""
+        """Note the random state at the first call of the outermost module: the program may set it in this step."""
         if not self._hooks.count("random"):
             self._random = hash_random()
 

@@ -31,7 +31,7 @@ def _note(event: str, **facts: Any) -> None:
 
 
 def _start() -> None:
-    """Nothing that fails here may stop the program."""
+    """Start to record; nothing that fails here may stop the program."""
     try:
         from assay.trace.inside.recorder import Recorder
 

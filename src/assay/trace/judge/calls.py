@@ -33,7 +33,7 @@ class Parting:
 
 
 def find_parting(a: Sequence[Call], b: Sequence[Call]) -> Parting | None:
-    """None: all calls are equal."""
+    """The first call that differs; None: all calls are equal."""
     garbage: set[tuple[str, str]] = set()  # pairs of hashes of memory that was not written yet
     for mine, theirs in zip_longest(a, b):
         if found := _compare(mine, theirs, garbage):

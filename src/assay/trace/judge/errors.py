@@ -165,7 +165,7 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
 
 
 def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
-    """At least so large is the error, by norms and sums alone."""
+    """The least size of the error, by norms and sums alone."""
     np = load_numpy()
     size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
     norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)

@@ -317,7 +317,7 @@ def show(request: Request) -> Response:
 
 
 def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows of the runs beside their fields. `runs`: the name of each as it is shown, its address, and
+    """What the page shows of runs besides their fields. `runs`: the name of each as it is shown, its address, and
     its name in this page's address; `order`: those on this page; `command`: what compares two runs of one study."""
     rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
     several = len({study.slug for study in studies}) > 1

@@ -128,7 +128,7 @@ def show(request: Request) -> Response:
     snapshot.get_row(run)
     profiles = list_profiles(snapshot.location, snapshot.slug, run)
     answer = get_site(request).render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
-    # a window that this page opens may answer it: Perfetto says when it is ready for the profile
+    # a window that this page opens may answer it: Perfetto reports when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer
 

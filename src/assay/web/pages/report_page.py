@@ -93,7 +93,7 @@ def build_report(
     return Document(names, blocks)
 
 
-# ---------------------------------------------------------------- how it stands
+# ---------------------------------------------------------------- the state
 
 
 def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[Block]:

@@ -36,7 +36,7 @@ _IMAGES = {
 _SOUND_END = ".wav"
 _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
-_MEDIA = "files/media.jsonl"  # what a script logged beside numbers, a line each
+_MEDIA = "files/media.jsonl"  # what a script logged besides numbers, a line each
 _MOST_SHOWN = 24
 _TABLE_END, _PAGE_END = ".table.json", ".html"
 _CELLS = ".cells"  # the folder of pictures in a table
@@ -99,7 +99,7 @@ def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int
 
 
 def find_default_log(run_dir: str) -> str:
-    """ "" where there is none."""
+    """The log that is shown first; "" where there is none."""
     try:
         return os.path.basename(choose_log(run_dir, None, None, None))
     except (AssayError, OSError):
@@ -195,7 +195,7 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
 
 
 def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[Logged]:
-    """Of each name the newest table or page that the script logged. What is too large, or damaged, stays a file."""
+    """The newest table or page of each name that the script logged. What is too large, or damaged, stays a file."""
     media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
     known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
     newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
@@ -226,7 +226,7 @@ def _build_cell(value: Any, pictures: set[str]) -> Cell:
 
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
-    """By file: the number of its line, and a title. A line that is damaged, or being written, is left out."""
+    """The number of each file's line, and a title. A line that is damaged, or being written, is left out."""
     found = {}
     with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines):

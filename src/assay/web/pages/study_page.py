@@ -1,4 +1,4 @@
-"""What the page of a study shows: rows of its table, curves, plots of its parameters. `web` puts it into HTML."""
+"""The content of a study's page: rows of its table, curves, plots of its parameters. `study.py` makes HTML of it."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from assay.web.snapshots import StudySnapshot
 T = TypeVar("T")
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
 _MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
-_MOST_CHARTS = 6  # metrics beside each other
+_MOST_CHARTS = 6  # metrics next to each other
 _LONG_NUMBER = 11  # characters
 _MOST_SPARK = 60  # points of the small curve on a card
 MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
-"""Runs in one drawing: with more, a third of them are the best, the rest every so many-th of the others, and the page
-says so. The importance of parameters is measured of every so many-th run."""
+"""Runs in one drawing: with more, a third of them are the best, the rest are chosen evenly from the others, and a note
+reports it. For the importance of parameters all are chosen evenly."""
 
 
 class StudyNames(NamedTuple):
-    """What can be chosen. `differing`: parameters that take more than one value; `empty`: metrics without values."""
+    """Names that can be chosen. `differing`: parameters with more than one value; `empty`: metrics without values."""
 
     metrics: Sequence[str]
     params: Sequence[str]
@@ -71,14 +71,14 @@ class StudyBest(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How a study goes on: how many runs end in an hour, and when the last will have, as far as can be known."""
+    """How fast the runs of a study end: how many in an hour, and in how many seconds the last; None: not known."""
 
     per_hour: float | None
     left_s: float | None
 
 
-def _kept(make: Callable[[StudySnapshot], T]) -> Callable[[StudySnapshot], T]:
-    """What the function makes of a study, as it was read, is made once."""
+def _cached(make: Callable[[StudySnapshot], T]) -> Callable[[StudySnapshot], T]:
+    """Call a function once for each snapshot of a study, which keeps the result."""
 
     @wraps(make)
     def get(study: StudySnapshot) -> T:
@@ -87,7 +87,7 @@ def _kept(make: Callable[[StudySnapshot], T]) -> Callable[[StudySnapshot], T]:
     return get
 
 
-@_kept
+@_cached
 def find_names(study: StudySnapshot) -> StudyNames:
     table = study.table
     params = [row.params for row in table.rows]
@@ -97,9 +97,9 @@ def find_names(study: StudySnapshot) -> StudyNames:
     return StudyNames(list(table.metrics), every, differing, empty, find_step_name([study.location], table.rows))
 
 
-@_kept
+@_cached
 def find_best(study: StudySnapshot) -> StudyBest | None:
-    """The best of the finished runs, by what the study's search or its most telling metric is about."""
+    """The best of the finished runs, by the objective of the study's search, else by its most informative metric."""
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     done = leave_out_foreign(table, done) or done
@@ -121,7 +121,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     return StudyBest(table.rows[i].folder, keys[0].name, values[i], [*thinned, history[-1]])
 
 
-@_kept
+@_cached
 def count_not_finite(study: StudySnapshot) -> int:
     """Runs of which the last value of a metric is NaN or infinite."""
     columns = [column for column in study.table.metrics.values() if any(column.bad)]
@@ -161,20 +161,20 @@ class ColumnChoice(NamedTuple):
 
 
 class StudyTable(NamedTuple):
-    """`names`: for each column what it is about. `sorts`: by what a click on it sorts; "": by nothing. `members`: for
-    each row of groups the expression that chooses its runs."""
+    """`names`: the parameter or metric of each column. `sorts`: what a click on it sorts by; "": nothing.
+    `members`: the expression that chooses the runs of each row, where rows are groups."""
 
     summary: StudySummary
     names: Sequence[str]
     sorts: Sequence[str]
     choices: Sequence[ColumnChoice]
-    page: int  # the one that is shown: the last, where a later one is asked for
-    by: str = ""  # what the rows are sorted by, in words
+    page: int  # the one that is shown: the last, if a later one was asked for
+    by: str = ""  # what the rows are sorted by, for people
     members: Sequence[str] = ()
 
 
 def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
-    """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
+    """A page of the table, as `assay sum` would print it, without hidden columns."""
     summary, names = _build_whole(study, view), find_names(study)
     last = max(1, -(-summary.total // view.rows))
     if view.page > last:
@@ -182,7 +182,7 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     columns = [_name_best(column, summary, study) for column in summary.table.columns]
     bases = [_find_base(column, names) for column in columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
-    kept.sort(key=lambda index: _find_place(columns, index))
+    kept.sort(key=lambda index: _find_order(columns, index))
     sorts = [_find_sort(column, names, columns) for column in columns]
     cut = summary.table._replace(
         columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
@@ -201,15 +201,15 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     )
 
 
-def _find_place(columns: Sequence[Column], index: int) -> tuple[int, bool]:
-    """The best values of a metric before the last ones: where it was clicked on is what the table is sorted by."""
+def _find_order(columns: Sequence[Column], index: int) -> tuple[int, bool]:
+    """The key that puts the best values of a metric before its last ones: a click on it sorts by the best."""
     metric = columns[index].metric
     first = next(i for i, each in enumerate(columns) if each.metric == metric) if metric else index
     return first, columns[index].role not in ("best", "best sd")
 
 
 def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> Column:
-    """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
+    """`best loss` is the best in the study's direction; where the address sorts the other way, it is `highest loss`."""
     key = next((each for each in summary.sort if each.is_metric and each.name == column.metric), None)
     if column.role != "best" or key is None:
         return column
@@ -228,12 +228,12 @@ def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
 
 
 def _add_direction(metric: str, objectives: Sequence[SortKey]) -> SortKey:
-    """Which value of a metric is the best is a fact of the study: what its search is about says it, else its name."""
+    """A metric with its direction: that of an objective of the study's search, else the one that its name suggests."""
     return next((each for each in objectives if each.name == metric), SortKey(metric, direction_of(metric)))
 
 
 def _shorten(column: Column, values: Sequence[Any]) -> Column:
-    """A parameter whose numbers are as long as a computer writes them; the run's page has them whole."""
+    """Show six digits of a parameter if its numbers have many; the run's page has all of them."""
     is_long = column.kind == "number" and column.role == "parameter"
     if is_long and any(isinstance(value, float) and len(repr(value)) > _LONG_NUMBER for value in values):
         return column._replace(digits=6)
@@ -266,7 +266,7 @@ def build_plain_table(study: StudySnapshot, view: StudyView, *, whole: bool) -> 
 
 
 def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str]) -> StudyView:
-    """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
+    """The view with these columns: it keeps the names that are added to the default ones or hidden."""
     columns, names = _build_whole(study, view._replace(show=(), hide=())).table.columns, find_names(study)
     usual = dict.fromkeys(_find_base(column, names) for column in columns)
     usual.pop("run", None)
@@ -277,13 +277,13 @@ def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str])
 
 
 def _find_base(column: Column, names: StudyNames) -> str:
-    """The parameter, the metric or the word that a column is about."""
+    """The name of the parameter, metric or field that a column shows."""
     return f"metrics.{column.metric}" if column.metric in names.params else column.metric or column.name
 
 
 def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> str:
-    """A metric goes by its best values: where they have a column, that is the one."""
-    if column.role == "parameter":  # a metric of the same name is what a sort would take
+    """What a click on a column sorts by. A metric is sorted by its best values, in their column if there is one."""
+    if column.role == "parameter":  # a sort would use the metric of the same name
         return "" if column.name in names.metrics else column.name
     has_best = any(each.role == "best" and each.metric == column.metric for each in columns)
     if column.role == "best" or (column.role == "last" and not has_best):
@@ -292,7 +292,7 @@ def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> 
 
 
 def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) -> list[ColumnChoice]:
-    """Parameters that differ first; other columns where there are some."""
+    """All columns that can be shown: parameters that differ first, then metrics, then other ones."""
     shown = set(present) - set(view.hide)
     params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
     choices = [
@@ -318,9 +318,9 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
         yield " and ".join(parts)
 
 
-@_kept
+@_cached
 def build_examples(study: StudySnapshot) -> list[str]:
-    """Expressions that choose some of these runs."""
+    """Examples of expressions that choose some of these runs."""
     table, names = study.table, find_names(study)
     examples: list[str] = []
     if not table.rows:
@@ -370,7 +370,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection = _build_selection(study.location, _add_metrics(study.table, wanted), view)
     metrics = _find_metrics(view.metric, selection)
-    selection, notes = _cap(selection, view, metrics)
+    selection, notes = _limit_runs(selection, view, metrics)
     options = _build_options(view, metrics)
     if view.tab == "scatter" and not view.param:
         options = replace(options, param=next(iter(names.differing), ""))
@@ -381,7 +381,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
 
 
 def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:
-    """One that these runs do not have is refused where plots are built."""
+    """The metric with its direction; one that these runs do not have is refused where plots are built."""
     known = _add_direction(metric, selection.objectives) if metric in selection.counts else metric
     return (known,) if metric else ()
 
@@ -429,12 +429,10 @@ def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
         own = {name: values[name][i] for name, column in found.items() if column.count[i]}
         return row._replace(params={**row.params, **own})
 
-    return IndexTable(
-        [extend(i, row) for i, row in enumerate(table.rows)], table.metrics
-    )  # not one that keeps what it made
+    return IndexTable([extend(i, row) for i, row in enumerate(table.rows)], table.metrics)
 
 
-def _cap(
+def _limit_runs(
     selection: plotting.PlottedRuns, view: StudyView, metrics: Sequence[Asked]
 ) -> tuple[plotting.PlottedRuns, list[str]]:
     """As many runs as a drawing can show: a third of them the best, the others evenly from the rest."""
@@ -490,7 +488,7 @@ def _build_selection(location: StudyLocation, table: IndexTable, view: StudyView
 
 
 def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
-    """The metrics that are drawn beside each other where none was chosen: what a search is about first."""
+    """The chosen metric; else those that are drawn next to each other, the objectives of a search first."""
     if view.metric:
         return [view.metric]
     selection = _build_selection(study.location, study.table, view)
@@ -508,7 +506,7 @@ def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[st
 def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:
     """The curves of runs that are chosen already."""
     (key, *_), _ = plotting.choose_metrics(selection, _find_metrics(view.metric, selection))
-    is_other = view.by in selection.counts  # several charts beside each other show the same runs
+    is_other = view.by in selection.counts  # so that charts next to each other show the same runs
     rank = _add_direction(view.by, selection.objectives) if is_other else key
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
     (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
@@ -520,7 +518,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 
 
 def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
-    """The lines of a chart as JSON. `labels`: the run that a line is of."""
+    """The lines of a chart as JSON. `labels`: the run of each line."""
     drawn = _fit_scales(chart) if view.log or view.log_x else chart
     return {
         "metric": key.name,
@@ -538,7 +536,7 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
 
 
 def _fit_scales(chart: LineChart) -> LineChart:
-    """The lines have gaps where a logarithmic scale has no place, and no points before a logarithmic x axis begins."""
+    """The chart with gaps where a logarithmic axis has no value, and without points left of a logarithmic x axis."""
     shown = build_shown(chart)
     if chart.x_scale != "log":
         return shown
@@ -555,7 +553,7 @@ def _fit_scales(chart: LineChart) -> LineChart:
 def _keep_best(
     selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """The runs that are drawn: the series of the others need not be read."""
+    """Keep the runs that are drawn: the series of the others need not be read."""
     column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
     values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
     drawn = [i for i in selection.keep if column.count[i]]
@@ -580,8 +578,8 @@ def _keep_groups(
 
 
 def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line) -> dict[str, Any]:
-    """`points`: how many there are behind what is sent; `last`, `best`: not smoothed, and of a group the mean of its
-    runs' last values. `shown`: what can be drawn of the line."""
+    """A line as JSON. `points`: their number before thinning; `last`, `best`: not smoothed; of a group `last` is the
+    mean of its runs' last values. `shown`: the part of the line that can be drawn."""
     most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
     values = line.raw or line.ys
     last = line.end[0] if line.end else values[-1] if values else math.nan
@@ -611,7 +609,7 @@ def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey,
 
 
 def leave_gaps(values: Iterable[float]) -> list[float | None]:
-    """JSON knows neither NaN nor infinity: a gap."""
+    """None, a gap, for NaN and infinity, which JSON does not have."""
     return [value if math.isfinite(value) else None for value in values]
 
 
