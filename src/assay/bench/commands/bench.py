@@ -352,14 +352,9 @@ def history(request: HistoryRequest, console: Console) -> int:
     """
     check_result_options(request)
     options = HistoryOptions(
-        request.root,
-        request.label,
-        request.min_effect,
-        request.recent,
-        request.everything,
-        request.better,
+        request.root, request.label, request.min_effect, request.recent, request.everything, request.better,
         request.since,
-    )
+    )  # fmt: skip
     if request.changes:
         document = build_changes_document(
             "assay bench history --changes", *load_changes(request.metric, request.method, options, console)

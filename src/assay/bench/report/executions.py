@@ -340,11 +340,6 @@ def render_effect(finding: Finding) -> str | None:
 
 def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
     return [
-        {
-            "benchmark": group,
-            "metric": name,
-            "verdict": str(verdict.kind),
-            "findings": [asdict(found) for found in verdict.findings],
-        }
+        {"benchmark": group, "metric": name, "verdict": str(verdict.kind), "findings": [*map(asdict, verdict.findings)]}
         for group, name, verdict in cases
     ]

@@ -63,7 +63,7 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 
 def _build_history(history: MetricHistory) -> Iterator[Block]:
     count = sum(len(series.points) for series in history.series)
-    better = "lower" if history.direction == "min" else "higher"
+    better = "perhaps " * history.guessed + ("lower" if history.direction == "min" else "higher")
     grey = sum(len(series.points) for series in history.aside)
     what = f" {history.method} {history.metric} ({better} is better): {render_count(count, 'execution')}"
     what += f", {grey} disturbed" if grey else ""
