@@ -151,13 +151,9 @@ def _build_ending(
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
     log = os.path.join(run_dir, f"{COMMAND}.log")
-    return ProcessEnd(
-        state=state,
-        reason=describe_end(outcome.reason, code, oom_kills) if outcome else "",
-        exit_code=code,
-        elapsed_s=elapsed,
-        last_line=_load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else "",
-    )
+    reason = describe_end(outcome.reason, code, oom_kills) if outcome else ""
+    last_line = _load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else ""
+    return ProcessEnd(state, reason, code, elapsed, last_line)
 
 
 def describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
