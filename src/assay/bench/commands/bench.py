@@ -205,11 +205,12 @@ def compare(request: CompareRequest, console: Console) -> int:
     if request.baseline is not None:
         if revisions is not None:
             raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
-        now, methods_now = None, ()
-        if request.what or request.commands:
+        now, named = None, bool(request.what or request.commands)
+        if named:
             asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-            now, methods_now = partial(build_run(quieted), asked), asked.methods
-        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, methods_now)
+            now = partial(build_run(quieted), asked)
+        meant = asked.methods if named else ()
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, meant)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)
