@@ -84,6 +84,7 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     numbers = {"wall_time": value} if metric == "wall_time" else {"extras": {metric: value}}
     result = BenchResult("m.C.f", True, **numbers)  # type: ignore[arg-type]
     given = {
+        "method": "m.C.f",
         "commit": f"{number:x}".ljust(40, "0"),
         "setup": setup,
         "fingerprint": build_fingerprint(setup),
@@ -92,7 +93,6 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     }
     return BenchExecution(
         execution_id=f"e{number:04d}",
-        method="m.C.f",
         trial=1,
         run_dir="",
         output_dir="",

@@ -11,11 +11,11 @@ import pytest
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.child_report import load_child_report
-from assay.bench.suite_benchmark import is_suite, render_parameters
+from assay.bench.suite_benchmark import is_suite, name_values
 from assay.bench.values.execution import ChildReport
 
 ASV = {
-    "asv.conf.json": '{\n    // where they are\n    "benchmark_dir": "benchmarks",\n}\n',
+    "asv.conf.json": '{\n    // "benchmark_dir": "old",\n    "version": 1, "benchmark_dir": "benchmarks",\n}\n',
     "code_under_test.py": "def order(numbers): return sorted(numbers)\n",
     "benchmarks/__init__.py": "",
     "benchmarks/common.py": "def make(size, order): return list(range(size)) if order == 'up' else list(range(size, 0, -1))\n",
@@ -51,6 +51,10 @@ class Wrong:
     params = [1]
     def time_none(self): ...
 
+class Functions:
+    params = [lambda: 3, lambda: 4]
+    def track_call(self, function): return function()
+
 class Broken:
     def setup_cache(self): raise ValueError("no data")
     def time_x(self, cache): ...
@@ -59,12 +63,17 @@ class Ended:
     def setup_cache(self): os._exit(3)
     def time_x(self, cache): ...
 
+def track_nothing(): ...
+async def time_never(): ...
+def mem_list(): return [0]
 def peakmem_list(): [0] * 5_000_000
 def timeraw_json(): return "json.dumps(1)", "import json"
 timeraw_json.repeat = 2
 """,
 }
 TESTS = {
+    "refused/conftest.py": "import a_module_that_is_not_there\n",
+    "refused/test_conftest.py": "def test_x(benchmark): benchmark(int)\n",
     "conftest.py": """
 import pytest
 
@@ -113,12 +122,15 @@ def test_expected(benchmark): raise ValueError
 @pytest.mark.xfail(strict=True)
 def test_passes(benchmark): benchmark(fib, 2)
 def test_unused(benchmark): ...
+async def wait(): ...
+def test_awaited(benchmark): benchmark(wait)
 def test_plain(): ...
 """,
 }
 
 
 SKIPPED = {
+    "benchmarks::sorting.mem_list": "asv's mem_ needs pympler, which its interpreter does not have",
     "benchmarks::sorting.Sorting.time_sort(100, 'down')": "too large",
     "test_fib.py::test_skips": "not here",
     "test_fib.py::test_expected": "it is expected to fail: known",
@@ -127,10 +139,14 @@ WRONG = {
     "benchmarks::sorting.Wrong.time_none(1)": "Wrong.time_none() is called with 1 arguments, (1): `params` does not fit it",
     "benchmarks::sorting.Broken.time_x": "setup_cache failed: ValueError: no data",
     "benchmarks::sorting.Ended.time_x": "setup_cache failed: its process was ended",
+    "benchmarks::sorting.track_nothing": "it returned None, which is not a number",
+    "benchmarks::sorting.time_never": "time_never is a coroutine or a generator: a call of it runs nothing",
     "benchmarks::broken": "No module named 'a_module_that_is_not_there'",
     "test_fib.py::test_fails": "assert 2 == 9\n +  where 2 = benchmark(fib, 3)",
     "test_fib.py::test_passes": "[XPASS(strict)]",
     "test_broken.py::": "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module",
+    "refused/test_conftest.py::": "pytest cannot run refused/test_conftest.py and ends with exit code 4",
+    "test_fib.py::test_awaited": "it returned a coroutine, which nothing awaits",
     "test_fib.py::test_unused": "the test did not call its fixture `benchmark`",
     "nowhere": "there is no file or folder 'nowhere'",
 }
@@ -138,6 +154,7 @@ TRACKED = {  # the cache is made by another process, in the folder that the benc
     "benchmarks::sorting.Sorting.track_length(100, 'up')": ("track_length", 100),
     "benchmarks::sorting.Cached.track_other_process": ("track_other_process", 1),
     "benchmarks::sorting.Cached.track_file": ("track_file", 3),
+    "benchmarks::sorting.Functions.track_call(<function Functions.<lambda>> (1))": ("track_call", 4),
 }
 GOOD = ("benchmarks::sorting.Sorting.time_sort(10, 'down')", "benchmarks::sorting.timeraw_json")
 GOOD += ("test_fib.py::test_fib[5]", "test_fib.py::test_pedantic", "benchmarks::sorting.peakmem_list")
@@ -173,7 +190,7 @@ def reported(folder: Path) -> dict[str, ChildReport]:
 
 
 def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(folder: Path) -> None:
-    words = ("asv.conf.json", "benchmarks/sorting.py::Sorting", "test_fib.py", "benchmarks::sorting.Nothing")
+    words = ("asv.conf.json", "benchmarks/sorting.py::Sorting", "test_fib.py", "benchmarks::sorting.Nothing", "refused")
     found = json.loads(call(folder, "-m", "assay", "child", "bench", "list", *words))
     names = [each["name"] for each in found["asv.conf.json"]]
     assert names[:3] == ["broken", "sorting.Sorting.time_sort(10, 'up')", "sorting.Sorting.time_sort(10, 'down')"]
@@ -182,8 +199,9 @@ def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(
     assert len(sorting) == 8
     assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
     assert {each["timeout_s"] for each in sorting} == {30.0}
-    tests = ("fib[2]", "fib[5]", "pedantic", "fails", "skips", "expected", "passes", "unused")
+    tests = ("fib[2]", "fib[5]", "pedantic", "fails", "skips", "expected", "passes", "unused", "awaited")
     assert [each["name"] for each in found["test_fib.py"]] == [f"test_fib.py::test_{name}" for name in tests]
+    assert [each["name"] for each in found["refused"]] == ["refused/test_conftest.py"]
     none = "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
     assert found["benchmarks::sorting.Nothing"].startswith(none)
 
@@ -238,5 +256,6 @@ def test_a_path_is_known_by_its_form(text: str, expected: bool) -> None:
     assert is_suite(text) is expected
 
 
-def test_parameters_have_no_addresses() -> None:
-    assert render_parameters([1, "a", object()]) == "(1, 'a', <object object>)"
+def test_parameters_have_no_addresses_and_names_of_their_own() -> None:
+    assert name_values([1, "a", object()]) == ["1", "'a'", "<object object>"]
+    assert name_values([object(), None, object()]) == ["<object object> (0)", "None", "<object object> (1)"]

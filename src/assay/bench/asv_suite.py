@@ -3,6 +3,7 @@ come before those of its class and its module. A sample of `time_` lasts a milli
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -22,10 +23,10 @@ from typing import Any
 
 from assay.bench.benchmark import measure, report_benchmark, report_timing
 from assay.bench.framework import load_peaks
-from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, check_runs, name_values
 from assay.system.fast_dataclasses import dataclass
 
-_NAME = re.compile(r"(timeraw|time|peakmem|track)_.+|(Timeraw|Time|PeakMem|Track)[A-Z_].+")
+_NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
 _SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
 _FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
 _LONGEST_S = 20.0  # fewer samples than the fewest, where these would take longer
@@ -44,11 +45,13 @@ class AsvBenchmark:
         return next((getattr(each, key) for each in self.sources if hasattr(each, key)), default)
 
     @property
-    def parameters(self) -> list[tuple[Any, ...]]:
-        """Every combination of the values in `params`, as asv makes them."""
+    def parameters(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Every combination of the values in `params` with its name, as asv makes them."""
         params = list(self.get("params", ()))
-        axes = params if params and isinstance(params[0], (list, tuple)) else [params] if params else []
-        return list(itertools.product(*axes))
+        axes = [*map(list, params)] if params and isinstance(params[0], (list, tuple)) else [params] if params else []
+        names = itertools.product(*map(name_values, axes))
+        texts = (f"({', '.join(each)})" if axes else "" for each in names)
+        return zip(texts, itertools.product(*axes), strict=True)
 
     def name_parameters(self, values: Sequence[Any]) -> dict[str, str]:
         names = list(self.get("param_names", ()))
@@ -72,7 +75,7 @@ def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
             name, timeout_s = str(each.get("benchmark_name", each.path)), each.get("timeout")
             found += [
                 SuiteBenchmark(f"{root}::{each.path}{text}", name + text, timeout_s and float(timeout_s))
-                for text in map(render_parameters, each.parameters)
+                for text, _ in each.parameters
             ]
     return found
 
@@ -154,8 +157,8 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
     module = ".".join(parts[: known[-1]]) if known else "__init__"
     for each in _find_benchmarks(_load(root, module), module):
         if each.path == own:
-            for values in each.parameters:
-                if text == own + render_parameters(values):
+            for name, values in each.parameters:
+                if text == own + name:
                     return each, values
     raise NoSuchBenchmarkError(f"{root} has no benchmark {text!r}")
 
@@ -217,6 +220,7 @@ def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
 
 
 def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
+    check_runs(function)
     with suppress(ValueError):  # written in C
         signature = inspect.signature(function)
         try:
@@ -224,7 +228,8 @@ def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], valu
         except TypeError:
             what = f"{function.__qualname__}{signature} is called with {len(values)} arguments"
             cache = " (the first is what setup_cache returned)" if benchmark.get("setup_cache") else ""
-            raise TypeError(f"{what}, {render_parameters(values) or '()'}{cache}: `params` does not fit it") from None
+            given = f"({', '.join(name_values(values))})"
+            raise TypeError(f"{what}, {given}{cache}: `params` does not fit it") from None
 
 
 def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
@@ -273,7 +278,9 @@ def _time_raw(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[
 
 
 def _track(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
-    _report(benchmark, benchmark.path.rpartition(".")[2], call())
+    if (value := call()) is None:
+        raise TypeError("it returned None, which is not a number")
+    _report(benchmark, benchmark.path.rpartition(".")[2], value)
 
 
 def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
@@ -281,9 +288,19 @@ def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
     _report(benchmark, "peak_memory", load_peaks()["max_rss"])
 
 
+def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
+    """Of what it returns: how much more an object and its copy take than the object alone."""
+    try:
+        measure_size = importlib.import_module("pympler.asizeof").asizeof
+    except ImportError:
+        raise SkippedError("asv's mem_ needs pympler, which its interpreter does not have") from None
+    made = call()
+    _report(benchmark, "memory", measure_size([made, copy.copy(made)]) - measure_size([made, made]))
+
+
 def _report(benchmark: AsvBenchmark, name: str, value: object) -> None:
     unit = benchmark.get("unit")
     report_benchmark(metrics=[{"name": name, "value": value}], extras={"unit": str(unit)} if unit else None)
 
 
-_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak}
+_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak, "mem": _size}

@@ -276,6 +276,8 @@ def measure(
     prepare = before or (lambda: None)
     prepare()
     result = function()  # the first call may start the device to wait for
+    if hasattr(result, "cr_await"):
+        raise TypeError("it returned a coroutine, which nothing awaits: measure a function that runs it")
     wait = build_wait(sync)
     wait(result)
     del result

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
-from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, is_suite
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, check_runs, is_suite
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import asdict, dataclass, field
 
@@ -227,6 +227,7 @@ class BenchmarkTarget:
 
 def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
     """Benchmarks are called without arguments. asv's have their values in `params`."""
+    check_runs(call)
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # written in C

@@ -20,19 +20,27 @@ if TYPE_CHECKING:
     import pytest
 
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
+_REFUSED = (3, 4)  # exit codes of pytest: an error of its own, or of its configuration
 
 
 def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
     import pytest
 
     session = _Session()
-    pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session])
+    if pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session]) in _REFUSED:
+        # a conftest.py that raises, say: of these files alone
+        return [each for file in files for each in list_tests([file])] if files[1:] else [_build_broken(files[0])]
     found = [
         SuiteBenchmark(f"{os.path.relpath(item.path)}::{_name(item)}", item.nodeid)
         for item in session.items
         if "benchmark" in getattr(item, "fixturenames", ())
     ]
-    return found + [SuiteBenchmark(f"{path}::", path) for path in session.broken]
+    return found + [_build_broken(path) for path in session.broken]
+
+
+def _build_broken(path: str) -> SuiteBenchmark:
+    """It stands for the benchmarks of a file that cannot be listed: its run says why."""
+    return SuiteBenchmark(f"{path}::", path)
 
 
 def _name(item: pytest.Item) -> str:
@@ -44,7 +52,8 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
     import pytest
 
     session = _Session(name)
-    pytest.main([*_OPTIONS, path], plugins=[session])
+    if (code := pytest.main([*_OPTIONS, path], plugins=[session])) in _REFUSED:
+        raise RuntimeError(f"pytest cannot run {path} and ends with exit code {int(code)}: its output is in the log")
     if session.broken:
         why = str(session.error).strip().rpartition("\n")[2].removeprefix("E ").strip()
         raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest: {why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -34,7 +35,16 @@ def is_suite(text: str) -> bool:
     return ".filter:" not in text and (bool(colons) or (is_path and ":" not in path))
 
 
-def render_parameters(values: Iterable[object]) -> str:
-    """`(10, 'f4')`, as asv has them in its results; without addresses, which differ in every process. Empty: none."""
+_GENERATOR_FLAGS = 0x20 | 0x80 | 0x200  # of code: a generator, a coroutine, both
+
+
+def check_runs(function: Any) -> None:
+    """Refuse what does nothing when it is called: its time would be that of nothing."""
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & _GENERATOR_FLAGS:
+        raise TypeError(f"{function.__qualname__} is a coroutine or a generator: a call of it runs nothing")
+
+
+def name_values(values: Iterable[object]) -> list[str]:
+    """As asv has them in its results: without addresses, which differ in every process; equal ones are numbered."""
     texts = [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)) for value in values]
-    return f"({', '.join(texts)})" if texts else ""
+    return [f"{text} ({texts[:n].count(text)})" if texts.count(text) > 1 else text for n, text in enumerate(texts)]

@@ -1,6 +1,6 @@
 """Suites of other tools, run as they are: `PATH`, or `PATH::NAME` for a part of one.
 
-    benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_` and `track_`
+    benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_`, `mem_`, `track_`
     tests, tests/test_sorting.py                         tests that use pytest's fixture `benchmark`
 
 A file is pytest's where a function in it takes `benchmark`; every other one is asv's. What is imported here needs the
@@ -19,8 +19,9 @@ from assay.bench.suite_benchmark import NoSuchBenchmarkError, SuiteBenchmark
 from assay.errors import did_you_mean
 
 _TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
-_ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|track)_|class (?:Time|Timeraw|PeakMem|Track)[A-Z_])")
-_BENCHMARK_DIR = re.compile(r'(?m)^\s*"benchmark_dir"\s*:\s*"([^"]+)"')  # the file is JSON with comments
+_ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
+_BENCHMARK_DIR = re.compile(r"""["']?\bbenchmark_dir["']?\s*:\s*["']([^"']+)["']""")
+_COMMENT = re.compile(r"(?m)^\s*//.*$")  # the file is JSON with comments
 _BOUNDARIES = ("", ".", ":", "(", "[")  # after the name of a part
 
 
@@ -75,7 +76,7 @@ def _split(text: str) -> tuple[str, str]:
         raise NoSuchBenchmarkError(f"there is no file or folder {path!r} in {os.getcwd()}{hint}")
     if path.endswith(".json"):
         with open(path, encoding="utf-8") as file:
-            match = _BENCHMARK_DIR.search(file.read())
+            match = _BENCHMARK_DIR.search(_COMMENT.sub("", file.read()))
         path = os.path.join(os.path.dirname(path), match[1] if match else "benchmarks")
         if not os.path.isdir(path):
             raise NoSuchBenchmarkError(f"there is no folder {path!r}, which {text!r} names")

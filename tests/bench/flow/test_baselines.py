@@ -12,7 +12,7 @@ from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.baselines import remove_baseline, set_baseline
 from assay.bench.flow.compare import CompareOptions, compare_baseline, compare_recorded
 from assay.bench.records import Baseline, load_named
-from assay.bench.values.execution import BenchExecution, BenchReport
+from assay.bench.values.execution import BenchExecution, BenchReport, parse_method
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.values.environment import GitState
 from assay.values.verdict import VerdictKind
@@ -49,6 +49,21 @@ def test_a_baseline_stays_although_newer_executions_come(lab: Path) -> None:
     assert compare_baseline("main", lambda: now, None, "runs", OPTIONS).interrupted == "SIGINT"
     remove_baseline("main", "runs")
     assert load_named(find_location("runs").dir, Baseline) == {}
+
+
+def test_what_is_named_and_gone_is_an_error_and_other_benchmarks_are_noted(lab: Path) -> None:
+    names = ("m.C.f", "m.C.g", "m.D.h")
+    for number, name in enumerate(names):
+        add(lab, 20 * number, noisy(1.0), commit="a" * 40, method=name)
+    set_baseline("main", "aaaa", "runs")
+    now = BenchReport(tuple(execution(90 + n, value, method="m.C.f") for n, value in enumerate(noisy(1.0))))
+    report = compare_baseline("main", lambda: now, None, "runs", OPTIONS, asked=[parse_method("m.C.filter:.*")])
+    bad = [finding for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
+    assert [(finding.subject, finding.message) for finding in bad] == [("m.C.g", "main has it, now does not")]
+    assert "main has other benchmarks, which were not executed now: m.D.h" in report.notes
+    passed = compare_baseline("main", lambda: now, None, "runs", OPTIONS, asked=[parse_method("m.C.f")])
+    assert passed.verdict.kind is VerdictKind.PASS
+    assert "main has other benchmarks, which were not executed now: m.C.g, m.D.h" in passed.notes
 
 
 def test_local_edits_and_failures_are_not_a_baseline(lab: Path) -> None:

@@ -81,6 +81,9 @@ def test_a_step_is_found_with_size_and_commits() -> None:
         (STEP[::-1], {}, PASS, 1, ""),
         (STEP[::-1], {"direction": "max"}, FAIL, 1, ""),
         (STEP[::-1], {"metric": "images_per_second"}, FAIL, 1, ""),
+        (STEP, {"metric": "allocations"}, CHANGED, 1, "which direction is better: --better min or max"),
+        (STEP, {"metric": "allocations", "direction": "max"}, PASS, 1, ""),
+        (STEP, {"metric": "allocations", "direction": "min"}, FAIL, 1, ""),
         (UP_AND_BACK, {}, PASS, 2, "has returned"),
         (STEP, {"recent": 10}, PASS, 1, ""),
         (STEP, {"recent": 40}, FAIL, 1, ""),
@@ -470,6 +473,16 @@ def test_a_new_environment_with_few_executions_is_no_pass(count: int, level: flo
     assert level == 10.0 or "outside the old range" in describe(found)
 
 
+@pytest.mark.parametrize("tail", [(9.9, 10.6, 10.7, 10.8), (8.0, 12.0, 12.5, 13.0), (10.0, 10.0, 9.9, 10.1, 20.0)])
+def test_a_new_environment_that_may_be_slower_is_no_pass(tail: tuple[float, ...]) -> None:
+    found = judge([*at(0, noise(10, 20), OLD), *at(20, list(tail), NEW)])
+    assert found.verdict.kind is INCONCLUSIVE
+    assert f"{len(tail)} executions on a new environment, too few to judge in their noise (at least 6" in describe(
+        found
+    )
+    assert find_kind([*at(0, noise(10, 20), OLD), *at(20, noise(10, len(tail), 1), NEW)]) is PASS
+
+
 def test_enough_executions_are_judged() -> None:
     calm = judge([*at(0, noise(10, 20), OLD), *at(20, noise(10, 16, 1), NEW)])
     assert (calm.verdict.kind, calm.changes) == (PASS, ())
@@ -579,6 +592,12 @@ def test_a_history_too_noisy_to_show_a_change_is_inconclusive_and_says_what_is_m
     assert f"about {series.needed - 12} more executions would show it" in finding.message
     accepted = float(finding.message.rpartition("--min-effect ")[2])
     assert find_kind(history(jitter(12, 3, 0.03)), min_effect=accepted) is PASS
+
+
+def test_a_noise_that_has_blown_up_shows_no_change_and_does_not_pass() -> None:
+    found = judge(history([*noise(10, 40, 4), *noise(10, 20, 24, 0.1)]))
+    assert found.verdict.kind is INCONCLUSIVE
+    assert "a change of 5.0% would not have been found in this noise" in describe(found)
 
 
 def test_a_history_that_shows_nothing_at_all_is_not_advised_to_accept_it() -> None:

@@ -261,7 +261,9 @@ def test_a_profile_of_a_command_that_cannot_be_had_is_refused(lab: Path, monkeyp
 
 def test_two_that_would_share_a_history_are_refused(lab: Path) -> None:
     command = BenchMethod("echo 1", "a", "command")
+    one, other = (BenchMethod(f"{name}::x.time_a", "x.time_a", is_listed=True) for name in ("left", "right"))
     for methods, words in (
+        ((one, other), "two benchmarks are named 'x.time_a': left::x.time_a and right::x.time_a"),
         ((command, replace(command, text="echo 2")), "two commands are named 'a'"),
         ((command, command), "two commands are named 'a'"),
         ((BenchMethod("mod.a", "a"), command), "a method and a command"),

@@ -274,6 +274,7 @@ def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content
         (put(PERFZERO, ("execution_timestamp",), "now"), "execution_timestamp is 'now', which is not a number"),
         (put(ASV_2, ("results", "suite.track_size", 0), [1, 2]), "'suite.track_size': there are 2 results for 1"),
         (put(ASV_2, ("results", "suite.time_keys", 1), [7]), "'suite.time_keys': params is not a list of lists"),
+        (put(GOOGLE, ("benchmarks", 0, "run_name"), "BM_\ud800"), "'BM_\\ud800 "),
         (MLLOG.replace('"time_ms": 2000', '"time_ms": "x"'), ":::MLLOG line 2: time_ms is 'x', which is not a number"),
         (MLLOG.replace('"key": "run_start"', '"kea": 1'), ":::MLLOG line 2: key is missing"),
         (MLLOG.replace('"value": 0.5}', '"value": 0,5}'), ":::MLLOG line 3 is not JSON"),

@@ -18,6 +18,7 @@ from assay.bench.judge.samples import (
     build_finding,
     build_pair,
     compare_pairs,
+    count_missing,
     decide_next,
     find_fewest,
     measure_p,
@@ -28,6 +29,12 @@ from assay.values.verdict import Verdict, VerdictKind
 
 PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
 INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+@pytest.mark.parametrize("interval", [(math.inf, math.inf), (-math.inf, math.inf), (0.0, 0.0)])
+def test_values_too_far_apart_for_a_number_ask_for_many_trials(interval):
+    found = SampleComparison("x", INCONCLUSIVE, "", 5, 5, effect=interval[1], interval=interval)
+    assert count_missing(found, Question("min", 0.0)) == MOST_TRIALS
 
 
 def draw(level, n, seed, noise=0.03):

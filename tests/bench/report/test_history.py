@@ -101,6 +101,8 @@ def test_many_executions_are_drawn_in_groups() -> None:
     series = replace(history.series[0], points=points, changes=())
     lines = render_history(replace(history, series=(series,), aside=(replace(series, points=disturbed),))).splitlines()
     assert [line.strip() for line in lines[2:4]] == ["▁" * 50 + "·" * 10, "·" * 50 + "█" * 10 + "  disturbed"]
+    huge = tuple(MetricPoint(f"e{n}", value, float(n)) for n, value in enumerate((1.7e308, -1.7e308, 0.0)))
+    assert "█▁▅" in render_history(replace(history, series=(replace(series, points=huge),)))
 
 
 def test_changes_without_an_alarm_and_what_else_keeps_it_from_passing() -> None:

@@ -197,24 +197,20 @@ def compare(request: CompareRequest, console: Console) -> int:
     most = request.most_trials or DEFAULT_MOST
     check_gate(request.min_effect, request.only, methods, most, request.root)
     options = CompareOptions(
-        metrics=request.only,
-        directions=request.better,
-        min_effect=request.min_effect,
-        everything=request.everything,
-        across=request.across,
-        confirm=not request.no_confirm,
-        build=request.build,
-        most=most,
-    )
+        metrics=request.only, directions=request.better, min_effect=request.min_effect, build=request.build, most=most,
+        everything=request.everything, across=request.across, confirm=not request.no_confirm,
+    )  # fmt: skip
     revisions = _choose_revisions(request)
     quieted = console.quieted(request.quiet or request.as_json)
     if request.baseline is not None:
         if revisions is not None:
             raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
-        now = None
-        if request.what or request.commands:
-            now = partial(build_run(quieted), build_request(request.what, request, default_trials=DEFAULT_TRIALS))
-        report = compare_baseline(request.baseline, now, request.method, request.root, options, console)
+        now, named = None, bool(request.what or request.commands)
+        if named:
+            asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
+            now = partial(build_run(quieted), asked)
+        meant = asked.methods if named else ()
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, meant)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)
@@ -289,12 +285,9 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
     most = request.most_trials or DEFAULT_MOST
     check_gate(request.min_effect, (request.metric,), methods, most, request.root)
     options = CompareOptions(
-        directions=request.better,
-        min_effect=request.min_effect,
-        everything=request.everything,
-        build=request.build,
+        directions=request.better, min_effect=request.min_effect, everything=request.everything, build=request.build,
         most=most,
-    )
+    )  # fmt: skip
     found = bisect_benchmark(
         BisectQuestion(request.good, request.bad, request.metric, request.fresh),
         build_request(request.methods, request, default_trials=DEFAULT_TRIALS),
@@ -352,14 +345,9 @@ def history(request: HistoryRequest, console: Console) -> int:
     """
     check_result_options(request)
     options = HistoryOptions(
-        request.root,
-        request.label,
-        request.min_effect,
-        request.recent,
-        request.everything,
-        request.better,
+        request.root, request.label, request.min_effect, request.recent, request.everything, request.better,
         request.since,
-    )
+    )  # fmt: skip
     if request.changes:
         document = build_changes_document(
             "assay bench history --changes", *load_changes(request.metric, request.method, options, console)

@@ -137,18 +137,9 @@ def _build_failed(run_dir: str, row: RunRow, problem: str) -> BenchExecution | N
         return None
     result = BenchResult(method, False, True, findings=(Finding(VerdictKind.ERROR, method, problem),))
     return BenchExecution(
-        execution_id=os.path.basename(run_dir),
-        method=method,
-        trial=1,
-        result=result,
-        run_dir=run_dir,
-        output_dir=run_dir,
-        started_at=row.started_at or row.created_at,
-        ended_at=row.ended_at,
-        label=str(label) if label else None,
-        commit=row.commit,
-        state=str(row.state),
-    )
+        os.path.basename(run_dir), method, 1, result, run_dir, run_dir, row.started_at or row.created_at, row.ended_at,
+        str(label) if label else None, row.commit, state=str(row.state),
+    )  # fmt: skip
 
 
 _UNKNOWN = {"host": "", "user": "", "os": "", "cpu": "", "cpu_count": 0, "memory_bytes": 0, "python": ""}
@@ -341,22 +332,10 @@ class TimingsWatch:
         machine = replace(machine, foreign_cpu=foreign, packages={})
         setup = build_environment(machine, None, tools)
         execution = BenchExecution(
-            execution_id=id,
-            method=method,
-            trial=1,
-            result=build_result(method, samples, wall_time, succeeded),
-            run_dir="",
-            output_dir="",
-            started_at=self.begun_at,
-            ended_at=time.time(),
-            label=label,
-            commit=environment.git.commit if environment.git else None,
-            setup=setup,
-            fingerprint=build_fingerprint(setup),
-            machine=machine,
-            contaminated=find_contamination(machine),
-            extra=dict(extra),
-        )
+            id, method, 1, build_result(method, samples, wall_time, succeeded), "", "", self.begun_at, time.time(),
+            label, environment.git.commit if environment.git else None, setup=setup, extra=dict(extra),
+            fingerprint=build_fingerprint(setup), machine=machine, contaminated=find_contamination(machine),
+        )  # fmt: skip
         location = StudyLocation(root, STUDY)
         os.makedirs(location.dir, exist_ok=True)
         write_as_run(location, execution, label, "model")

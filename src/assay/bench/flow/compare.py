@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
@@ -49,15 +52,17 @@ from assay.bench.values.execution import (
     PEAK_GPU_MEMORY,
     PEAK_MEMORY,
     BenchExecution,
+    BenchMethod,
     BenchReport,
     BenchRequest,
     BenchVariant,
     is_sensitive,
 )
 from assay.code.checkout import load_commit
-from assay.errors import NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import record_verdicts
+from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import is_inside
@@ -102,25 +107,41 @@ def compare_recorded(
 
 
 def compare_baseline(
-    name: str,
-    run: Callable[[], BenchReport] | None,
-    method: str | None,
-    root: str | None,
-    options: CompareOptions,
-    console: Console = SILENT,
-) -> ComparisonReport:
-    """A baseline against what `run` executes now; without it against the newest code that was measured."""
+    name: str, run: Callable[[], BenchReport] | None, method: str | None, root: str | None, options: CompareOptions,
+    console: Console = SILENT, asked: Sequence[BenchMethod] = (),
+) -> ComparisonReport:  # fmt: skip
+    """A baseline against what `run` executes now; without it against the newest code that was measured. What `asked`
+    names and was not executed is gone."""
     known = _Known(root, method, console)
     base = known.load_baseline(name)
     report = run() if run is not None else None
     if report is None:
         return _record(compare_executions(base, known.load_newest(base), options), root)
-    here = {each.method for each in report.executions}
-    base = replace(base, found=tuple(each for each in base.found if each.method in here))
+    here, is_ended = {each.method for each in report.executions}, bool(report.interrupted or report.problem)
+    gone = {each.method: each for each in base.found if each.method not in here}  # one of each is enough to look at
+    rest = [method for method, each in gone.items() if is_ended or not _is_asked(each, asked)]
+    base = replace(base, found=tuple(each for each in base.found if each.method not in rest))
     if not base.found and here:
         raise UsageError(f"the baseline {name} has no execution of {', '.join(sorted(here))}", "`assay bench baseline`")
     compared = compare_executions(base, Executions("now", report.executions), options)
-    return _record(sign_end(compared, report if report.interrupted or report.problem else None), root)
+    notes = (f"{name} has other benchmarks, which were not executed now: {shorten(rest)}",) if rest else ()
+    compared = replace(compared, notes=(*compared.notes, *notes))
+    return _record(sign_end(compared, report if is_ended else None), root)
+
+
+def _is_asked(execution: BenchExecution, asked: Sequence[BenchMethod]) -> bool:
+    """Whether it is of a suite that is named, or matches a filter."""
+    words: list[str] = []
+    with suppress(AssayError, OSError, ValueError):
+        words = [word for each in load_record(execution.run_dir).spec.commands for word in shlex.split(each.text)]
+    for method in asked:
+        owner, is_filter, pattern = method.text.partition(".filter:")
+        start, name = os.path.normpath(method.text), execution.method.removeprefix(f"{owner}.")
+        if is_filter and name != execution.method and re.match(pattern, name):
+            return True
+        if method.is_filter and any(word.startswith((f"{start}::", f"{start}/")) for word in words):
+            return True
+    return False
 
 
 def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:

@@ -151,13 +151,9 @@ def _build_ending(
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
     log = os.path.join(run_dir, f"{COMMAND}.log")
-    return ProcessEnd(
-        state=state,
-        reason=describe_end(outcome.reason, code, oom_kills) if outcome else "",
-        exit_code=code,
-        elapsed_s=elapsed,
-        last_line=_load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else "",
-    )
+    reason = describe_end(outcome.reason, code, oom_kills) if outcome else ""
+    last_line = _load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else ""
+    return ProcessEnd(state, reason, code, elapsed, last_line)
 
 
 def describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
@@ -257,17 +253,11 @@ def _build_peaks(
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
     rss, rss_basis = _find_peak_rss(reported, readings, usage, around.tree)
     gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
-    return Peaks(
-        max_rss=rss,
-        max_vms=_find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree),
-        max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
-        cpu_s=cpu_s,
-        gpu_memory_bytes=gpu_bytes or None,
-        gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
-        max_rss_bound=max(rss, around.tree.bound_bytes),
-        rss_basis=rss_basis,
-        gpu_memory_basis=gpu_basis,
-    )
+    vms = _find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree)
+    percent = round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1)
+    power_w = max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None)
+    bound = max(rss, around.tree.bound_bytes)
+    return Peaks(rss, vms, percent, cpu_s, gpu_bytes or None, power_w, bound, rss_basis, gpu_basis)
 
 
 def _find_peak_rss(

@@ -39,6 +39,7 @@ from assay.bench.judge.history import (
     find_newest_step,
     find_trend,
     judge_history,
+    may_be_worse,
     separate_newest,
 )
 from assay.bench.judge.noise import SHORTEST_SERIES
@@ -73,7 +74,7 @@ from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.series import Direction, direction_of
+from assay.values.series import ASV_TRACKED, Direction, direction_of, find_direction
 from assay.values.verdict import VerdictKind
 
 LAST = "last"
@@ -376,6 +377,7 @@ class _MetricJudge:
             instead=self._advise_metric(),
             broken=self._describe_newest(),
             doubted=self._find_doubted(),
+            guessed=not (self.options.direction or self.metric.startswith(ASV_TRACKED) or find_direction(self.metric)),
         )
         return replace(history, verdict=judge_history(history, self.options.recent, self.options.asserted))
 
@@ -491,15 +493,9 @@ class _MetricJudge:
         loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
         if is_sensitive(self.metric) and can_load_explain(step.effect, loads[0], loads[1], is_worse=worse):
             cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
+        commits = (before.commit, after.commit)
         return MetricChange(
-            step=step,
-            execution_id=first.execution_id,
-            until=last.execution_id,
-            at=first.at,
-            commits=(before.commit, after.commit),
-            cause=cause,
-            reason=reason,
-            is_worse=worse,
+            step, first.execution_id, last.execution_id, first.at, commits, cause, reason, is_worse=worse
         )
 
     # ------------------------------------------------------------ from one environment or label to the next
@@ -523,6 +519,8 @@ class _MetricJudge:
         new = self._collect(found[index:], after)[:_SIDE]
         few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
         step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
+        if step is None and len(new) < SHORTEST_SERIES and self._is_open(old, new):
+            few, step = len(new), compare_medians(old, new, index)
         if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
             return None
         what = "label" if before.fingerprint == after.fingerprint else "environment"
@@ -542,6 +540,12 @@ class _MetricJudge:
             too_few=few,
         )
         return self._add_triage(change, (after.execution_id,))
+
+    def _is_open(self, old: Sequence[float], new: Sequence[float]) -> bool:
+        """Whether the new ones may be worse although no difference is significant, or the newest of all is."""
+        least, newest = self.options.asserted or ASSERTED, find_newest_step([*old, *new], (), 1)
+        is_outlying = newest is not None and self._is_worse(newest) and _is_reported(newest, least)
+        return is_outlying or may_be_worse(old, new, self.direction, least)
 
     def _collect(self, found: Sequence[BenchExecution], like: BenchExecution) -> list[float]:
         return [e.numbers[self.metric] for e in found if find_series(e) == find_series(like)]

@@ -39,14 +39,7 @@ from assay.config.places import choose_asked_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.follow.api import StudyLocation
-from assay.launch.api import (
-    NODE_PYTHON,
-    RunHooks,
-    build_bare_study,
-    build_side_command,
-    find_study_location,
-    run_specs,
-)
+from assay.launch.api import NODE_PYTHON, RunHooks, build_bare_study, build_side_command, find_study_location, run_specs
 from assay.observe.devices import Devices
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -224,13 +217,20 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
             if match is not None:
                 own = match.get("timeout_s")
                 chosen = BenchMethod(match["text"], match["name"], timeout_s=own, is_listed=True)
-            other = methods.get(chosen.name)
-            if other is not None and "command" in (chosen.kind, other.kind):  # a history is identified by its name
-                both = "two commands are" if chosen.kind == other.kind else "a method and a command are"
-                hint = "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N"
-                raise UsageError(f"{both} named {chosen.name!r}", hint)
+            if chosen.name in methods:  # a history is identified by its name
+                _check_same(chosen, methods[chosen.name])
             methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
+
+
+def _check_same(one: BenchMethod, other: BenchMethod) -> None:
+    if "command" in (one.kind, other.kind):
+        both = "two commands are" if one.kind == other.kind else "a method and a command are"
+        hint = "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N"
+        raise UsageError(f"{both} named {one.name!r}", hint)
+    if one.is_listed and other.is_listed and one.text != other.text:
+        hint = "run the suites in two calls, each with its own --root: a history is identified by the name"
+        raise UsageError(f"two benchmarks are named {one.name!r}: {other.text} and {one.text}", hint)
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:

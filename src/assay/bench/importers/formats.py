@@ -31,6 +31,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import build_command
 
 Found = Iterable[BenchExecution | str]
+_HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
 _PARSERS = {  # by the importer's name in the registry
     "mlperf": "assay.bench.importers.formats:parse_mlperf",
@@ -66,10 +67,11 @@ def load_foreign_file(path: str) -> Foreign:
         raise _refuse(path, str(error)) from None
     if not found:
         raise _refuse(path, "there is no result in it")
-    return Foreign(
-        tuple(each for each in found if isinstance(each, BenchExecution)),
-        tuple(each for each in found if isinstance(each, str)),
-    )
+    executions = tuple(each for each in found if isinstance(each, BenchExecution))
+    for each in executions:  # JSON can hold half a character, a file cannot
+        if _HALVES.search(names := f"{each.method} {each.execution_id} {each.label} {each.commit}"):
+            raise _refuse(path, f"{names!r} is not text")
+    return Foreign(executions, tuple(each for each in found if isinstance(each, str)))
 
 
 def _load_text(path: str) -> str:

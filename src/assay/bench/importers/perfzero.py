@@ -149,15 +149,11 @@ def _build_environment(system: ForeignFields, framework: ForeignFields) -> dict[
 
 def _build_machine(system: ForeignFields) -> Machine:
     return Machine(
-        host=system.text("hostname"),
-        cpu_model=system.text("cpu_model"),
-        logical_cpus=system.whole("logical_cpu_count"),
-        physical_cpus=system.whole("physical_cpu_count"),
-        sockets=system.whole("cpu_socket_count"),
-        accelerator_model=system.text("accelerator_model"),
-        accelerator_count=system.whole("accelerator_count"),
+        host=system.text("hostname"), cpu_model=system.text("cpu_model"), sockets=system.whole("cpu_socket_count"),
+        logical_cpus=system.whole("logical_cpu_count"), physical_cpus=system.whole("physical_cpu_count"),
+        accelerator_model=system.text("accelerator_model"), accelerator_count=system.whole("accelerator_count"),
         accelerator_driver=system.text("accelerator_driver_version"),
-    )
+    )  # fmt: skip
 
 
 def _build_extra(info: ForeignFields, system: ForeignFields, framework: ForeignFields) -> dict[str, Any]:

@@ -9,14 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from assay.bench.values.execution import (
-    CPU_TIME,
-    THROUGHPUT,
-    WALL_TIME,
-    BenchExecution,
-    BenchMetric,
-    BenchResult,
-)
+from assay.bench.values.execution import CPU_TIME, THROUGHPUT, WALL_TIME, BenchExecution, BenchMetric, BenchResult
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import NO_DATE, render_date
 from assay.values.verdict import Finding, VerdictKind

@@ -35,6 +35,7 @@ from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_
 from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
 from assay.judge.statistics import Array, normal_quantile, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _MOVE_ALPHA = 0.05  # of a move to another environment, which is tested once and not searched for
@@ -47,6 +48,7 @@ MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorre
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # sigma from the level: an outlier
 MOST_OUTLIERS = 0.1  # fraction of all points: with more of them off the level that most are on, it is not exact
+BLOWN_UP = 8.0  # times as noisy as all together: the newest third is then what a change would have to be seen in
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py
@@ -63,9 +65,9 @@ IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
     """FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment changed as well, a new
     environment has too few executions, the newest executions are worse and too few for a level or do not count, or the
-    history is too short or too noisy to show a change of `asserted`. CHANGED: an improbable improvement. ERROR: the
-    newest execution gives no value. Other improvements, and changes before the last `recent` executions, raise no
-    alarm."""
+    history is too short or too noisy to show a change of `asserted`. CHANGED: an improvement that is improbable, or of
+    a metric whose direction is not known. ERROR: the newest execution gives no value. Other improvements, and changes
+    before the last `recent` executions, raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     if history.broken:
         findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
@@ -89,9 +91,9 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
     changes = next((series.changes for series in history.series if change in series.changes), (change,))
     levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # of its series before it
     return Finding(
-        kind=_choose_kind(change, levels) if is_open else VerdictKind.PASS,
+        kind=_choose_kind(change, levels, history.guessed) if is_open else VerdictKind.PASS,
         subject=_name(history),
-        message=describe_change(change),
+        message=describe_change(change) + _DIRECTION * history.guessed,
         value=change.step.after,
         expected=change.step.before,
         step=float(change.step.at),
@@ -100,7 +102,10 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
     )
 
 
-def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
+_DIRECTION = "; the metric's name does not show which direction is better: --better min or max"
+
+
+def _choose_kind(change: MetricChange, levels: Sequence[float], guessed: bool) -> VerdictKind:
     """The kind of a change that holds and is not triaged. To be back at one of the earlier levels is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
@@ -108,7 +113,7 @@ def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
         return VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
     is_explained = change.cause in ("environment", "label", "load")
     is_new = all(is_improbable(replace(change.step, before=level)) for level in levels)
-    return VerdictKind.CHANGED if is_new and not is_explained else VerdictKind.PASS
+    return VerdictKind.CHANGED if (is_new or guessed) and not is_explained else VerdictKind.PASS
 
 
 def is_improbable(step: LevelStep) -> bool:
@@ -185,6 +190,12 @@ def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Level
     return LevelStep(at, found.base, found.head, found.effect, found.interval)
 
 
+def may_be_worse(old: Sequence[float], new: Sequence[float], direction: Direction, asserted: float) -> bool:
+    """By more than `asserted`, although no difference is significant."""
+    (found,) = compare_pairs([build_pair("", old, new, Question(direction, asserted, _MOVE_ALPHA))])
+    return found.kind is not VerdictKind.PASS
+
+
 def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep:
     """A step between two stretches that are too short for a test: medians, without an interval."""
     before, after = find_median(old), find_median(new)
@@ -196,13 +207,15 @@ def count_executions(number: int, which: str = "") -> str:
 
 
 def describe_few(old: Sequence[float], new: Sequence[float], what: str = "environment") -> str:
-    """Whether the new values are within the range of the old ones; too few for a test."""
+    """Whether the new values are within the range of the old ones; too few for a test, or for one in their noise."""
     inside = sum(min(old) <= value <= max(old) for value in new)
     where = "within" if inside == len(new) else "partly outside" if inside else "outside"
-    counts = f"{count_executions(len(new))} on a new {what}"
-    if len(new) >= FEWEST_MOVED:
+    counts, why, needed = f"{count_executions(len(new))} on a new {what}", "too few to judge", FEWEST_MOVED
+    if len(old) < FEWEST_MOVED <= len(new):
         counts = f"{count_executions(len(old))} on the old {what}"
-    return f"{counts}, too few to judge (at least {FEWEST_MOVED} are needed), {where} the old range"
+    elif len(new) >= FEWEST_MOVED:
+        why, needed = f"{why} in their noise", SHORTEST_SERIES
+    return f"{counts}, {why} (at least {needed} are needed), {where} the old range"
 
 
 # ---------------------------------------------------------------- the newest executions
@@ -415,6 +428,8 @@ def measure_visibility(
     noise = MAD_TO_SIGMA * find_middle(about) * math.sqrt(len(about) / max(len(about) - len(pieces), 1))
     if (about > 0).mean() > MOST_OUTLIERS:
         noise = max(noise, find_grid_noise(about))  # counts lie on a grid
+    newest = MAD_TO_SIGMA * find_middle(about[-(len(about) // 3) :]) if len(about) >= MANY else 0.0
+    noise = newest if newest > BLOWN_UP * noise else noise
     return Visibility(signal, noise, int((about > FAR_OUT * noise).sum()) if noise else 0, find_level(pieces[-1]))
 
 

@@ -238,9 +238,10 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
     room = abs(asked.threshold - worse) if abs(worse) <= asked.threshold else abs(worse)
     room = min(room, WIDEST / 2 * asked.threshold) or room
     trials = min(found.base_trials, found.head_trials)
-    if room == 0:
+    ratio = (high - low) / 2 / room if room else math.nan
+    if math.isnan(ratio):  # also of values that are too far apart for a number
         return MOST_TRIALS
-    times = min((high - low) / 2 / room, 1e3) ** 2 * 1.1  # 10% more: the effect itself is an estimate
+    times = min(ratio, 1e3) ** 2 * 1.1  # 10% more: the effect itself is an estimate
     return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
 
 

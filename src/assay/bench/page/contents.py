@@ -177,19 +177,12 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
         for reason, number in history.left_out.items()
     ]
     instead = [f"cpu_time was not disturbed: `{history.instead}`"] if history.instead else []
+    changes = tuple(zip(history.changes, history.verdict.findings, strict=False))
+    notes, charts = Notes([*left, *instead, *describe_received(found)]), list(_build_charts(history, zoom))
     return HistoryPage(
-        history,
-        "",
-        "",
-        list(_build_charts(history, zoom)),
-        tuple(zip(history.changes, history.verdict.findings, strict=False)),
-        tuple(history.verdict.findings[count:]),
-        (Notes([*left, *instead, *describe_received(found)]),),
-        metrics,
-        chosen,
-        axes,
+        history, "", "", charts, changes, tuple(history.verdict.findings[count:]), (notes,), metrics, chosen, axes,
         by_parameter if chosen == next(iter(metrics)) else (),
-    )
+    )  # fmt: skip
 
 
 def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:

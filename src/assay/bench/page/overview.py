@@ -39,7 +39,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
-_METHOD = b"4"  # to be raised when histories are judged in another way: what was kept is then judged again
+_METHOD = b"5"  # to be raised when histories are judged in another way: what was kept is then judged again
 _MOST_POINTS = 60  # of a small line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # that a request waits for what is judged quickly
@@ -304,34 +304,21 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     newest = max(drawn, key=lambda each: each.points[-1].at or 0.0, default=None)
     first = found.get(metrics[0]) if metrics else None
     known = executions[-1].extra.get("parameters") if executions else None
+    parameters = {str(name): str(value) for name, value in known.items()} if isinstance(known, Mapping) else {}
+    line = draw_line([point.value for point in newest.points]) if newest else ""
     return JudgedBenchmark(
-        tuple(metrics),
-        kinds,
-        shown,
-        render_values(shown, values[-1:]) or "",
-        "" if found else tried[shown][1],
-        draw_line([point.value for point in newest.points]) if newest else "",
-        tuple(_list_levels(first)) if first else (),
-        {str(name): str(value) for name, value in known.items()} if isinstance(known, Mapping) else {},
-        tuple(changes),
-        tuple(console.lines),
-    )
+        tuple(metrics), kinds, shown, render_values(shown, values[-1:]) or "", "" if found else tried[shown][1], line,
+        tuple(_list_levels(first)) if first else (), parameters, tuple(changes), tuple(console.lines),
+    )  # fmt: skip
 
 
 def _list_changes(history: MetricHistory) -> Iterator[ChangeLine]:
     for change, finding in zip(history.changes, history.verdict.findings, strict=False):
+        commits = (change.commits[0] or "", change.commits[1] or "")
         yield ChangeLine(
-            history.metric,
-            change.execution_id,
-            change.at,
-            change.step.effect,
-            finding.kind,
-            change.is_worse,
-            change.holds,
-            change.cause,
-            (change.commits[0] or "", change.commits[1] or ""),
-            change.judgement,
-        )
+            history.metric, change.execution_id, change.at, change.step.effect, finding.kind, change.is_worse,
+            change.holds, change.cause, commits, change.judgement,
+        )  # fmt: skip
 
 
 def _list_levels(history: MetricHistory) -> Iterator[Level]:

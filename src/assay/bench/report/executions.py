@@ -321,14 +321,9 @@ def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
 def _build_case(case: tuple[str, str, Verdict], allow_changed: bool) -> Case:
     group, name, verdict = case
     bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
-    return Case(
-        group,
-        name,
-        verdict.kind,
-        bad[0].message if bad else "",
-        "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad),
-        excuse=ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else "",
-    )
+    details = "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad)
+    excuse = ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else ""
+    return Case(group, name, verdict.kind, bad[0].message if bad else "", details, excuse=excuse)
 
 
 def render_effect(finding: Finding) -> str | None:
@@ -340,11 +335,6 @@ def render_effect(finding: Finding) -> str | None:
 
 def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
     return [
-        {
-            "benchmark": group,
-            "metric": name,
-            "verdict": str(verdict.kind),
-            "findings": [asdict(found) for found in verdict.findings],
-        }
+        {"benchmark": group, "metric": name, "verdict": str(verdict.kind), "findings": [*map(asdict, verdict.findings)]}
         for group, name, verdict in cases
     ]

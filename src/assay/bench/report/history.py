@@ -63,7 +63,7 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 
 def _build_history(history: MetricHistory) -> Iterator[Block]:
     count = sum(len(series.points) for series in history.series)
-    better = "lower" if history.direction == "min" else "higher"
+    better = "perhaps " * history.guessed + ("lower" if history.direction == "min" else "higher")
     grey = sum(len(series.points) for series in history.aside)
     what = f" {history.method} {history.metric} ({better} is better): {render_count(count, 'execution')}"
     what += f", {grey} disturbed" if grey else ""
@@ -121,9 +121,9 @@ def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
     rows = [[[value for value, counts in group if counts is kind] for group in groups] for kind in (True, False)]
     heights = [[statistics.median(found) if found else None for found in row] for row in rows]
     known = [height for row in heights for height in row if height is not None]
-    low, room = min(known), max(known) - min(known)
+    low, room = min(known) / 2, max(known) / 2 - min(known) / 2  # halves: the difference of two huge values overflows
     lines = [
-        "".join(_GAP if h is None else _BARS[min(7, int(8 * (h - low) / room)) if room else 0] for h in row)
+        "".join(_GAP if h is None else _BARS[min(7, int(8 * ((h / 2 - low) / room))) if room else 0] for h in row)
         for row in heights
     ]
     return lines[0], lines[1]

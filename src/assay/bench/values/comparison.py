@@ -145,6 +145,7 @@ class MetricHistory:
     instead: str = ""  # the command that judges a metric of the same executions which was not disturbed
     broken: str = ""  # why the newest execution gives no value
     doubted: tuple[str, str] | None = None  # the newest execution, where its value does not count, and why
+    guessed: bool = False  # the direction: the metric's name does not show it
 
     @property
     def changes(self) -> tuple[MetricChange, ...]:
