@@ -129,7 +129,7 @@ class TestFiles:
             {"step": 10, "name": "x", "file": "media/10.png", "caption": "late"},
         ]
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (tmp_path / "files" / "media.jsonl").write_text(f'[1]\n{{"step": 1}}\n{text}{{"step": 11, "na')
+        (tmp_path / "files" / "media.jsonl").write_text(f'[1]\n{{"step": 1}}\n{"[" * 100_000}\n{text}{{"step": 11, "na')
         shown = list_shown(str(tmp_path), list_files(str(tmp_path)))
         assert [title for _, title in shown] == ["x, step 10: late", "y, step 3", "x, step 2", "plot.png"]
         assert find_media_kind(str(tmp_path / "files" / "media" / "3.wav")) == "audio/wav"

@@ -230,7 +230,7 @@ def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
     found = {}
     with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines):
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 each = json.loads(line)
                 caption = f": {each['caption']}" if each["caption"] else ""
                 found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"
