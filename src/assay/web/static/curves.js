@@ -6,12 +6,15 @@ const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
 const COLORS = 12; // distinct ones first, then dashes
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // ticks of steps
 const TAIL = 16; // letters of a name that are never cut
+const SETTLE = 150; // milliseconds that a zoom has to last before its points are asked for
 const PAUSE = 2000; // between two requests for the same curves while a study runs
 
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fade = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
 const WORDS = { NaN: "nan", Infinity: "inf", "-Infinity": "-inf" }; // JSON has no such numbers
-const plain = (value) => (value == null ? "" : (WORDS[value] ?? Number(value.toPrecision(5)).toString()));
+// Five digits, and never fewer than a number has before its point: step 123456 is not 123460.
+const round = (value, digits = 5) => Number(value.toPrecision(Math.min(17, Math.max(digits, Math.ceil(Math.log10(Math.abs(value) + 1))))));
+const plain = (value) => (value == null ? "" : (WORDS[value] ?? round(value).toString()));
 
 function make(name, text = "", attributes = {}) {
   const element = document.createElement(name);
@@ -75,7 +78,7 @@ function build(place, state) {
   state.owner = owner;
   state.main = series.map((each, index) => (each.main ? index : null)).filter((index) => index !== null);
   const data = uPlot.join(tables, tables.map(() => [1]));
-  state.full = answer.x_range ?? [data[0][0], data[0][data[0].length - 1]];
+  state.full = answer.x_range ?? (state.detail ? state.full : [data[0][0], data[0][data[0].length - 1]]);
   state.chart = new uPlot(options, data, state.canvas);
   if (state.zoom) state.chart.setScale("x", { min: state.zoom[0], max: state.zoom[1] });
 }
@@ -95,7 +98,21 @@ function showZoom(state, chart) {
   const isZoomed = min != null && (min > state.full[0] || max < state.full[1]);
   state.zoom = isZoomed ? [min, max] : null;
   state.reset.hidden = !isZoomed;
-  if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${plain(min)},${plain(max)}` : location.pathname + location.search);
+  if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${round(min, 12)},${round(max, 12)}` : location.pathname + location.search);
+  showDetail(state);
+}
+
+// Of a long curve the server sends what a screen shows of the whole: of a part it has more.
+function showDetail(state) {
+  const find = () => state.zoom?.join(",") ?? "";
+  const wanted = find();
+  const whole = state.whole ?? state.answer;
+  clearTimeout(state.waits);
+  if (wanted === (state.detail ?? "") || !whole.curves.some((curve) => curve.points > curve.x.length)) return;
+  state.waits = setTimeout(async () => {
+    const [isGood, answer] = wanted ? await load(state.place, wanted) : [true, whole];
+    if (isGood && charts.get(state.place) === state && find() === wanted) draw(state.place, { ...state, answer, whole, detail: wanted });
+  }, SETTLE);
 }
 
 // A chart that is alone on its page has its zoom in the address.
@@ -247,8 +264,10 @@ function buildValues(answer) {
 
 // ---------------------------------------------------------------- asking and drawing
 
-async function load(place) {
-  const answer = await fetch(place.dataset.curves);
+async function load(place, zoom = "") {
+  const address = new URL(place.dataset.curves, location.origin);
+  if (zoom) address.searchParams.set("zoom", zoom);
+  const answer = await fetch(address);
   return [answer.ok, await answer.json()];
 }
 
@@ -329,7 +348,7 @@ async function loadAgain() {
     const box = place.getBoundingClientRect();
     if (!place.isConnected || box.bottom < 0 || box.top > innerHeight) continue;
     const [isGood, value] = await load(place);
-    if (isGood && place.isConnected) draw(place, { ...charts.get(place), answer: value });
+    if (isGood && place.isConnected) draw(place, { ...charts.get(place), answer: value, whole: null, detail: "" });
   }
 }
 
