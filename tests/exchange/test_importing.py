@@ -88,6 +88,15 @@ def test_a_store(cli: Cli, own_bench: Bench) -> None:
         assert cli(command[0], "my_exp", *command[1:]).code == 0
 
 
+def test_secrets_of_another_tool_are_not_taken(cli: Cli, own_bench: Bench) -> None:
+    run = write_store(own_bench.folder)
+    (run / "params" / "hub").write_text('{"api_key": "hunter3"}')
+    (run / "tags" / "SLACK_WEBHOOK").write_text("hooks/T1")
+    cli("index", "ingest", "mlruns")
+    texts = [path.read_text() for path in own_bench.root.rglob("*") if path.is_file()]
+    assert [secret for secret in ("hunter2", "hunter3", "hooks/T1") if secret in "".join(texts)] == []
+
+
 def test_importing_again_adds_what_is_new(cli: Cli, own_bench: Bench) -> None:
     run = write_store(own_bench.folder, status=1)
     cli("index", "ingest", "mlruns")

@@ -35,7 +35,7 @@ from assay.system.locks import locked
 from assay.values import layout
 from assay.values.plain import build_plain
 from assay.values.run import Outcome, RunSpec, spec_id
-from assay.values.secrets import hide_named
+from assay.values.secrets import hide_params
 from assay.values.state import State
 from assay.values.study import CodePolicy
 
@@ -153,7 +153,7 @@ class _StudyWriter:
         return "new"
 
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:
-        params = hide_named(dict(run.params))
+        params = hide_params(run.params)
         id_ = spec_id((), {"tool": self.tool, "id": run.id})
         origin = {
             "tool": self.tool,
@@ -162,7 +162,7 @@ class _StudyWriter:
             "name": run.name,
             "at": time.time(),
             "is_partial": run.state is None,
-            **{name: hide_named(each) if isinstance(each, dict) else each for name, each in run.details.items()},
+            **{name: hide_params(each) if isinstance(each, dict) else each for name, each in run.details.items()},
         }
         return run_directory.RunRecord(
             RunSpec(id_, name, build_plain(params), (), code=CodePolicy("live")),  # run.json holds finite numbers

@@ -31,18 +31,8 @@ from assay.values.series import find_direction
 from assay.values.state import State
 
 _FIELDS = (
-    "Name",
-    "State",
-    "Notes",
-    "User",
-    "Tags",
-    "Created",
-    "Runtime",
-    "Sweep",
-    "ID",
-    "Group",
-    "Job Type",
-    "Updated",
+    *("Name", "State", "Notes", "User", "Tags", "Created"),
+    *("Runtime", "Sweep", "ID", "Group", "Job Type", "Updated"),
 )
 _MARKS = {"State", "Runtime", "Created"}
 _STATES = {"finished": State.DONE, "failed": State.FAILED, "crashed": State.FAILED, "killed": State.STOPPED}
