@@ -517,6 +517,41 @@ def test_each_init_after_a_finish_is_a_run(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.count("metrics go to") == 3
 
 
+def test_a_run_that_has_finished_takes_nothing_that_belongs_to_another() -> None:
+    first = wandb.init(project="p", name="first")
+    second = wandb.init(project="p", name="second", reinit="create_new")
+    with pytest.raises(wandb.UsageError, match="the run first has finished"):
+        first.log({"x": 1})
+    second.log({"x": 2})
+    assert [run.metrics for run in assay.runs("p") if run.metrics] == [{"x": 2}]
+
+
+def test_the_summary_of_a_script_that_leaves_the_end_to_us(tmp_path: Path) -> None:
+    text = "import assay.wandb as wandb; wandb.init(project='p', name='a'); wandb.log({'loss': 0.5})"
+    (tmp_path / "train.py").write_text(text)
+    assert call_python(["train.py"], cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "runs/p/a/wandb.json").read_text())["summary"] == {"loss": 0.5}
+
+
+def test_what_init_takes_and_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = wandb.init(project="p", config="config.yaml", resume="allow", sync_tensorboard=True)
+    run.log({"": 0.5})
+    said = capsys.readouterr().err
+    assert "'config.yaml' is not a mapping of names to values and is left out" in said
+    assert "resume='allow': a run that has ended is not continued" in said
+    assert "sync_tensorboard=True: event files are not read here" in said
+    assert read_lines(find_dir(run)) == [{"step": 0, "unnamed": 0.5}]
+
+
+def test_secrets_inside_of_mappings_and_texts_are_hidden() -> None:
+    token = "hf_" + "aB3" * 12
+    run = wandb.init(config={"hub": {"api_key": "hunter2"}, "note": f"by {token}", "hosts": ["https://u:pw123@h"]})
+    run.summary["webhook"] = "https://hooks.example/T1"
+    for path in (path for path in find_dir(run).rglob("*") if path.is_file()):
+        for secret in ("hunter2", token, "pw123", "hooks.example"):
+            assert secret not in path.read_text(), path.name
+
+
 def test_a_disabled_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with wandb.init(project="p", config={"a": 1}) as run:

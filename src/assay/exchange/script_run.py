@@ -37,9 +37,9 @@ class ScriptRun(NamedTuple):
         """By the first rank; a disk that refuses does not stop the script."""
         if not self.dir or script.find_rank() > 0:
             return
-        from assay.values.secrets import hide_named
+        from assay.values.secrets import hide_params
 
-        plain = hide_named({name: build_plain(value) for name, value in config.items()})
+        plain = hide_params({name: build_plain(value) for name, value in config.items()})
         try:
             self.write_file(layout.CONFIG_FILE, plain)
             if self.is_own:
@@ -101,7 +101,11 @@ def build_mapping(values: Any) -> dict[str, Any]:
         return {}
     if not isinstance(values, Mapping) and hasattr(values, "__dict__"):
         values = vars(values)
-    return {str(name): value for name, value in dict(values).items()}
+    try:
+        return {str(name): value for name, value in dict(values).items()}
+    except (TypeError, ValueError):  # such as the path of a file
+        say_once("assay", "config", f"{values!r:.60} is not a mapping of names to values and is left out")
+        return {}
 
 
 def build_plain(value: Any) -> Any:
@@ -119,7 +123,7 @@ def build_plain(value: Any) -> Any:
 def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """The numbers, those of a mapping inside as `outer/inner`. Anything else is left out, and reported once."""
     for key, value in data.items():
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key}" or "unnamed"
         if isinstance(value, Mapping):
             yield from find_numbers(who, value, f"{name}/")
         elif (number := script.build_number(value)) is not None:
@@ -127,6 +131,14 @@ def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterato
         else:
             text = f"only numbers are recorded, not {type(value).__name__}; this and the like are left out"
             say_once(who, type(value).__name__, f"{name}: {text}")
+
+
+def log_numbers(who: str, data: Mapping[str, Any], step: Any, prefix: str = "") -> None:
+    """A line of a trainer, which has an epoch; `step` and `time`, which each line has, get the name of the tool."""
+    numbers: dict[str, Any] = dict(find_numbers(who, data))
+    epoch, own = numbers.pop("epoch", None), f"{who.rpartition('.')[2]}/"
+    named = {prefix + (own if name in ("step", "time") else "") + name: value for name, value in numbers.items()}
+    script.log(named, step=step, epoch=epoch)
 
 
 def _load_record(run_dir: str) -> dict[str, Any]:
