@@ -552,6 +552,18 @@ def test_secrets_inside_of_mappings_and_texts_are_hidden() -> None:
             assert secret not in path.read_text(), path.name
 
 
+def test_a_config_of_odd_texts_is_kept_and_one_that_holds_itself_does_not_stop_the_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "caf\udce9"])  # a name of a file that is not UTF-8
+    run = wandb.init(project="p", config={"data": "caf\udce9", "half": "\ud800", "lr": 0.1})
+    assert json.loads((find_dir(run) / "run.json").read_bytes().decode("utf-8", "replace"))["params"]["lr"] == 0.1
+    run.config.update({"itself": (loop := [])})
+    loop.append(loop)
+    run.config.update({"lr": 0.2})
+    assert "the configuration cannot be written" in capsys.readouterr().err
+
+
 def test_a_disabled_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with wandb.init(project="p", config={"a": 1}) as run:

@@ -39,18 +39,18 @@ class ScriptRun(NamedTuple):
             return
         from assay.values.secrets import hide_params
 
-        plain = hide_params({name: build_plain(value) for name, value in config.items()})
         try:
+            plain = hide_params({name: build_plain(value) for name, value in config.items()})
             self.write_file(layout.CONFIG_FILE, plain)
             if self.is_own:
                 self.write_file(layout.RUN_FILE, {**_load_record(self.dir), "params": plain})
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             say_once(self.who, "write", f"the configuration cannot be written: {error}. The script goes on.")
 
     def write_file(self, name: str, content: Mapping[str, Any]) -> None:
         from assay.system.files import write_atomic
 
-        write_atomic(os.path.join(self.dir, name), json.dumps(content, ensure_ascii=False) + "\n")
+        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # ASCII: a text may be odd
 
     def note_training(self, *, is_over: bool) -> None:
         """Of a run that no study asked for; the others end with their command."""
@@ -142,5 +142,5 @@ def log_numbers(who: str, data: Mapping[str, Any], step: Any, prefix: str = "") 
 
 
 def _load_record(run_dir: str) -> dict[str, Any]:
-    with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8") as file:
+    with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8", errors="surrogateescape") as file:
         return dict(json.load(file))
