@@ -55,11 +55,11 @@ function build(place, state) {
     height: isSmall ? 190 : 400,
     scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1, ...(state.isClipped && state.middle ? { range: state.middle } : {}) } },
     axes: [
-      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, ...(isWhole ? { incrs: WHOLE } : {}) },
+      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, space: (_chart, _axis, _min, max) => Math.max(50, 9 * max.toLocaleString("en").length), ...(isWhole ? { incrs: WHOLE } : {}) },
       { ...axis, label: isSmall ? undefined : answer.y, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : plain(tick))) },
     ],
     legend: { show: false },
-    cursor: { focus: { prox: state.told ? 80 : 24, dist: (chart, index, _, at, cursor) => (series[index].main ? at - cursor : Infinity) }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
+    cursor: { focus: { prox: state.told ? 80 : 24, dist: (chart, index, _, at, cursor) => (series[index].main ? at - cursor : Infinity) }, drag: { x: true, y: false }, bind: { dblclick: () => () => resetZoom(place) }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
     focus: { alpha: answer.curves.length > 1 ? 0.25 : 1 },
     series,
     bands,
@@ -100,6 +100,12 @@ function showZoom(state, chart) {
   state.reset.hidden = !isZoomed;
   if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${round(min, 12)},${round(max, 12)}` : location.pathname + location.search);
   showDetail(state);
+}
+
+// Charts that are zoomed together go back together.
+function resetZoom(place) {
+  for (const [other, { chart, full }] of charts)
+    if (other === place || (place.dataset.sync && other.dataset.sync === place.dataset.sync)) chart.setScale("x", { min: full[0], max: full[1] });
 }
 
 // Of a long curve the server sends what a screen shows of the whole: of a part it has more.
@@ -294,7 +300,7 @@ function draw(place, state) {
   state.canvas = make("div", "", { class: "canvas" });
   state.reset = make("button", "Reset zoom", { type: "button", class: "reset" });
   state.reset.hidden = true;
-  state.reset.addEventListener("click", () => state.chart.setScale("x", { min: state.full[0], max: state.full[1] }));
+  state.reset.addEventListener("click", () => resetZoom(place));
   const total = answer.curves.reduce((sum, curve) => sum + curve.points, 0);
   const number = answer.curves.length;
   const notes = [`${number} ${number === 1 ? "curve" : "curves"} of ${total.toLocaleString("en")} points`, ...answer.notes];
