@@ -74,8 +74,9 @@ def import_runs(
         for location, runs in zip(locations, by_study.values(), strict=True):
             writer = _StudyWriter(location, importer, os.path.abspath(path))
             outcomes += writer.write(runs)
-            for key in writer.rewritten:  # the index would read on in the middle of another text
-                index.forget_points(key)
+            with index.batch():
+                for key in writer.rewritten:  # the index would read on in the middle of another text
+                    index.forget_points(key)
             refresh_study(index, location, console)
     new, updated, unchanged = (outcomes.count(word) for word in ("new", "updated", "unchanged"))
     return ImportCounts(tuple(locations), new, updated, unchanged, len(loaded.runs) - len(others), loaded.notes)
@@ -101,7 +102,7 @@ class _StudyWriter:
         self.by_id: dict[str, str] = {}
         self.by_name: dict[str, str] = {}
         self.partial: set[str] = set()  # runs of which only points are known
-        self.rewritten: list[str] = []  # keys of runs whose points were replaced, not added to
+        self.rewritten: list[str] = []  # keys of runs whose points are not the earlier ones and more
 
     def write(self, runs: Sequence[ImportedRun]) -> list[str]:
         meta = os.path.join(self.location.dir, layout.STUDY_META_DIR)
@@ -150,6 +151,7 @@ class _StudyWriter:
 
         run_directory.write_run_dir(path, record, None, fill)
         self.by_id[run.id] = path
+        self.rewritten.append(self.location.key(path))  # a directory of this name may have been removed
         return "new"
 
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:

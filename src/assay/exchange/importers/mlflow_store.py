@@ -266,7 +266,7 @@ def _load_database_runs(
 def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
     """In the order of time, so that what is new is at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
-    for row in database.load_rows("metrics", _POINT, "timestamp, step, value", run_uuid=run_id):
+    for row in database.load_rows("metrics", _POINT, "timestamp, rowid", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])
         if not all(isinstance(each, int | float) for each in numbers):
             what = f"metric {str(row['key'])[:60]!r} of run {run_id} is {numbers!r:.80}, which is not a point"

@@ -30,8 +30,7 @@ from assay.record.importers.sample import Sample
 from assay.values.series import find_direction
 from assay.values.state import State
 
-_TITLES = "Name,State,Notes,User,Tags,Created,Runtime,Sweep,ID,Group,Job Type,Updated"
-_FIELDS = frozenset(_TITLES.split(","))
+_FIELDS = "Name,State,Notes,User,Tags,Created,Runtime,Sweep,ID,Group,Job Type,Updated".split(",")  # noqa: SIM905
 _MARKS = {"State", "Runtime", "Created"}
 _STATES = {"finished": State.DONE, "failed": State.FAILED, "crashed": State.FAILED, "killed": State.STOPPED}
 _UNFINISHED = ("running", "pending", "preempting", "preempted")
