@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 from assay import script
@@ -158,12 +158,14 @@ class Run:
         self.start_time = time.time()
         self.offline, self.resumed, self.disabled, self._is_over = True, False, not place.dir, False
         params = place.load_params()
-        config = build_mapping(options.get("config"))
+        earlier = _earlier.get(place.dir) if place.dir else None  # the script's run before, inside of one of ours
+        config = {**(earlier.config if earlier else {}), **build_mapping(options.get("config"))}
         for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
             text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
             say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
         self.config = _Values({**params, **config}, lambda _changed: self._write_config())
-        self.summary = _Values({}, self._log_summary)
+        self.summary = _Values(dict(earlier.summary) if earlier else {}, self._log_summary)
+        _earlier[place.dir] = self
         self._write_config()
         self._write()
         self._write_tags()
@@ -425,6 +427,7 @@ def _is_same(given: Any, param: Any) -> bool:
 # ---------------------------------------------------------------- the functions of the module
 
 _run: Run | None = None
+_earlier: dict[str, Run] = {}  # the last one of each directory
 
 
 def init(
@@ -496,25 +499,17 @@ def termlog(text: str = "", *_arguments: Any, **_options: Any) -> None:
 termwarn = termerror = termlog
 
 
-def _generate_id(length: int = 8) -> str:
-    return os.urandom(length).hex()[:length]
-
-
 def _build_part(name: str, **content: Any) -> ModuleType:
     part = ModuleType(f"{_WHO}.{name}")
     part.__dict__.update(content)
     return part
 
 
-util = _build_part("util", generate_id=_generate_id)
+util = _build_part("util", generate_id=lambda length=8: os.urandom(length).hex()[:length])
 errors = _build_part("errors", Error=Error, UsageError=UsageError, CommError=CommError, AuthenticationError=CommError)
 
 
-class Settings:
-    """Options of `init` as an object."""
-
-    def __init__(self, **options: Any) -> None:
-        self.__dict__.update(options)
+Settings = SimpleNamespace  # options of `init` as an object
 
 
 # ---------------------------------------------------------------- media

@@ -472,14 +472,21 @@ def test_config_takes_what_scripts_give_it() -> None:
 def test_the_parameters_of_the_study_fill_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"params": {"lr": 0.1, "seed": 3, "n": 2}}))
+    record = json.dumps({"spec": {"params": {"lr": 0.1, "seed": 3, "n": 2, "api_key": "***"}}})
+    (tmp_path / "run.json").write_text(record)
     monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path))
-    run = wandb.init(config={"lr": 0.8, "n": 2})
-    assert dict(run.config) == {"lr": 0.8, "seed": 3, "n": 2}
+    run = wandb.init(config={"lr": 0.8, "n": 2, "api_key": "hunter2"})
+    assert dict(run.config) == {"lr": 0.8, "seed": 3, "n": 2, "api_key": "hunter2"}
     said = capsys.readouterr().err
     assert "config.lr is 0.8; the parameter of the study is 0.1" in said
-    assert "config.n" not in said
-    assert json.loads((tmp_path / "run.json").read_text()) == {"params": {"lr": 0.1, "seed": 3, "n": 2}}
+    assert "config.n " not in said
+    assert "hunter2" not in said
+    run.log({"loss": 0.5})
+    second = wandb.init(config={"fold": 2}, reinit=True)  # goes on with the same run
+    assert second.config["lr"] == 0.8
+    assert json.loads((tmp_path / "script-config.json").read_text())["lr"] == 0.8
+    assert json.loads((tmp_path / "wandb.json").read_text())["summary"] == {"loss": 0.5}
+    assert (tmp_path / "run.json").read_text() == record
 
 
 def test_a_summary_becomes_metrics_and_changes_no_curve() -> None:

@@ -64,11 +64,14 @@ class ScriptRun(NamedTuple):
             script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
 
     def load_params(self) -> dict[str, Any]:
-        """Those of the study."""
+        """Those of the study that are not secret."""
         if self.is_own or not self.dir:
             return {}
         try:
-            return dict(_load_record(self.dir)["params"])
+            from assay.values.secrets import HIDDEN
+
+            params = dict(_load_record(self.dir)["spec"]["params"])
+            return {name: value for name, value in params.items() if value != HIDDEN}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
