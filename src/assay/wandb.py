@@ -163,8 +163,8 @@ class Run:
         for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
             text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
             say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
-        self.config = _Values({**params, **config}, lambda _changed: self._write_config())
-        self.summary = _Values(dict(earlier.summary) if earlier else {}, self._log_summary)
+        self.config: _Values = _Values({**params, **config}, lambda _changed: self._write_config())
+        self.summary: _Values = _Values(dict(earlier.summary) if earlier else {}, self._log_summary)
         _earlier[place.dir] = self
         self._write_config()
         self._write()

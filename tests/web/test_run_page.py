@@ -140,7 +140,7 @@ class TestFiles:
             "preds/1": {"columns": ["old"], "data": [["older step"]]},
             "preds/2": {
                 "columns": ["input", "seen", "score"],
-                "data": [["<b>a</b>", {"file": "media/preds.cells/2-0.png"}, 0.5], *([["b", None, 1]] * 60)],
+                "data": [["<b>a</b>", {"file": "media/preds.cells/2-0.png"}, 0.5], *([["b", None, 1234567.25]] * 60)],
             },
         }
         texts = {f"{name}.table.json": json.dumps(table) for name, table in tables.items()}
@@ -159,6 +159,7 @@ class TestFiles:
         finally:
             shutil.rmtree(media.parent)
         assert '<td class="num">0.5</td>' in page
+        assert '<td class="num">1234567.25</td>' in page
         assert "<td>&lt;b&gt;a&lt;/b&gt;</td>" in page
         assert page.count("files/media/preds.cells/2-0.png?view=1") == 1
         assert "The first 50 of 61 rows" in page
