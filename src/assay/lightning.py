@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay import script
 from assay.errors import MissingPackageError
-from assay.exchange.script_run import ScriptRun, build_mapping, find_numbers, open_run
+from assay.exchange.script_run import ScriptRun, build_mapping, log_numbers, open_run
 
 _WHO = "assay.lightning"
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -69,9 +69,7 @@ class _Logging:
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if not self._is_first() or not self._open().dir:
             return
-        numbers: dict[str, Any] = dict(find_numbers(_WHO, metrics))
-        epoch = numbers.pop("epoch", None)
-        script.log({f"{self._prefix}{name}": value for name, value in numbers.items()}, step=step, epoch=epoch)
+        log_numbers(_WHO, metrics, step, self._prefix)
 
     def log_hyperparams(self, params: Any, *_arguments: Any, **_options: Any) -> None:
         if self._is_first():

@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from assay import script
 from assay.errors import MissingPackageError
-from assay.exchange.script_run import ScriptRun, find_numbers, open_run
+from assay.exchange.script_run import ScriptRun, log_numbers, open_run
 
 _WHO = "assay.transformers"
 
@@ -48,9 +47,7 @@ class _Logging:
         del args, control
         if not state.is_world_process_zero or not logs or not self._open().dir:
             return
-        numbers: dict[str, Any] = dict(find_numbers(_WHO, logs))
-        epoch = numbers.pop("epoch", None)
-        script.log(numbers, step=state.global_step, epoch=epoch)
+        log_numbers(_WHO, logs, state.global_step)
 
 
 def _find_arguments(args: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ here stops the training. `python -m assay.wandb script.py` runs a script whose o
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 from assay import script
@@ -50,6 +51,10 @@ __version__ = "0+assay"  # some programs print it
 _WHO = "assay.wandb"
 _TAG_LIMIT = 100  # characters
 _TAGS_VERSION = 1  # of tags.json, as `assay tag` writes it
+_NOT_DONE = {  # arguments of init that would be missed
+    "resume": "a run that has ended is not continued: this one is new",
+    "sync_tensorboard": "event files are not read here; a study reads them by `metrics: {NAME: {tensorboard: FOLDER}}`",
+}
 _RENAMED = {"time": "wandb/time"}  # what a line of a series has already
 _OTHERWISE = {  # what people look for here, and where they find it
     "Api": "read runs with assay.runs(STUDY): docs/reference/python.md",
@@ -151,33 +156,24 @@ class Run:
         self.name = str(options.get("name") or os.path.basename(place.dir) or "disabled")
         self.step = 0
         self.start_time = time.time()
-        self.offline, self.resumed, self.disabled = True, False, not place.dir
+        self.offline, self.resumed, self.disabled, self._is_over = True, False, not place.dir, False
         params = place.load_params()
-        config = build_mapping(options.get("config"))
+        earlier = _earlier.get(place.dir) if place.dir else None  # the script's run before, inside of one of ours
+        config = {**(earlier.config if earlier else {}), **build_mapping(options.get("config"))}
         for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
             text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
             say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
-        self.config = _Values({**params, **config}, lambda _changed: self._write_config())
-        self.summary = _Values({}, self._log_summary)
+        self.config: _Values = _Values({**params, **config}, lambda _changed: self._write_config())
+        self.summary: _Values = _Values(dict(earlier.summary) if earlier else {}, self._log_summary)
+        _earlier[place.dir] = self
         self._write_config()
         self._write()
         self._write_tags()
+        atexit.register(self._write)  # most scripts leave the end to us
 
     @property
     def project(self) -> str:
         return str(self._facts["project"] or os.environ.get(layout.ENV_STUDY) or layout.ADHOC_STUDY)
-
-    @property
-    def entity(self) -> str:
-        return str(self._facts["entity"] or "")
-
-    @property
-    def group(self) -> str:
-        return str(self._facts["group"] or "")
-
-    @property
-    def job_type(self) -> str:
-        return str(self._facts["job_type"] or "")
 
     @property
     def notes(self) -> str:
@@ -233,6 +229,8 @@ class Run:
         del sync
         if not isinstance(data, Mapping):
             raise TypeError(f"wandb.log takes a dictionary of names with values, not {type(data).__name__}")
+        if self._is_over and self._place.is_own:
+            raise UsageError(f"the run {self.name} has finished; a process has one run at a time, by wandb.init()")
         if step is not None and not self._move_to(step):
             return
         numbers = dict(find_numbers(_WHO, self._keep_media(data)))
@@ -330,10 +328,12 @@ class Run:
         """Everything else, which has no other place."""
         if not self._place.dir or script.find_rank() > 0:
             return
+        from assay.values.secrets import hide_params
+
         facts = {name: value for name, value in self._facts.items() if value is not None}
         content = {**facts, "name": self.name, "tags": self.tags, "summary": self.summary}
         try:
-            self._place.write_file(layout.WANDB_FILE, build_plain(content))
+            self._place.write_file(layout.WANDB_FILE, hide_params(build_plain(content)))
         except (OSError, ValueError) as error:
             say_once(_WHO, "write", f"the summary cannot be written: {error}. The script goes on.")
 
@@ -356,6 +356,8 @@ class Run:
         global _run  # noqa: PLW0603
         del quiet
         self._write()
+        self._is_over = True
+        atexit.unregister(self._write)
         self._place.end(exit_code)
         if _run is self:
             _run = None
@@ -407,6 +409,8 @@ class Run:
     use_model = use_artifact
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("entity", "group", "job_type"):
+            return str(self._facts[name] or "")
         raise AttributeError(
             f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
         )
@@ -423,6 +427,7 @@ def _is_same(given: Any, param: Any) -> bool:
 # ---------------------------------------------------------------- the functions of the module
 
 _run: Run | None = None
+_earlier: dict[str, Run] = {}  # the last one of each directory
 
 
 def init(
@@ -450,6 +455,8 @@ def init(
         place = ScriptRun(_WHO, "")
     else:
         place = open_run(_WHO, project, name)
+        for word in [word for word in _NOT_DONE if options.get(word) and (place.is_own or word != "resume")]:
+            say_once(_WHO, word, f"{word}={options[word]!r}: {_NOT_DONE[word]}")
     _run = Run(place, options)
     return _run
 
@@ -492,25 +499,17 @@ def termlog(text: str = "", *_arguments: Any, **_options: Any) -> None:
 termwarn = termerror = termlog
 
 
-def _generate_id(length: int = 8) -> str:
-    return os.urandom(length).hex()[:length]
-
-
 def _build_part(name: str, **content: Any) -> ModuleType:
     part = ModuleType(f"{_WHO}.{name}")
     part.__dict__.update(content)
     return part
 
 
-util = _build_part("util", generate_id=_generate_id)
+util = _build_part("util", generate_id=lambda length=8: os.urandom(length).hex()[:length])
 errors = _build_part("errors", Error=Error, UsageError=UsageError, CommError=CommError, AuthenticationError=CommError)
 
 
-class Settings:
-    """Options of `init` as an object."""
-
-    def __init__(self, **options: Any) -> None:
-        self.__dict__.update(options)
+Settings = SimpleNamespace  # options of `init` as an object
 
 
 # ---------------------------------------------------------------- media

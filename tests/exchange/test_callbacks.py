@@ -8,8 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from assay import lightning, script, transformers
 
 LIGHTNING = """\
 import torch
@@ -125,6 +128,18 @@ def test_the_hugging_face_trainer_logs_to_the_run_that_started_it(tmp_path: Path
     config = json.loads((folder / "script-config.json").read_text())
     assert (config["learning_rate"], config["num_train_epochs"], "adam_beta1" in config) == (0.125, 2, False)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_metric_called_time_does_not_stop_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path))
+    script.close_stream()
+    lightning._Logging().log_metrics({"time": 1.5, "loss": 0.5, "epoch": 1}, step=3)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=4)
+    transformers._Logging().on_log(None, state, None, {"time": 2.5, "step": 9})
+    script.close_stream()
+    first, second = read_lines(tmp_path)
+    assert (first["step"], first["epoch"], first["lightning/time"], first["loss"]) == (3, 1, 1.5, 0.5)
+    assert (second["step"], second["transformers/time"], second["transformers/step"]) == (4, 2.5, 9)
 
 
 @pytest.mark.parametrize(

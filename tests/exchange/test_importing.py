@@ -88,6 +88,15 @@ def test_a_store(cli: Cli, own_bench: Bench) -> None:
         assert cli(command[0], "my_exp", *command[1:]).code == 0
 
 
+def test_secrets_of_another_tool_are_not_taken(cli: Cli, own_bench: Bench) -> None:
+    run = write_store(own_bench.folder)
+    (run / "params" / "hub").write_text('{"api_key": "hunter3"}')
+    (run / "tags" / "SLACK_WEBHOOK").write_text("hooks/T1")
+    cli("index", "ingest", "mlruns")
+    texts = [path.read_text() for path in own_bench.root.rglob("*") if path.is_file()]
+    assert [secret for secret in ("hunter2", "hunter3", "hooks/T1") if secret in "".join(texts)] == []
+
+
 def test_importing_again_adds_what_is_new(cli: Cli, own_bench: Bench) -> None:
     run = write_store(own_bench.folder, status=1)
     cli("index", "ingest", "mlruns")
@@ -123,6 +132,16 @@ def test_a_series_that_was_written_again_replaces_the_old(cli: Cli, own_bench: B
     (run / "metrics" / "train" / "loss").write_text("1 9 1\n")  # points were removed there: ours stay
     assert "1 unchanged" in cli("index", "ingest", "mlruns").out
     assert load_series(cli, "my_exp") == series
+
+
+def test_a_study_that_was_removed_and_is_imported_again_has_the_new_points(cli: Cli, own_bench: Bench) -> None:
+    points = write_store(own_bench.folder) / "metrics" / "train" / "loss"
+    cli("index", "ingest", "mlruns")
+    assert len(load_series(cli, "my_exp")) == 1
+    shutil.rmtree(own_bench.root)
+    points.write_text(points.read_text().replace("0.5", "0.7"))
+    cli("index", "ingest", "mlruns")
+    assert load_series(cli, "my_exp") == {("my_exp/calm-sun", "train/loss"): [(1, 0.7), (2, "NaN")]}
 
 
 def test_runs_of_one_name_and_names_that_are_paths(cli: Cli, own_bench: Bench) -> None:
@@ -205,6 +224,7 @@ def test_to_mlflow_and_back(cli: Cli, own_bench: Bench, mlflow_database: Path) -
     """What was exported from this root, and is still here, is not imported again."""
     params = {"lr": 0.1, "text": "1", "none": None, "flag": True, "list": [1, "a"], "huge": "x" * 500}
     points = [{"step": i, "time": 1e9 + i, "loss": 1 / (i + 1), "val/acc": i} for i in range(9)]
+    points += [{"step": -i, "time": 1e9, "down": -i} for i in range(3)]  # within a millisecond
     make_run(own_bench, "a", params, points)
     make_run(own_bench, "b", {"lr": 0.2}, [{"step": 1, "loss": math.nan}])
     cli("tag", "made/a", "good")

@@ -472,14 +472,21 @@ def test_config_takes_what_scripts_give_it() -> None:
 def test_the_parameters_of_the_study_fill_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"params": {"lr": 0.1, "seed": 3, "n": 2}}))
+    record = json.dumps({"spec": {"params": {"lr": 0.1, "seed": 3, "n": 2, "api_key": "***"}}})
+    (tmp_path / "run.json").write_text(record)
     monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path))
-    run = wandb.init(config={"lr": 0.8, "n": 2})
-    assert dict(run.config) == {"lr": 0.8, "seed": 3, "n": 2}
+    run = wandb.init(config={"lr": 0.8, "n": 2, "api_key": "hunter2"})
+    assert dict(run.config) == {"lr": 0.8, "seed": 3, "n": 2, "api_key": "hunter2"}
     said = capsys.readouterr().err
     assert "config.lr is 0.8; the parameter of the study is 0.1" in said
-    assert "config.n" not in said
-    assert json.loads((tmp_path / "run.json").read_text()) == {"params": {"lr": 0.1, "seed": 3, "n": 2}}
+    assert "config.n " not in said
+    assert "hunter2" not in said
+    run.log({"loss": 0.5})
+    second = wandb.init(config={"fold": 2}, reinit=True)  # goes on with the same run
+    assert second.config["lr"] == 0.8
+    assert json.loads((tmp_path / "script-config.json").read_text())["lr"] == 0.8
+    assert json.loads((tmp_path / "wandb.json").read_text())["summary"] == {"loss": 0.5}
+    assert (tmp_path / "run.json").read_text() == record
 
 
 def test_a_summary_becomes_metrics_and_changes_no_curve() -> None:
@@ -515,6 +522,53 @@ def test_each_init_after_a_finish_is_a_run(capsys: pytest.CaptureFixture[str]) -
     assert wandb.run is third
     assert [run.metrics for run in assay.runs("p") if run.metrics] == [{"x": 1}, {"x": 2}]
     assert capsys.readouterr().err.count("metrics go to") == 3
+
+
+def test_a_run_that_has_finished_takes_nothing_that_belongs_to_another() -> None:
+    first = wandb.init(project="p", name="first")
+    second = wandb.init(project="p", name="second", reinit="create_new")
+    with pytest.raises(wandb.UsageError, match="the run first has finished"):
+        first.log({"x": 1})
+    second.log({"x": 2})
+    assert [run.metrics for run in assay.runs("p") if run.metrics] == [{"x": 2}]
+
+
+def test_the_summary_of_a_script_that_leaves_the_end_to_us(tmp_path: Path) -> None:
+    text = "import assay.wandb as wandb; wandb.init(project='p', name='a'); wandb.log({'loss': 0.5})"
+    (tmp_path / "train.py").write_text(text)
+    assert call_python(["train.py"], cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "runs/p/a/wandb.json").read_text())["summary"] == {"loss": 0.5}
+
+
+def test_what_init_takes_and_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = wandb.init(project="p", config="config.yaml", resume="allow", sync_tensorboard=True)
+    run.log({"": 0.5})
+    said = capsys.readouterr().err
+    assert "'config.yaml' is not a mapping of names to values and is left out" in said
+    assert "resume='allow': a run that has ended is not continued" in said
+    assert "sync_tensorboard=True: event files are not read here" in said
+    assert read_lines(find_dir(run)) == [{"step": 0, "unnamed": 0.5}]
+
+
+def test_secrets_inside_of_mappings_and_texts_are_hidden() -> None:
+    token = "hf_" + "aB3" * 12
+    run = wandb.init(config={"hub": {"api_key": "hunter2"}, "note": f"by {token}", "hosts": ["https://u:pw123@h"]})
+    run.summary["webhook"] = "https://hooks.example/T1"
+    for path in (path for path in find_dir(run).rglob("*") if path.is_file()):
+        for secret in ("hunter2", token, "pw123", "hooks.example"):
+            assert secret not in path.read_text(), path.name
+
+
+def test_a_config_of_odd_texts_is_kept_and_one_that_holds_itself_does_not_stop_the_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "caf\udce9"])  # a name of a file that is not UTF-8
+    run = wandb.init(project="p", config={"data": "caf\udce9", "half": "\ud800", "lr": 0.1})
+    assert json.loads((find_dir(run) / "run.json").read_bytes().decode("utf-8", "replace"))["params"]["lr"] == 0.1
+    run.config.update({"itself": (loop := [])})
+    loop.append(loop)
+    run.config.update({"lr": 0.2})
+    assert "the configuration cannot be written" in capsys.readouterr().err
 
 
 def test_a_disabled_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ class Agent:
         monkeypatch.setattr(asyncio, "create_subprocess_exec", self._start)
 
     async def _start(self, *argv: str, **_streams: Any) -> Any:
-        assert argv[1:3] == ("-m", "assay")
-        done = call_assay(argv[3:], cwd=os.getcwd(), env=os.environ, timeout=60, new_session=True)
+        assert argv[1:4] == ("-P", "-m", "assay")
+        done = call_assay(argv[4:], cwd=os.getcwd(), env=os.environ, timeout=60, new_session=True)
 
         class Process:
             returncode = done.returncode
@@ -93,6 +93,13 @@ def test_an_agent_reads_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPa
     other = Agent(bench, monkeypatch, root="empty")
     assert other.call("studies")["rows"] == []
     assert "'fit' does not name a study of the root" in other.refused("runs", study="fit")
+
+
+def test_no_module_of_the_folder_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent works in a project that has just been cloned: only to read executes nothing of it."""
+    (tmp_path / "json.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path)
+    assert asyncio.run(answer(TOOLS, "studies", {}, str(tmp_path)))["rows"] == []
 
 
 def test_an_agent_starts_waits_and_stops(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def bench(served: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ben
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that are waited for are forked: the start of an interpreter is not the point."""
-    monkeypatch.setattr(subprocess, "run", lambda command, **_options: call_python(command[1:], is_merged=False))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_options: call_python(command[2:], is_merged=False))
 
 
 def test_tags_and_notes(bench: Bench, forked: None) -> None:
@@ -65,6 +65,13 @@ def test_a_failed_run_is_repeated_with_the_current_code_and_the_page_says_so(ben
     supervisor_log = (bench.root / "c/.assay/supervisor.log").read_text()
     assert "1 failed run takes the current code: say.sh has changed since" in supervisor_log
     assert json.loads((run_dir / "outcome.2").read_text())["state"] == "done"
+
+
+def test_no_module_of_the_folder_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder where the server was started may hold a `json.py` of a project."""
+    (tmp_path / "json.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path)
+    assert "executed" not in actions.call(["--version"])[1]
 
 
 def test_what_cannot_start_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,9 @@ def test_very_many_points(root: Root) -> None:
         assert curve["points"] == 12_000
         assert len(curve["y"]) < 5000
         assert 100 in curve["y"]  # a spike stays
+        part = client.get(f"/api{PAGE}long/curves?metric=a&zoom=8200.5,8215").json()["curves"][0]
+        assert (part["x"], part["points"]) == ([*range(8200, 8217)], 12_000)  # every point, and one on each side
+        assert client.get(f"/api{PAGE}long/curves?metric=a&zoom=1").status_code == 400
 
 
 @pytest.fixture

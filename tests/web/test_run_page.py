@@ -129,7 +129,7 @@ class TestFiles:
             {"step": 10, "name": "x", "file": "media/10.png", "caption": "late"},
         ]
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (tmp_path / "files" / "media.jsonl").write_text(f'[1]\n{{"step": 1}}\n{text}{{"step": 11, "na')
+        (tmp_path / "files" / "media.jsonl").write_text(f'[1]\n{{"step": 1}}\n{"[" * 100_000}\n{text}{{"step": 11, "na')
         shown = list_shown(str(tmp_path), list_files(str(tmp_path)))
         assert [title for _, title in shown] == ["x, step 10: late", "y, step 3", "x, step 2", "plot.png"]
         assert find_media_kind(str(tmp_path / "files" / "media" / "3.wav")) == "audio/wav"
@@ -140,7 +140,7 @@ class TestFiles:
             "preds/1": {"columns": ["old"], "data": [["older step"]]},
             "preds/2": {
                 "columns": ["input", "seen", "score"],
-                "data": [["<b>a</b>", {"file": "media/preds.cells/2-0.png"}, 0.5], *([["b", None, 1]] * 60)],
+                "data": [["<b>a</b>", {"file": "media/preds.cells/2-0.png"}, 0.5], *([["b", None, 1234567.25]] * 60)],
             },
         }
         texts = {f"{name}.table.json": json.dumps(table) for name, table in tables.items()}
@@ -159,6 +159,7 @@ class TestFiles:
         finally:
             shutil.rmtree(media.parent)
         assert '<td class="num">0.5</td>' in page
+        assert '<td class="num">1234567.25</td>' in page
         assert "<td>&lt;b&gt;a&lt;/b&gt;</td>" in page
         assert page.count("files/media/preds.cells/2-0.png?view=1") == 1
         assert "The first 50 of 61 rows" in page

@@ -12,7 +12,9 @@ from tests.finished_study import GOOD, Bench
 from tests.web_client import READER, TOKEN, UPLOADER, WRITE, build_tokens, open_client
 
 from assay.web import live, security
+from assay.web.alarms import Alarms, FoundAlarms
 from assay.web.app import list_entries
+from assay.web.interface import Alarm
 from assay.web.routes import build_route, get, post
 from assay.web.security import COOKIE, Guard, Limit, is_loopback, split_host
 from assay.web.site import Site
@@ -232,6 +234,16 @@ class TestLogin:
             assert READER not in answer.headers["set-cookie"]
             assert client.get("/studies").status_code == 200
             assert client.post("/login").status_code == 401  # the cookie is not a token
+
+    def test_without_a_token_no_page_shows_how_many_checks_failed(
+        self, served: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        alarm = Alarm("/studies", 7, "seven", "FAIL", "/studies/fit")
+        monkeypatch.setattr(Alarms, "find", lambda *_: FoundAlarms((alarm,), is_known=True))
+        with open_client(served.root, is_open=False) as client:
+            for path in ("/login", "/static/missing"):
+                assert "not passed" not in client.get(path).text
+            assert "not passed" in client.get("/studies", headers=bearer(READER)).text
 
     def test_here_no_cookie_is_set(self, client: TestClient) -> None:
         answer = client.post("/login", headers=WRITE)

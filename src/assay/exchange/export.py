@@ -253,7 +253,7 @@ def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequ
     elif kind == "time":
         from datetime import UTC, datetime
 
-        moments = [None if value is None else datetime.fromtimestamp(value, UTC) for value in values]
+        moments = [datetime.fromtimestamp(value, UTC) if _is_time(value) else None for value in values]
         values = [each and each.isoformat(timespec="milliseconds").replace("+00:00", "Z") for each in moments]
     elif kind == "step":
         return list(map(whole_step, values))
@@ -262,6 +262,11 @@ def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequ
     distinct = list(set(values))  # of a million points the run and the metric are the same
     cells = dict(zip(distinct, build_csv_row(distinct, raw=raw), strict=True))
     return [cells[value] for value in values]
+
+
+def _is_time(value: float | None) -> bool:
+    """Whether it is in the years 1 to 9999: a record that was received may hold any number."""
+    return value is not None and -62_135_596_800 <= value < 253_402_300_800
 
 
 def build_point_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
@@ -297,7 +302,7 @@ def write_parquet(columns: ExportedColumns, path: str) -> None:
 
     def build_array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
         if field.type == moment:
-            ticks = [None if value is None else round(value * 1e6) for value in values]
+            ticks = [round(value * 1e6) if _is_time(value) else None for value in values]
             return pa.array(ticks, pa.int64()).cast(field.type)
         if pa.types.is_string(field.type):  # half of a surrogate pair cannot be encoded
             values = [value if value is None else value.encode("utf-8", "replace").decode() for value in values]

@@ -35,7 +35,7 @@ from assay.system.locks import locked
 from assay.values import layout
 from assay.values.plain import build_plain
 from assay.values.run import Outcome, RunSpec, spec_id
-from assay.values.secrets import hide_named
+from assay.values.secrets import hide_params
 from assay.values.state import State
 from assay.values.study import CodePolicy
 
@@ -74,8 +74,9 @@ def import_runs(
         for location, runs in zip(locations, by_study.values(), strict=True):
             writer = _StudyWriter(location, importer, os.path.abspath(path))
             outcomes += writer.write(runs)
-            for key in writer.rewritten:  # the index would read on in the middle of another text
-                index.forget_points(key)
+            with index.batch():
+                for key in writer.rewritten:  # the index would read on in the middle of another text
+                    index.forget_points(key)
             refresh_study(index, location, console)
     new, updated, unchanged = (outcomes.count(word) for word in ("new", "updated", "unchanged"))
     return ImportCounts(tuple(locations), new, updated, unchanged, len(loaded.runs) - len(others), loaded.notes)
@@ -101,7 +102,7 @@ class _StudyWriter:
         self.by_id: dict[str, str] = {}
         self.by_name: dict[str, str] = {}
         self.partial: set[str] = set()  # runs of which only points are known
-        self.rewritten: list[str] = []  # keys of runs whose points were replaced, not added to
+        self.rewritten: list[str] = []  # keys of runs whose points are not the earlier ones and more
 
     def write(self, runs: Sequence[ImportedRun]) -> list[str]:
         meta = os.path.join(self.location.dir, layout.STUDY_META_DIR)
@@ -150,10 +151,11 @@ class _StudyWriter:
 
         run_directory.write_run_dir(path, record, None, fill)
         self.by_id[run.id] = path
+        self.rewritten.append(self.location.key(path))  # a directory of this name may have been removed
         return "new"
 
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:
-        params = hide_named(dict(run.params))
+        params = hide_params(run.params)
         id_ = spec_id((), {"tool": self.tool, "id": run.id})
         origin = {
             "tool": self.tool,
@@ -162,7 +164,7 @@ class _StudyWriter:
             "name": run.name,
             "at": time.time(),
             "is_partial": run.state is None,
-            **{name: hide_named(each) if isinstance(each, dict) else each for name, each in run.details.items()},
+            **{name: hide_params(each) if isinstance(each, dict) else each for name, each in run.details.items()},
         }
         return run_directory.RunRecord(
             RunSpec(id_, name, build_plain(params), (), code=CodePolicy("live")),  # run.json holds finite numbers

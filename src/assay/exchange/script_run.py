@@ -37,20 +37,20 @@ class ScriptRun(NamedTuple):
         """Write the config, by the first rank; a disk that refuses does not stop the script."""
         if not self.dir or script.find_rank() > 0:
             return
-        from assay.values.secrets import hide_named
+        from assay.values.secrets import hide_params
 
-        plain = hide_named({name: build_plain(value) for name, value in config.items()})
         try:
+            plain = hide_params({name: build_plain(value) for name, value in config.items()})
             self.write_file(layout.CONFIG_FILE, plain)
             if self.is_own:
                 self.write_file(layout.RUN_FILE, {**_load_record(self.dir), "params": plain})
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             say_once(self.who, "write", f"the configuration cannot be written: {error}. The script goes on.")
 
     def write_file(self, name: str, content: Mapping[str, Any]) -> None:
         from assay.system.files import write_atomic
 
-        write_atomic(os.path.join(self.dir, name), json.dumps(content, ensure_ascii=False) + "\n")
+        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # ASCII: a text may be odd
 
     def note_training(self, *, is_over: bool) -> None:
         """Note that a run without a study trains or has trained; other runs end with their command."""
@@ -64,11 +64,14 @@ class ScriptRun(NamedTuple):
             script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
 
     def load_params(self) -> dict[str, Any]:
-        """The parameters that the study gives the run."""
+        """The parameters that the study gives the run and that are not secret."""
         if self.is_own or not self.dir:
             return {}
         try:
-            return dict(_load_record(self.dir)["params"])
+            from assay.values.secrets import HIDDEN
+
+            params = dict(_load_record(self.dir)["spec"]["params"])
+            return {name: value for name, value in params.items() if value != HIDDEN}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
@@ -101,7 +104,11 @@ def build_mapping(values: Any) -> dict[str, Any]:
         return {}
     if not isinstance(values, Mapping) and hasattr(values, "__dict__"):
         values = vars(values)
-    return {str(name): value for name, value in dict(values).items()}
+    try:
+        return {str(name): value for name, value in dict(values).items()}
+    except (TypeError, ValueError):  # such as the path of a file
+        say_once("assay", "config", f"{values!r:.60} is not a mapping of names to values and is left out")
+        return {}
 
 
 def build_plain(value: Any) -> Any:
@@ -119,7 +126,7 @@ def build_plain(value: Any) -> Any:
 def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """The numbers, those of a mapping inside as `outer/inner`. Anything else is left out, and reported once."""
     for key, value in data.items():
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key}" or "unnamed"
         if isinstance(value, Mapping):
             yield from find_numbers(who, value, f"{name}/")
         elif (number := script.build_number(value)) is not None:
@@ -129,6 +136,14 @@ def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterato
             say_once(who, type(value).__name__, f"{name}: {text}")
 
 
+def log_numbers(who: str, data: Mapping[str, Any], step: Any, prefix: str = "") -> None:
+    """A line of a trainer, which has an epoch; `step` and `time`, which each line has, get the name of the tool."""
+    numbers: dict[str, Any] = dict(find_numbers(who, data))
+    epoch, own = numbers.pop("epoch", None), f"{who.rpartition('.')[2]}/"
+    named = {prefix + (own if name in ("step", "time") else "") + name: value for name, value in numbers.items()}
+    script.log(named, step=step, epoch=epoch)
+
+
 def _load_record(run_dir: str) -> dict[str, Any]:
-    with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8") as file:
+    with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8", errors="surrogateescape") as file:
         return dict(json.load(file))

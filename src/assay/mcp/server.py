@@ -124,7 +124,7 @@ async def _call(words: Sequence[str]) -> Done:
     """A command of Assay; refused where it prints nothing but an error. Cancelling the call ends it."""
     pipe = asyncio.subprocess.PIPE
     null = asyncio.subprocess.DEVNULL
-    argv = (sys.executable, "-m", "assay", *words)
+    argv = (sys.executable, "-P", "-m", "assay", *words)  # what is in this folder is not executed
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=pipe)
     except (ValueError, OSError) as error:  # a null byte in a word, or words of hundreds of kilobytes

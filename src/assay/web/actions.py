@@ -110,7 +110,7 @@ def build_commands(snapshot: StudySnapshot, action: str, runs: Sequence[str], te
 def call(words: Sequence[str]) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "assay", *words],
+            [sys.executable, "-P", "-m", "assay", *words],
             capture_output=True,
             text=True,
             errors="replace",
@@ -135,7 +135,7 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
     with log:
         begins = log.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "assay", *words],
+            [sys.executable, "-P", "-m", "assay", *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

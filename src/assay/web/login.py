@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from assay.web.answers import send
 from assay.web.routes import Routes
-from assay.web.security import ALLOWS, COOKIE
+from assay.web.security import ALLOWS, COOKIE, TOKEN_KEY
 from assay.web.site import get_site
 
 ROUTES = Routes()
@@ -21,9 +21,7 @@ def show(request: Request) -> Response:
 @ROUTES.page("/login", method="POST")
 def check(request: Request) -> Response:
     """The guard has compared the token of the header: it is one that allows reading."""
-    site = get_site(request)
-    _, _, given = request.headers["authorization"].partition(" ")
-    token = next(token for token in site.tokens if token.is_same(given.strip()))
+    site, token = get_site(request), request.scope[TOKEN_KEY]
     response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:
         is_https = request.url.scheme == "https"

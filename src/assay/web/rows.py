@@ -11,7 +11,7 @@ from assay.show.formatting import clean_lines
 from assay.show.table import build_texts
 from assay.web.answers import quote
 from assay.web.pages.page_view import StudyView
-from assay.web.pages.study_page import StudyTable
+from assay.web.pages.study_page import StudyTable, quote_where
 
 
 def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
@@ -85,7 +85,7 @@ def _link_group(view: StudyView, members: str, text: str) -> str:
 
 def _list_tags(run: RunRow, view: StudyView) -> Iterator[str]:
     for tag in run.tags:
-        address = view.to_query(where=f'tag == "{tag}"')
+        address = view.to_query(where=f"tag == {quote_where(tag)}")
         yield f'<a class="tag" href="{escape(address)}">{escape(clean_lines(tag))}</a>'
 
 

@@ -50,6 +50,7 @@ HEADERS = {
 }
 COOKIE = "assay-read"
 TOKEN_KEY = "assay.token"  # in a request's scope: the token that it came with
+OPEN_KEY = "assay.open"  # whether it needs no token where reading needs one
 FILES = ("/static/", "/vendor/")  # ours, the same for every reader
 _WRONG_TOKENS = 10  # of one address within a minute; then it has to wait
 _MOST_ADDRESSES = 10_000  # remembered by a limit
@@ -145,11 +146,8 @@ class Guard:
         refusal = self._refuse(scope)
         if refusal is not None:
             status, text = refusal
-            if (
-                status == 401
-                and scope["method"] == "GET"
-                and "text/html" in HTTPConnection(scope).headers.get("accept", "")
-            ):
+            accepted = HTTPConnection(scope).headers.get("accept", "")
+            if status == 401 and scope["method"] == "GET" and "text/html" in accepted:
                 target = quote(
                     scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
                 )
@@ -167,6 +165,7 @@ class Guard:
         if _is_embedded(request):
             return 403, "refused: another site asks for this"
         needed = self._find_scope(scope)
+        scope[OPEN_KEY] = needed == "open" and not self.is_open
         is_change = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if is_change and not self._is_own_origin(request):
             return 403, "refused: the request comes from another site"

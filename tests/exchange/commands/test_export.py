@@ -87,6 +87,17 @@ def test_parquet_keeps_types(cli: Cli, own_bench: Bench) -> None:
     assert math.isnan(b["loss"])
 
 
+def test_a_time_that_no_calendar_has_is_left_out(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {}, [{"loss": 1, "time": 1e300}])
+    (record,) = own_bench.root.glob("made/*/run.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "created_at": 1e300}))
+    (row,) = csv.DictReader(cli("export", "csv").out.splitlines())
+    assert (row["created_at"], row["loss"]) == ("", "1.0")
+    pytest.importorskip("pyarrow")
+    assert cli("export", "parquet", "-o", "runs.parquet").code == 0
+    assert cli("export", "parquet", "--series", "-o", "series.parquet").code == 0
+
+
 def test_a_parameter_and_a_metric_of_one_name(cli: Cli, own_bench: Bench) -> None:
     make_run(own_bench, "a", {"loss": "l1", "state": 3, "params.loss": 0}, [{"loss": 0.5, "acc": 1}])
     (row,) = csv.DictReader(cli("export", "csv").out.splitlines())

@@ -31,6 +31,7 @@ from assay.exchange.sqlite_file import ForeignDatabase, has_tables, reading
 from assay.record.importers.sample import Sample, find_subfolders
 from assay.record.index.base import Series
 from assay.system.files import parse_json
+from assay.values.secrets import hide_params
 from assay.values.state import State
 
 _META = "meta.yaml"
@@ -138,7 +139,7 @@ def _build_runs(
         state=state or State.STOPPED,
         params=_restore_params(params, tags),
         points=points,
-        tags=tuple(_build_tags(tags)),
+        tags=tuple(_build_tags(hide_params(tags))),
         note=tags.get("mlflow.note.content", ""),
         reason=STILL_RUNNING if state is None else tags.get("assay.reason", ""),
         started_at=_parse_ms(meta, "start_time", place),
@@ -217,14 +218,8 @@ def _load_points(path: str) -> Series:
 
 _TABLES = ("experiments", "runs", "params", "tags", "metrics")
 _LARGEST = 1.7976931348623157e308
-_RUN = {  # column -> what stands for it where an older version has none
-    "run_uuid": "",
-    "name": "''",
-    "status": "",
-    "start_time": "",
-    "end_time": "",
-    "lifecycle_stage": "",
-}
+# column -> what stands for it where an older version has none
+_RUN = {"run_uuid": "", "name": "''", "status": "", "start_time": "", "end_time": "", "lifecycle_stage": ""}
 _POINT = {"key": "", "value": "", "timestamp": "", "step": "0", "is_nan": "0"}
 _PAIR = {"key": "", "value": ""}
 
@@ -271,7 +266,7 @@ def _load_database_runs(
 def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
     """Points in the order of time, so that new ones are at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
-    for row in database.load_rows("metrics", _POINT, "timestamp, step, value", run_uuid=run_id):
+    for row in database.load_rows("metrics", _POINT, "timestamp, rowid", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])
         if not all(isinstance(each, int | float) for each in numbers):
             what = f"metric {str(row['key'])[:60]!r} of run {run_id} is {numbers!r:.80}, which is not a point"

@@ -241,7 +241,7 @@ def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
 
 ROUTES = Routes()
 _WHICH_RUNS = "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses"
-_CURVE_PARAMS = (METRIC, Param("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x"))
+_CURVE_PARAMS = (METRIC, Param("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x", "zoom"))
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
 _MOST_CHARTS = 12
@@ -380,7 +380,8 @@ def _build_query(**values: object) -> str:
 def send_curves(request: Request) -> Response:
     """One metric of the runs that are compared, of many the 50 best"""
     choice = choose(request)
-    metric, x = request.query_params.get("metric", ""), read_x(request.query_params.get("x", ""))
+    query = request.query_params
+    metric, x, zoom = query.get("metric", ""), read_x(query.get("x", "")), query.get("zoom", "")
     known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
@@ -391,4 +392,5 @@ def send_curves(request: Request) -> Response:
     locations = [study.location for study in studies]
     selection = plotting.PlottedRuns(choice.table, keep, locations, {metric: int(max(counts))}, beside=beside)
     with get_site(request).snapshots.read_points(choice.snapshot.location.root) as index:
-        return send(build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=_MOST_CURVES)))
+        view = StudyView(metric=metric, x=x, best=_MOST_CURVES, zoom=zoom)
+        return send(build_selected_curves(index, selection, view))

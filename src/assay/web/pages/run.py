@@ -38,7 +38,7 @@ from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
-from assay.web.pages.page_view import COUNTERS, StudyView, XAxis, read_x, view_params
+from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
 from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
     PAGE_KIND,
@@ -242,7 +242,7 @@ def list_readings(run_dir: str) -> list[str]:
 
 
 def build_run_curves(
-    index: Index, location: StudyLocation, table: IndexTable, number: int, *, metric: str, reading: str, x: XAxis
+    index: Index, location: StudyLocation, table: IndexTable, number: int, view: StudyView, reading: str = ""
 ) -> dict[str, Any]:
     """A metric of the run, or one of its readings; over time all of them have the same axis."""
     row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
@@ -250,31 +250,33 @@ def build_run_curves(
         readings = _find_readings(run_dir)
         if reading not in readings.columns:
             raise NotFoundError("reading", reading, list(readings.columns))
-        return _build_timed(table, number, run_dir, reading, readings.times, readings.columns[reading])
-    known = [name for name, column in table.metrics.items() if column.count[number]]
+        view = view._replace(metric=reading)
+        return _build_timed(table, number, run_dir, view, readings.times, readings.columns[reading])
+    metric, known = view.metric, [name for name, column in table.metrics.items() if column.count[number]]
     if metric not in known:
         raise NotFoundError("metric", metric, known)
-    if x == "time":
+    if view.x == "time":
         series = index.load_series(row.key, metric)
         if not any(map(math.isfinite, series.times)):
             raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
-        return _build_timed(table, number, run_dir, metric, series.times, series.values)
+        return _build_timed(table, number, run_dir, view, series.times, series.values)
     counts = {metric: int(table.metrics[metric].count[number])}
     selection = plotting.PlottedRuns(table, [number], [location], counts)
-    answer = build_selected_curves(index, selection, StudyView(metric=metric, x=x))
+    answer = build_selected_curves(index, selection, view)
     return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
 
 
 def _build_timed(
-    table: IndexTable, number: int, run_dir: str, name: str, times: Sequence[float], values: Sequence[float]
+    table: IndexTable, number: int, run_dir: str, view: StudyView, times: Sequence[float], values: Sequence[float]
 ) -> dict[str, Any]:
+    name = view.metric
     start, end = find_time_range(table, number, _find_readings(run_dir).times)
     seconds, unit = plotting.choose_time_unit(end - start)
     pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
     xs = [second / seconds for second, _ in pairs]
     line = Line(name, xs, [values[i] for _, i in pairs])
     chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
-    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, StudyView())
+    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, view)
     return {**answer, "x_range": [0.0, (end - start) / seconds]}
 
 
@@ -356,7 +358,7 @@ ROUTES = Routes()
 _CURVE_PARAMS = (
     Param("metric", "which metric"),
     Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
-    *view_params("x"),
+    *view_params("x", "zoom"),
 )
 _LOG_ANSWER: Schema = {"anyOf": [ref("LogPart"), ref("LogMatches")]}
 _LOG_PARAMS = (
@@ -451,13 +453,11 @@ def send_curves(request: Request) -> Response:
     """One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis"""
     site, snapshot, number, _ = find_run(request)
     query = request.query_params
-    x = read_x(query.get("x", ""))
+    x, reading, zoom = read_x(query.get("x", "")), query.get("reading", ""), query.get("zoom", "")
     metrics, _ = choose_metrics(snapshot.table, number)
-    reading = query.get("reading", "")
-    metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
+    view = StudyView(metric=query.get("metric", "") or next(iter(metrics), ""), x=x, zoom=zoom)
     with site.snapshots.read_points(snapshot.location.root) as index:
-        table, location = snapshot.table, snapshot.location
-        return send(build_run_curves(index, location, table, number, metric=metric, reading=reading, x=x))
+        return send(build_run_curves(index, snapshot.location, snapshot.table, number, view, reading))
 
 
 @ROUTES.json("/api/studies/{study}/runs/{run}/log", "showLog", _LOG_ANSWER, _LOG_PARAMS)

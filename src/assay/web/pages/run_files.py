@@ -220,7 +220,7 @@ def _load_table(run_dir: str, logged: Logged, pictures: set[str]) -> Logged:
 
 def _build_cell(value: Any, pictures: set[str]) -> Cell:
     name = f"files/{value['file']}" if isinstance(value, dict) and isinstance(value.get("file"), str) else ""
-    value = float(f"{value:.6g}") if isinstance(value, float) else value
+    value = float(f"{value:.6g}") if isinstance(value, float) and abs(value) < 1e5 else value
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     return Cell(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…", name if name in pictures else "")
 
@@ -230,7 +230,7 @@ def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
     found = {}
     with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines):
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 each = json.loads(line)
                 caption = f": {each['caption']}" if each["caption"] else ""
                 found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"

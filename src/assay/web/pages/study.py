@@ -36,7 +36,7 @@ from assay.web.site import build_address, get_site, load_study, read_query
 from assay.web.snapshots import StudySnapshot
 
 ROUTES = Routes()
-_CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by")
+_CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "zoom", "by")
 _PER_PAGE = (20, 50, 100, 200, 500)
 _SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
 _SHORT_ROWS = ("20", "50", "100")

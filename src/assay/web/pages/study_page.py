@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -387,19 +388,10 @@ def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, 
 
 
 _FORM_NAMES = plotting.OptionNames(
-    metric="",
-    color="Colour by",
-    log="log y",
-    log_x="log x",
-    params="Parameters",
-    over="over",
-    draw_over="over",
-    as_counted="as reported",
-    without_group="without a mean",
-    choose_metric="",
-    choose_best="",
+    metric="", color="Colour by", log="log y", log_x="log x", params="Parameters", over="over", draw_over="over",
+    as_counted="as reported", without_group="without a mean", choose_metric="", choose_best="",
     choose_params=" (choose with Parameters)",
-)
+)  # fmt: skip
 
 
 def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.PlotOptions:
@@ -520,6 +512,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
     """The lines of a chart as JSON. `labels`: the run of each line."""
     drawn = _fit_scales(chart) if view.log or view.log_x else chart
+    drawn = _crop(drawn, view.zoom) if view.zoom else drawn
     return {
         "metric": key.name,
         "direction": key.direction,
@@ -537,17 +530,24 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
 
 def _fit_scales(chart: LineChart) -> LineChart:
     """The chart with gaps where a logarithmic axis has no value, and without points left of a logarithmic x axis."""
-    shown = build_shown(chart)
-    if chart.x_scale != "log":
-        return shown
+    shown, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
+    return replace(shown, lines=tuple(_slice(line, slice(bisect_right(line.xs, start), None)) for line in shown.lines))
 
-    def cut(line: Line) -> Line:
-        parts: dict[str, Any] = {name: getattr(line, name) for name in ("xs", "ys", "raw", "spread")}
-        for name, values in parts.items():
-            parts[name] = [value for x, value in zip(line.xs, values, strict=bool(values)) if x > 0]
-        return replace(line, **parts)
 
-    return replace(shown, lines=tuple(map(cut, shown.lines)))
+def _crop(chart: LineChart, zoom: str) -> LineChart:
+    """A part of the x axis: what a screen shows of it may be more than was sent of the whole."""
+    try:
+        low, high = map(float, zoom.split(","))
+    except ValueError:
+        raise UsageError(f"zoom is not two numbers: {zoom[:40]!r}", "as in zoom=100,200") from None
+    ends = [(bisect_left(line.xs, low), bisect_right(line.xs, high)) for line in chart.lines]
+    parts = [slice(max(0, start - 1), end + 1) for start, end in ends]
+    return replace(chart, lines=tuple(map(_slice, chart.lines, parts)))
+
+
+def _slice(line: Line, part: slice) -> Line:
+    """A part of the points of a line, whose xs rise."""
+    return replace(line, **{name: getattr(line, name)[part] for name in ("xs", "ys", "raw", "spread")})
 
 
 def _keep_best(

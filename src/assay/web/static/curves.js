@@ -6,12 +6,15 @@ const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
 const COLORS = 12; // distinct ones first, then dashes
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // ticks of steps
 const TAIL = 16; // letters of a name that are never cut
+const SETTLE = 150; // milliseconds that a zoom has to last before its points are asked for
 const PAUSE = 2000; // between two requests for the same curves while a study runs
 
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fade = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
 const WORDS = { NaN: "nan", Infinity: "inf", "-Infinity": "-inf" }; // JSON has no such numbers
-const plain = (value) => (value == null ? "" : (WORDS[value] ?? Number(value.toPrecision(5)).toString()));
+// Five digits, and never fewer than a number has before its point: step 123456 is not 123460.
+const round = (value, digits = 5) => Number(value.toPrecision(Math.min(17, Math.max(digits, Math.ceil(Math.log10(Math.abs(value) + 1))))));
+const plain = (value) => (value == null ? "" : (WORDS[value] ?? round(value).toString()));
 
 function make(name, text = "", attributes = {}) {
   const element = document.createElement(name);
@@ -52,11 +55,11 @@ function build(place, state) {
     height: isSmall ? 190 : 400,
     scales: { x: { time: false, distr: answer.log_x ? 3 : 1, ...(answer.x_range ? { auto: false, min: answer.x_range[0], max: answer.x_range[1] } : {}) }, y: { distr: answer.log ? 3 : 1, ...(state.isClipped && state.middle ? { range: state.middle } : {}) } },
     axes: [
-      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, ...(isWhole ? { incrs: WHOLE } : {}) },
+      { ...axis, label: answer.x, labelSize: 18, labelGap: 0, size: 28, gap: 3, space: (_chart, _axis, _min, max) => Math.max(50, 9 * max.toLocaleString("en").length), ...(isWhole ? { incrs: WHOLE } : {}) },
       { ...axis, label: isSmall ? undefined : answer.y, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : plain(tick))) },
     ],
     legend: { show: false },
-    cursor: { focus: { prox: state.told ? 80 : 24, dist: (chart, index, _, at, cursor) => (series[index].main ? at - cursor : Infinity) }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
+    cursor: { focus: { prox: state.told ? 80 : 24, dist: (chart, index, _, at, cursor) => (series[index].main ? at - cursor : Infinity) }, drag: { x: true, y: false }, bind: { dblclick: () => () => resetZoom(place) }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
     focus: { alpha: answer.curves.length > 1 ? 0.25 : 1 },
     series,
     bands,
@@ -75,7 +78,7 @@ function build(place, state) {
   state.owner = owner;
   state.main = series.map((each, index) => (each.main ? index : null)).filter((index) => index !== null);
   const data = uPlot.join(tables, tables.map(() => [1]));
-  state.full = answer.x_range ?? [data[0][0], data[0][data[0].length - 1]];
+  state.full = answer.x_range ?? (state.detail ? state.full : [data[0][0], data[0][data[0].length - 1]]);
   state.chart = new uPlot(options, data, state.canvas);
   if (state.zoom) state.chart.setScale("x", { min: state.zoom[0], max: state.zoom[1] });
 }
@@ -95,7 +98,27 @@ function showZoom(state, chart) {
   const isZoomed = min != null && (min > state.full[0] || max < state.full[1]);
   state.zoom = isZoomed ? [min, max] : null;
   state.reset.hidden = !isZoomed;
-  if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${plain(min)},${plain(max)}` : location.pathname + location.search);
+  if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${round(min, 12)},${round(max, 12)}` : location.pathname + location.search);
+  showDetail(state);
+}
+
+// Charts that are zoomed together go back together.
+function resetZoom(place) {
+  for (const [other, { chart, full }] of charts)
+    if (other === place || (place.dataset.sync && other.dataset.sync === place.dataset.sync)) chart.setScale("x", { min: full[0], max: full[1] });
+}
+
+// Of a long curve the server sends what a screen shows of the whole: of a part it has more.
+function showDetail(state) {
+  const find = () => state.zoom?.join(",") ?? "";
+  const wanted = find();
+  const whole = state.whole ?? state.answer;
+  clearTimeout(state.waits);
+  if (wanted === (state.detail ?? "") || !whole.curves.some((curve) => curve.points > curve.x.length)) return;
+  state.waits = setTimeout(async () => {
+    const [isGood, answer] = wanted ? await load(state.place, wanted) : [true, whole];
+    if (isGood && charts.get(state.place) === state && find() === wanted) draw(state.place, { ...state, answer, whole, detail: wanted });
+  }, SETTLE);
 }
 
 // A chart that is alone on its page has its zoom in the address.
@@ -247,8 +270,10 @@ function buildValues(answer) {
 
 // ---------------------------------------------------------------- asking and drawing
 
-async function load(place) {
-  const answer = await fetch(place.dataset.curves);
+async function load(place, zoom = "") {
+  const address = new URL(place.dataset.curves, location.origin);
+  if (zoom) address.searchParams.set("zoom", zoom);
+  const answer = await fetch(address);
   return [answer.ok, await answer.json()];
 }
 
@@ -275,7 +300,7 @@ function draw(place, state) {
   state.canvas = make("div", "", { class: "canvas" });
   state.reset = make("button", "Reset zoom", { type: "button", class: "reset" });
   state.reset.hidden = true;
-  state.reset.addEventListener("click", () => state.chart.setScale("x", { min: state.full[0], max: state.full[1] }));
+  state.reset.addEventListener("click", () => resetZoom(place));
   const total = answer.curves.reduce((sum, curve) => sum + curve.points, 0);
   const number = answer.curves.length;
   const notes = [`${number} ${number === 1 ? "curve" : "curves"} of ${total.toLocaleString("en")} points`, ...answer.notes];
@@ -329,7 +354,7 @@ async function loadAgain() {
     const box = place.getBoundingClientRect();
     if (!place.isConnected || box.bottom < 0 || box.top > innerHeight) continue;
     const [isGood, value] = await load(place);
-    if (isGood && place.isConnected) draw(place, { ...charts.get(place), answer: value });
+    if (isGood && place.isConnected) draw(place, { ...charts.get(place), answer: value, whole: null, detail: "" });
   }
 }
 
