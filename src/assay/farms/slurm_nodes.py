@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from assay.farms.slurm_queue import call, load_nodes
 from assay.show.formatting import render_duration
@@ -63,7 +64,7 @@ def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
 def _find_excluded(flags: Sequence[str]) -> list[str]:
     """The value of the last `--exclude` or `-x`, which may be the next word."""
     found: list[str] = []
-    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+    for flag, following in pairwise([*flags, ""]):
         if match := re.fullmatch(_EXCLUDE, flag):
             found = [match["nodes"] or following]
     return found

@@ -191,14 +191,13 @@ class SlurmQueue:
         self._states = states
         self._note_absent([task for task in waiting if task not in states])
 
-    def _note_absent(self, tasks: Sequence[str]) -> None:
+    def _note_absent(self, tasks: Sequence[str]) -> None:  # a squeue of the site's own may leave jobs out
         counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
         found = {}
         with contextlib.suppress(AssayError):
             if counted and self.limits().has_accounting:
                 found = {task: state.split()[0] for task, state in _load_accounted(counted, "State") if state}
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
-        # a squeue of the site's own may leave jobs out
         doubtful = {task: load_summary(task) for task, count in self._absent.items() if count >= _ABSENT_POLLS}
         self._states |= found | {task: note.state for task, note in doubtful.items() if note is not None and note.state}
 
