@@ -211,7 +211,7 @@ class TestRefused:
         assert (run.markers(), run.text("train.log")) == ({"train.exit.0"}, "none\n")
 
     def test_what_could_not_be_submitted_is_not_waited_for(self, cluster: Cluster, runs: Runs) -> None:
-        """Its lease is there: nobody else would submit it."""
+        """Its lease is there: no other supervisor would submit it."""
         made = [runs.make("true") for _ in range(2)]
         (Path(made[0].dir).parent / layout.STUDY_META_DIR / layout.SLURM_DIR).touch()
         executor, handles = build(), []

@@ -209,7 +209,7 @@ class SlurmExecutor(SubmitExecutor):
                 requests = [request for request, _ in group]
                 for first in range(0, len(requests), size):
                     self._submit_array(study_dir, requests[first : first + size], hosts)
-        except AssayError as error:  # nobody else submits what has a lease of ours
+        except AssayError as error:  # no other supervisor submits what has a lease of ours
             submitted = {base for _, base in self._arrays.values()}
             for run_dir, attempt in [(request.dir, request.attempt) for request, _ in jobs]:
                 if (run_dir, attempt) not in self._places or self._places[run_dir, attempt].base not in submitted:
