@@ -92,8 +92,11 @@ def find_programs(hosts: Hosts) -> set[int]:
 
 
 @contextmanager
-def open_hosts(folder: Path, *names: str, mounts: Mapping[str, str] = {}, **variables: str) -> Iterator[Hosts]:
-    """`mounts`: options of file systems that are homes, seen by the host alone. `variables`: of what runs there."""
+def open_hosts(
+    folder: Path, *names: str, mounts: Mapping[str, str] = {}, settings: Mapping[str, str] = {}, **variables: str
+) -> Iterator[Hosts]:
+    """`mounts`: options of file systems that are homes, seen by the host alone. `settings`: of sshd. `variables`: of what
+    runs there."""
     (folder / "client").mkdir(parents=True)
     boards: dict[str, Loopback] = {}
     with contextlib.ExitStack() as stack:
@@ -106,5 +109,7 @@ def open_hosts(folder: Path, *names: str, mounts: Mapping[str, str] = {}, **vari
                 if name in mounts:
                     wrapper += ("bash", "-c", _MOUNT, "-", mounts[name], str(home))
             setting = " ".join(f'{key}="{value}"' for key, value in {"HOME": str(home), **variables}.items())
-            boards[name] = stack.enter_context(open_board(folder / name, wrapper=wrapper, settings={"SetEnv": setting}))
+            boards[name] = stack.enter_context(
+                open_board(folder / name, wrapper=wrapper, settings={"SetEnv": setting, **settings})
+            )
         yield Hosts(folder, boards)

@@ -80,6 +80,20 @@ def test_it_is_the_next_attempt(runs: Runs) -> None:
     assert job.run.text("submit.log.2") == f"{BASE} -\n"
 
 
+def test_a_bash_without_a_clock(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.4, as Enterprise Linux 8 has it."""
+    (tmp_path / "older").write_text("unset EPOCHREALTIME\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "older"))
+    job = Job(runs)
+    job.start_again()
+    first, second = run_directory.load_history(job.run.dir).attempts
+    assert first.is_fenced
+    assert first.stop is not None
+    assert second.handle is not None
+    assert second.handle.started_at == first.stop.at > 1e9
+    assert run_directory.load_times(job.run.dir)["avg"][1] is not None
+
+
 def test_commands_that_had_ended_well_are_not_repeated(runs: Runs) -> None:
     job = Job(runs)
     job.write("train.exit.0")

@@ -18,7 +18,7 @@ from assay.config.load import load_study
 from assay.errors import ConfigError, InfrastructureError, UsageError
 from assay.execute.places import load_wait_reason
 from assay.farms.slurm import SlurmExecutor, build_flags, build_script
-from assay.farms.slurm_queue import JobSummary, load_limits, load_summary
+from assay.farms.slurm_queue import JobSummary, call, load_limits, load_summary
 from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -180,6 +180,47 @@ class TestRefused:
         assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
         run.path("code/go").touch()
         finish(executor, [handle])
+
+    def test_a_squeue_that_leaves_a_job_out_ends_nothing(
+        self, executor: SlurmExecutor, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a variable of the user's own, or since it is a program of the site that answers from a cache."""
+        run = runs.make(WAITING)
+        handle = start(executor, run)
+        until(lambda: run.path("code/ran").exists(), "it runs")
+        run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
+        task = find_task(executor, run)
+        monkeypatch.setenv("SQUEUE_PARTITION", "urgent")
+        assert task in call(("squeue", "--noheader", f"--jobs={task}", "--format=%F")).stdout
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\n")
+        (tmp_path / "squeue").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        asked = tmp_path / "asked"
+        until(lambda: executor.wait(0.1) or (asked.exists() and len(asked.read_text()) > 8), "it was asked four times")
+        assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+        run.path("code/go").touch()
+        finish(executor, [handle])
+
+    def test_a_supervisor_inside_of_an_array_submits_a_job_of_its_own(
+        self, executor: SlurmExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in {"JOB_ID": "7", "ARRAY_TASK_ID": "3", "CPUS_PER_TASK": "5"}.items():
+            monkeypatch.setenv(f"SLURM_{name}", value)
+        run = runs.make("echo ${SLURM_CPUS_PER_TASK:-none}")
+        finish(executor, [start(executor, run)])
+        assert (run.markers(), run.text("train.log")) == ({"train.exit.0"}, "none\n")
+
+    def test_what_could_not_be_submitted_is_not_waited_for(self, cluster: Cluster, runs: Runs) -> None:
+        """Its lease is there: no other supervisor would submit it."""
+        made = [runs.make("true") for _ in range(2)]
+        (Path(made[0].dir).parent / layout.STUDY_META_DIR / layout.SLURM_DIR).touch()
+        executor, handles = build(), []
+        with pytest.raises(InfrastructureError, match="cannot submit to Slurm"), executor.together():
+            handles += [start(executor, run) for run in made]
+        finish(executor, handles)
+        for handle, run in zip(handles, made, strict=True):
+            assert "cannot submit to Slurm: File exists" in str(executor.explain_end(handle, run.dir))
+        executor.close()
 
 
 @pytest.mark.services("slurm")

@@ -228,6 +228,7 @@ class TestLostNodes:
     def test_nodes_that_a_run_avoids(self, cluster: Cluster, runs: Runs) -> None:
         """Those of the farm too; where no node would be left, or Slurm knows none of that name, it avoids none."""
         assert build_exclusion(("--cpus-per-task=1",), ["n1"]) == ["--exclude=n1"]
+        assert build_exclusion((), ["n1"]) == ["--exclude=n1"]
         assert build_exclusion(("-x", "n2"), ["n1"]) == []
         assert build_exclusion(("--exclude=n1",), ["n1"]) == ["--exclude=n1,n1"]
         assert build_exclusion(("--nodelist=n1",), ["n1"]) == []

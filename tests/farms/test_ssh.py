@@ -196,7 +196,7 @@ def test_the_top_of_the_file_system_is_refused(root: str) -> None:
     text = 'mount -o remount,ro,bind / && exec bash -c "$1" assay "$2"'
     argv = ["unshare", "--mount", "bash", "-c", text, "-", script, root]
     said = subprocess.run(argv, input=b"1\0hello\0", capture_output=True, check=False).stdout
-    assert said == b"assay ready\0Z\x006\0runs are not put into /\0"
+    assert said == b"Z\x006\0runs are not put into /\0"
 
 
 def test_what_is_no_name_of_a_run_is_not_removed(hosts: Hosts) -> None:
@@ -421,6 +421,35 @@ def test_hosts_that_cannot_be_used_say_why(hosts: Hosts) -> None:
     blocked.write_text("")
     with pytest.raises(InfrastructureError, match="cannot run jobs"):
         SshExecutor.check(hosts.farm(root=str(blocked)))
+
+
+# as csh: a text of several lines is none, whatever quotes are around it
+ONE_LINE = 'eval "$(head -n 1 <<< "$SSH_ORIGINAL_COMMAND")"'
+
+
+def test_login_shells_and_settings_for_terminals(tmp_path: Path) -> None:
+    with open_hosts(tmp_path / "plain", "near", settings={"ForceCommand": ONE_LINE}) as hosts:
+        SshExecutor.check(hosts.farm())
+        hosts.write_config("StrictHostKeyChecking accept-new\n  RequestTTY force\n  RemoteCommand tmux attach")
+        SshExecutor.check(hosts.farm())
+        board = hosts.boards["near"]
+        key = (board.folder / "user_key.pub").read_text()
+        (board.folder / "known_hosts").write_text(f"[127.0.0.1]:{board.port} {key}")
+        with pytest.raises(InfrastructureError, match="near has another key than before"):
+            SshExecutor.check(hosts.farm())
+
+
+def test_a_token_that_a_full_disk_left_empty_is_not_waited_for(
+    hosts: Hosts, make: Callable[..., SshExecutor], runs: Runs
+) -> None:
+    executor, run = make(), runs.make("touch ran")
+    SshExecutor.check(hosts.farm())
+    there(hosts, run).mkdir()
+    (there(hosts, run) / "token.1").touch()
+    handle = start(executor, run)
+    finish(executor, [handle])
+    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert run.markers() == set()
 
 
 def test_a_wrong_user_and_a_host_without_programs(hosts: Hosts, tmp_path: Path) -> None:

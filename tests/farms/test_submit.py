@@ -19,7 +19,7 @@ from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs
 
 from assay.errors import InfrastructureError, UsageError
 from assay.farms import submit
-from assay.farms.submit import SubmitExecutor, load_submit_code, load_submit_failure, parse_token
+from assay.farms.submit import SubmitExecutor, find_unfinished, load_submit_code, load_submit_failure, parse_token
 from assay.record import run_directory
 from assay.system import processes
 from assay.values import layout
@@ -508,6 +508,13 @@ class TestLiveness:
 
     def test_a_damaged_token_is_an_empty_one(self) -> None:
         assert {parse_token(text).host for text in ("", "host", "host x y z", "\n")} == {""}
+
+    @pytest.mark.parametrize("mark", [".", ","])
+    def test_the_command_that_has_no_end(self, runs: Runs, mark: str) -> None:
+        """bash writes the decimal mark of the user's locale."""
+        run = runs.make("true")
+        run.path("job.log").write_text(f"1{mark}5 train start\n")
+        assert find_unfinished(run.dir, 1) == "train"
 
 
 # ---------------------------------------------------------------- crashes

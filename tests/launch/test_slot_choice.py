@@ -115,6 +115,31 @@ class TestGpus:
         machine(0)
         assert choose_slots(study(), None, NOTHING).env == {}
 
+    @pytest.mark.parametrize(
+        ("visible", "labels"),
+        [
+            ("2", ("2",)),
+            ("2, 0", ("0", "2")),
+            ("GPU-fake-1", ("1",)),
+            ("MIG-a,MIG-b", ("MIG-a", "MIG-b")),
+            ("-1", ("cpu",)),
+        ],
+    )
+    def test_those_that_the_user_leaves_visible(
+        self, machine, monkeypatch: pytest.MonkeyPatch, visible: str, labels: tuple[str, ...]
+    ) -> None:
+        machine(0, 0, 0)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert tuple(dict.fromkeys(choose_slots(study(), None, NOTHING).labels)) == labels
+        monkeypatch.setenv("ASSAY_SLOT", "1")
+        assert choose_slots(study(), None, NOTHING).labels == ("0", "1", "2"), "a run has it"
+
+    def test_none_of_those_that_are_there_is_visible(self, machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine(0)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+        with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES names none of this machine"):
+            choose_slots(study(gpus=1), None, NOTHING)
+
     def test_several_for_each_run(self, machine) -> None:
         machine(0, 0, 0, 0, 0)
         assert choose_slots(study(gpus=2), None, NOTHING).labels == ("0,1", "2,3")
@@ -125,7 +150,7 @@ class TestGpus:
 
     def test_too_few(self, machine) -> None:
         machine(0)
-        with pytest.raises(UsageError, match="asks for 2 GPUs, this machine has 1"):
+        with pytest.raises(UsageError, match="asks for 2 GPUs, and 1 can be used here"):
             choose_slots(study(gpus=2), None, NOTHING)
 
     def test_none(self, machine) -> None:
@@ -182,7 +207,7 @@ class TestGpusThatCannotBeUsed:
 
     def test_more_memory_than_any_gpu_has_is_an_error_and_more_than_is_free_a_wait(self, machine) -> None:
         machine(15, 15)
-        with pytest.raises(UsageError, match="of GPU memory, and the largest GPU here has"):
+        with pytest.raises(UsageError, match="of GPU memory, the largest GPU here has"):
             choose_slots(study(gpu_memory_bytes=17 * GIB), None, NOTHING)
         slots = choose_slots(study(gpu_memory_bytes=12 * GIB), None, NOTHING)
         assert slots.labels == ("0", "1")

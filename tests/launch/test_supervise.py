@@ -203,11 +203,23 @@ def test_a_lease_of_another_host(shop: StudyProcesses) -> None:
     for arguments in ((), ("--retry", "failed"), ("--force",)):
         ended = shop.run("--slots", "0", *arguments)
         assert ended.code == 1
-        assert "LOST run" in ended.err
+        assert "LOST run: elsewhere has it, which cannot be asked from here" in ended.err
         assert shop.states(RUN) == [None]
     assert shop.run("--slots", "0", "--retry", "lost").code == 0
     assert shop.states(RUN) == [State.LOST, State.DONE]
     assert reasons(shop)[0] == GIVEN_UP
+
+
+def test_what_another_host_has_finished_during_the_call_is_not_reported_as_lost(shop: StudyProcesses) -> None:
+    """The second run stands for that host."""
+    text = "study: study\ncommand: '[ {n} = 1 ] || touch ../../n=1/run.exit.0'\nparams: {n: [1, 2]}\n"
+    shop.write("study.yml", text)
+    assert shop.run("--slots", "0").code == 0
+    forget_end(shop, "n=1")
+    edit_lease(shop, "n=1", host="elsewhere")
+    shutil.rmtree(shop.dir("n=2"))
+    assert shop.run("--slots", "0").code == 0
+    assert shop.states("n=1") == [State.DONE]
 
 
 def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop: StudyProcesses) -> None:

@@ -275,7 +275,7 @@ def test_runs_of_two_gpus(shop: StudyProcesses) -> None:
     assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0, 0, 0)).code == 0
     assert env_of(shop)["CUDA_VISIBLE_DEVICES"] == "0,1"
     too_few = shop.run("--force", ASSAY_FAKE_NVML=write_gpus(shop, 0))
-    assert (too_few.code, "asks for 2 GPUs, this machine has 1" in too_few.err) == (2, True)
+    assert (too_few.code, "asks for 2 GPUs, and 1 can be used here" in too_few.err) == (2, True)
 
 
 # ---------------------------------------------------------------- the index says what the files say

@@ -18,6 +18,11 @@ from assay.system.ssh import Address, explain_connection
         ),
         ("", "does not answer: no answer within 10 s", "is it on?"),
         ("x\nroot@b: Permission denied (publickey).\n", "refuses the connection", "key ="),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            "another key",
+            "by hand",
+        ),
         ("Host key verification failed.", "is not known", "connect once by hand: ssh -p 22 -- root@b"),
     ],
 )

@@ -35,7 +35,7 @@ from assay.values.study import quote_inside
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job. Such jobs
 #   read their last lines themselves, and wait by `read`: a process for each would cost two milliseconds.
-# - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
+# - The exit code is in the marker's name: creating a name is atomic and survives a full disk. Bash 4.4 has no clock.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone proves nothing: the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
 # - ASSAY_LAUNCH: a shell function of the executor that starts a command on several nodes, instead of `eval`.
@@ -57,6 +57,7 @@ _s=; [ "$_n" = 1 ] || _s=.$_n
 """
 
 _GATE = r"""
+_note() { echo "${EPOCHREALTIME:-$(date +%s.%N)} $*"; }
 _more() { local IFS=$'\n' lines; mapfile -t lines < "${0##*/}"; eval "${lines[*]: -{on_demand}}"; }
 if [ -n "${ASSAY_GATE:-}" ]; then
   IFS= read -r -N 1 -u "$ASSAY_GATE" _ || exit 0
@@ -200,28 +201,27 @@ _limit() {{  # the smaller of the command's own limit and what is left of the ru
 
 _PLAIN = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
-  echo "$EPOCHREALTIME {name} start"
+  _note {name} start
   ( cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text} ) {streams} < /dev/null
-  _code=$?; ${{_watcher:+_settle}}; : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
-  [ $_code = 0 ] || exit $_code ;;
+  _code=$?; ${{_watcher:+_settle}}
+  : > "{name}$_s.exit.$_code" || exit 4; _note {name} exit $_code; [ $_code = 0 ] || exit $_code ;;
 esac
 """
 
 # A plain program call cannot change the shell it is made from: no subshell, which saves a process for every run.
 _BARE = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
-  echo "$EPOCHREALTIME {name} start"
+  _note {name} start
   {{ cd -- {workdir} && ${{ASSAY_LAUNCH:-eval}} {text}; }} {streams} < /dev/null
   _code=$?; ${{_watcher:+_settle}}; cd -- "$ASSAY_RUN_DIR" || exit 4
-  : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
-  [ $_code = 0 ] || exit $_code ;;
+  : > "{name}$_s.exit.$_code" || exit 4; _note {name} exit $_code; [ $_code = 0 ] || exit $_code ;;
 esac
 """
 _PLAIN_CALL = r"[\w./+-]+(?: +[\w./=:,@%+-]+)*"
 
 _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
-  echo "$EPOCHREALTIME {name} start"
+  _note {name} start
   _limit {limit}; _began=$SECONDS
   ( cd -- {workdir} && exec timeout -k 10 "$_allowed" \
     bash -c ${{ASSAY_LAUNCH:+'$ASSAY_LAUNCH "$1"' bash}} {text} ) {streams} < /dev/null
@@ -229,8 +229,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
     : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
   fi
-  : > "{name}$_s.exit.$_code" || exit 4; echo "$EPOCHREALTIME {name} exit $_code"
-  [ $_code = 0 ] || exit $_code ;;
+  : > "{name}$_s.exit.$_code" || exit 4; _note {name} exit $_code; [ $_code = 0 ] || exit $_code ;;
 esac
 """
 

@@ -1,4 +1,4 @@
-# What is done on a host that is reached by ssh: bash -c "$(cat remote.sh)" assay ROOT, which reads requests from stdin.
+# What is done on a host that is reached by ssh, by bash with the argument ROOT, which reads requests from stdin.
 # Everything is in ROOT/.assay-jobs, made here with a marker file: nothing outside of it is changed, and in it only names
 # that are made here are removed. runs/UID is a run's folder, code/HASH a copy of the code that runs are given copies of,
 # never/UID.N an attempt that may not begin here any more, for a day.
@@ -35,7 +35,8 @@ judge() {  # of attempt N, in the run's folder; into state
     else state=dead; fi
   elif [ ! -e "token.$1" ] && [ -s ".start.$1" ] && ! is_starting "$1"; then
     if take_token "$1"; then state=never; else state=running; fi
-  elif [ -e "token.$1" ]; then state=running
+  elif [ -e "token.$1" ]; then state=running  # it is just being written, or could not be: the disk is full
+    is_starting "$1" || { nap 0.2; [ -s "token.$1" ] || is_starting "$1" || state=dead; }
   else state=waiting; fi
 }
 emit() {  # NAME OFFSET SIZE: as many bytes as announced, also where the file shrinks meanwhile
@@ -243,7 +244,6 @@ forget() {  # UID N: its copy goes, unless another attempt of the run has it; wh
   done
 }
 
-say 'assay ready'
 while IFS= read -r -d '' count; do
   [ -n "$count" ] || continue
   words=(); for ((; count > 0; count--)); do IFS= read -r -d '' word || exit 1; words+=("$word"); done

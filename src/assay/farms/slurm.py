@@ -29,35 +29,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.base import EndKind, Publish
-from assay.farms.container import (
-    CONTAINER_FUNCTION,
-    NOT_INSTALLED,
-    Image,
-    build_launch,
-    build_srun_flags,
-    check_container,
-    choose_runtime,
-    load_image,
-)
+from assay.farms import container
+from assay.farms import slurm_queue as queue
 from assay.farms.engines import LOST_AFTER_S, PYXIS, parse_signal
 from assay.farms.slurm_nodes import REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
-from assay.farms.slurm_queue import (
-    VANISHED,
-    SlurmQueue,
-    are_all_nodes_up,
-    call,
-    has_given,
-    is_active,
-    is_held,
-    is_pending,
-    load_limits,
-    load_summary,
-    summarize_errors,
-)
-from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, shorten_host, write_submission
+from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
 from assay.farms.submit_lines import build_exec_command
 from assay.record import run_directory
 from assay.show.formatting import render_duration
@@ -74,10 +53,11 @@ _SHORTEST_PAUSE_S = 0.05
 _SETTLE_S = 20.0  # how long Slurm may take to report how a job ended
 _CANCEL_S = 60.0
 _TAIL_BYTES = 4096
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")  # of the variables of a job
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
 _EXIT_CODES = {
     "4:0": ", where its folder cannot be read or written",
-    f"{NOT_INSTALLED}:0": ", where apptainer is not installed",
+    f"{container.NOT_INSTALLED}:0": ", where apptainer is not installed",
 }
 
 # The task's own line of the list; a node that does not see it lacks the file system. What is printed before
@@ -152,7 +132,7 @@ class SlurmExecutor(SubmitExecutor):
 
     def __init__(self, farm: Farm) -> None:
         super().__init__(farm)
-        self._queue = SlurmQueue()
+        self._queue = queue.SlurmQueue()
         self._gathered: list[tuple[JobRequest, JobHandle]] | None = None  # None: nothing is held back
         self._arrays: dict[int, tuple[int, str]] = {}  # pid and files of every sbatch that still runs, by pidfd
         self._places: dict[tuple[str, int], _Place] = {}
@@ -163,21 +143,21 @@ class SlurmExecutor(SubmitExecutor):
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
         self._cancelled: set[tuple[str, int]] = set()  # those that Slurm was asked to end
-        self._images: dict[str, Image | None] = {}  # by study folder
+        self._images: dict[str, container.Image | None] = {}  # by study folder
 
     # ------------------------------------------------------------ before
 
     @classmethod
     def check(cls, farm: Farm) -> None:
-        load_limits()
-        check_container(farm)
+        queue.load_limits()
+        container.check_container(farm)
         argv = ("sbatch", "--test-only", "--output=/dev/null", *build_flags(farm), "--wrap=true")
-        answer = call(argv)
+        answer = queue.call(argv)
         # a node that is down now may give what it has later: the submission itself will show it
-        is_certain = "node configuration is not available" not in answer.stderr or are_all_nodes_up()
+        is_certain = "node configuration is not available" not in answer.stderr or queue.are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
             raise UsageError(
-                f"Slurm would refuse the jobs of {farm.name}: {summarize_errors(answer.stderr)}",
+                f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}",
                 f"tried `{shlex.join(argv)}`",
             )
 
@@ -213,21 +193,29 @@ class SlurmExecutor(SubmitExecutor):
             self._submit_all([(request, handle)])
         return handle
 
-    def _load_image(self, study_dir: str) -> Image | None:
+    def _load_image(self, study_dir: str) -> container.Image | None:
         """Load the image once for each study: it may have to be pulled."""
         if study_dir not in self._images:
-            self._images[study_dir] = load_image(self.farm, study_dir)
+            self._images[study_dir] = container.load_image(self.farm, study_dir)
         return self._images[study_dir]
 
     def _submit_all(self, jobs: Sequence[tuple[JobRequest, JobHandle]]) -> None:
         def kind(job: tuple[JobRequest, JobHandle]) -> tuple[str, str, tuple[str, ...]]:
             return os.path.dirname(job[0].dir), repr(job[0].farm_resources), find_lost_hosts(job[0])
 
-        size = self._queue.limits().array_size * self._pack if jobs else 1
-        for (study_dir, _, hosts), group in groupby(sorted(jobs, key=kind), key=kind):
-            requests = [request for request, _ in group]
-            for first in range(0, len(requests), size):
-                self._submit_array(study_dir, requests[first : first + size], hosts)
+        try:
+            size = self._queue.limits().array_size * self._pack if jobs else 1
+            for (study_dir, _, hosts), group in groupby(sorted(jobs, key=kind), key=kind):
+                requests = [request for request, _ in group]
+                for first in range(0, len(requests), size):
+                    self._submit_array(study_dir, requests[first : first + size], hosts)
+        except AssayError as error:  # no other supervisor submits what has a lease of ours
+            submitted = {base for _, base in self._arrays.values()}
+            for run_dir, attempt in [(request.dir, request.attempt) for request, _ in jobs]:
+                if (run_dir, attempt) not in self._places or self._places[run_dir, attempt].base not in submitted:
+                    write_submission(run_dir, attempt, 126, error.message)
+                    self._waiting.discard((run_dir, attempt))
+            raise
 
     def _submit_array(self, study_dir: str, requests: Sequence[JobRequest], avoided: Sequence[str]) -> None:
         folder = os.path.join(study_dir, layout.STUDY_META_DIR, layout.SLURM_DIR)
@@ -251,15 +239,9 @@ class SlurmExecutor(SubmitExecutor):
                 self._places[each.dir, each.attempt] = place
             argv = [*self._build_sbatch(requests, avoided), f"{base}.sh"]
             text = f"{shlex.join(argv)}\n: > {shlex.quote(base)}.exit.$?\n"
-            pid = processes.spawn_session(
-                [self._bash, "-c", text], process.base_environment(), f"{base}.log", inherit=()
-            )
+            pid = processes.spawn_session([self._bash, "-c", text], _build_environment(), f"{base}.log", inherit=())
         except OSError as error:
-            message = f"cannot submit to Slurm: {error.strerror}"
-            for each in requests:
-                write_submission(each.dir, each.attempt, 126, message)
-                self._waiting.discard((each.dir, each.attempt))
-            raise InfrastructureError(message) from error
+            raise InfrastructureError(f"cannot submit to Slurm: {error.strerror}") from error
         pidfd = os.pidfd_open(pid)
         self._arrays[pidfd] = pid, base
         self._poll.register(pidfd, select.EPOLLIN)
@@ -318,7 +300,8 @@ class SlurmExecutor(SubmitExecutor):
     def _is_pending(self, run_dir: str, attempt: int) -> bool:
         """Whether Slurm has the job in its queue, or does not say anything about it yet; or others are before it."""
         place, state = self._find_place(run_dir, attempt), self._find_state(run_dir, attempt)
-        return not state or is_pending(state) or (place is not None and place.is_packed and is_active(state))
+        is_packed = place is not None and place.is_packed
+        return not state or queue.is_pending(state) or (is_packed and queue.is_active(state))
 
     def _note_reasons(self) -> None:
         """Why Slurm does not start a job is reported once, and noted for others, where it is not just its turn."""
@@ -326,14 +309,14 @@ class SlurmExecutor(SubmitExecutor):
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
             known = self._reasons.get((run_dir, attempt), "")
-            if reason in ("", known) or not (known or is_held(reason)):
+            if reason in ("", known) or not (known or queue.is_held(reason)):
                 continue
             self._reasons[run_dir, attempt] = reason
             path = os.path.join(run_dir, layout.submit_log_name(attempt))
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
                 if file.tell() < _TAIL_BYTES // 2:  # the place of the job is in its first line
                     file.write(f"waits: {reason}\n")
-            if is_held(reason) and reason not in self._reported:
+            if queue.is_held(reason) and reason not in self._reported:
                 self._reported.add(reason)
                 hint = f"; once that is dealt with: scontrol release {task}" if "held" in reason.lower() else ""
                 self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
@@ -343,7 +326,7 @@ class SlurmExecutor(SubmitExecutor):
         runs: dict[str, list[str]] = {}
         for run_dir, attempt in (key for key in self._watched if key not in self._waiting):
             if self._queue.down and (token := self._load_token(run_dir, attempt)) is not None:
-                runs.setdefault(token.host.partition(".")[0], []).append(os.path.basename(run_dir))
+                runs.setdefault(token.node, []).append(os.path.basename(run_dir))
             if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))):
                 self._fenced.add((run_dir, attempt))
         self._nodes.note(self._queue.down or {}, runs)
@@ -406,7 +389,7 @@ class SlurmExecutor(SubmitExecutor):
         is_over = self._queue.down is not None and self._is_over(run_dir, handle.attempt)
         # what Slurm is ending, perhaps since a person cancelled it, is over when Slurm reports so
         is_ending = self._find_state(run_dir, handle.attempt) == "COMPLETING"
-        is_lost = self._nodes.has_lost(shorten_host(token.host)) and not is_ending
+        is_lost = self._nodes.has_lost(token.node) and not is_ending
         return Liveness.GONE if is_over or is_lost else Liveness.UNKNOWN
 
     def _is_over(self, run_dir: str, attempt: int) -> bool:
@@ -424,11 +407,11 @@ class SlurmExecutor(SubmitExecutor):
     def _explain_silence(self, run_dir: str, attempt: int) -> str | None:
         """Why an attempt on a node that does not answer is given up; None: its node does, or a person cancelled it."""
         token = self._load_token(run_dir, attempt)
-        is_silent = token is not None and shorten_host(token.host) in (self._queue.down or {})
+        is_silent = token is not None and token.node in (self._queue.down or {})
         if token is None or not is_silent or self._find_state(run_dir, attempt).startswith("CANCELLED"):
             return None
         task = self._find_task(run_dir, attempt)
-        if self._nodes.has_lost(shorten_host(token.host)):
+        if self._nodes.has_lost(token.node):
             return f"its node {token.host} has not answered Slurm for {render_duration(self._nodes.lost_after_s)}"
         return f"its node {token.host} does not answer Slurm, which has ended its job {task}"
 
@@ -441,17 +424,18 @@ class SlurmExecutor(SubmitExecutor):
         here = handle.host == processes.host_name()
         is_dead = here and not processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
         code = self._load_code(place.base) if place is not None else None
+        if load_submit_code(run_dir, attempt):
+            return Liveness.GONE
         if place is None or code is None:  # its supervisor is about to submit it, or died before it did
             return self._give_up(handle, run_dir) if is_dead else Liveness.UNKNOWN
         if code != 0:
-            if not os.path.exists(os.path.join(run_dir, layout.submit_exit_name(attempt, code))):
-                write_submission(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
+            write_submission(run_dir, attempt, code, queue.summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
             return Liveness.GONE
         task = self._find_task(run_dir, attempt)
-        state = self._queue.state(task) if task else VANISHED
+        state = self._queue.state(task) if task else queue.VANISHED
         if state is None or self._is_pending(run_dir, attempt):
             return self._wait_in_queue(handle, run_dir)
-        return Liveness.UNKNOWN if is_active(state) else self._give_up(handle, run_dir)
+        return Liveness.UNKNOWN if queue.is_active(state) else self._give_up(handle, run_dir)
 
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
         """The token decides: a copy that comes later finds it taken."""
@@ -480,19 +464,19 @@ class SlurmExecutor(SubmitExecutor):
         task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
         place = self._find_place(run_dir, handle.attempt)
         # where the task of an ended run has other runs to do, Slurm knows nothing about that one
-        goes_on = place is not None and place.is_packed and is_active(self._find_state(run_dir, handle.attempt))
+        goes_on = place is not None and place.is_packed and queue.is_active(self._find_state(run_dir, handle.attempt))
         command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
         if task is None or command == "" or goes_on:
             return None
         state = self._queue.wait_for_end(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
             return "user", f"cancelled in Slurm (job {task})"
-        if state == VANISHED and is_unbegun and "_" in task and has_given(task):
+        if state == queue.VANISHED and is_unbegun and "_" in task and queue.has_given(task):
             return "user", f"cancelled in Slurm before it began (job {task})"
         if state == "TIMEOUT" and command is not None:
             self._write_time_limit(run_dir, handle, command)
             return None
-        note = load_summary(task)
+        note = queue.load_summary(task)
         if note is None:
             return "lost", f"Slurm does not know its job {task} any more"
         said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
@@ -545,7 +529,7 @@ class SlurmExecutor(SubmitExecutor):
             if not _has_others(self._find_place(run_dir, handle.attempt), dirs)
         ]
         if tasks := [task for task in found if task is not None]:
-            call(("scancel", "--quiet", *dict.fromkeys(tasks)), _CANCEL_S)
+            queue.call(("scancel", "--quiet", *dict.fromkeys(tasks)), _CANCEL_S)
             self._queue.ask_soon()
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
@@ -590,6 +574,13 @@ def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
     return not all(os.path.exists(os.path.join(path, layout.numbered_name("end", number))) for path, number in ours)
 
 
+def _build_environment() -> dict[str, str]:
+    """Without what describes the job that this supervisor is in: sbatch hands it on, and scripts and srun obey it."""
+    env = process.base_environment()
+    is_inside = "SLURM_JOB_ID" in env
+    return {key: env[key] for key in env if not (is_inside and key.startswith("SLURM_")) or key in _KEPT}
+
+
 def _load_number(base: str) -> str | None:
     """The number that sbatch printed."""
     match = re.search(r"^(\d+)(?:;\S+)?$", read_end(f"{base}.log", _TAIL_BYTES), re.MULTILINE)
@@ -623,12 +614,12 @@ def _count_nodes(options: Mapping[str, object]) -> object:
     return options.get("nodes") or (1 if options.get("tasks_per_node") else None)
 
 
-def build_script(farm: Farm, list_path: str, image: Image | None = None) -> str:
+def build_script(farm: Farm, list_path: str, image: container.Image | None = None) -> str:
     body, rank = _RUN, _RANK
     if signal := parse_signal(farm.options.get("signal", "")):
         body = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=signal[0])
         rank = _WARNED_RANK.format(signal=signal[0])
-    launch = build_launch(farm, image) if image is not None else ""
+    launch = container.build_launch(farm, image) if image is not None else ""
     if _count_nodes(farm.options):
         launch = _build_tasks(farm, image, rank)
     number = os.path.splitext(os.path.basename(list_path))[0]
@@ -639,12 +630,12 @@ def build_script(farm: Farm, list_path: str, image: Image | None = None) -> str:
     return _SCRIPT.format(body=launch + body, **values)
 
 
-def _build_tasks(farm: Farm, image: Image | None, rank: str) -> str:
+def _build_tasks(farm: Farm, image: container.Image | None, rank: str) -> str:
     """How srun starts a command as every task, each in a container of its own where there is one."""
     tasks = farm.options.get("tasks_per_node") or 1
     flags = shlex.join([f"--ntasks-per-node={tasks}", *farm.options.get("srun_flags", ())])
-    flags, container = f"{flags} {build_srun_flags(farm, image)}".rstrip(), ""
-    if image is not None and choose_runtime(farm) != PYXIS:
-        container, rank = build_launch(farm, image), rank.replace("eval", CONTAINER_FUNCTION)
-    launch = container + _NODES.replace("{flags}", flags).replace("{rank}", rank)
+    flags, inside = f"{flags} {container.build_srun_flags(farm, image)}".rstrip(), ""
+    if image is not None and container.choose_runtime(farm) != PYXIS:
+        inside, rank = container.build_launch(farm, image), rank.replace("eval", container.CONTAINER_FUNCTION)
+    launch = inside + _NODES.replace("{flags}", flags).replace("{rank}", rank)
     return launch + (_TORCHRUN if tasks == 1 else "")

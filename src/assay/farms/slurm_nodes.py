@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from assay.farms.slurm_queue import call, load_nodes
 from assay.show.formatting import render_duration
@@ -63,7 +64,7 @@ def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
 def _find_excluded(flags: Sequence[str]) -> list[str]:
     """The value of the last `--exclude` or `-x`, which may be the next word."""
     found: list[str] = []
-    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+    for flag, following in pairwise([*flags, ""]):
         if match := re.fullmatch(_EXCLUDE, flag):
             found = [match["nodes"] or following]
     return found
@@ -75,7 +76,7 @@ def _find_excluded(flags: Sequence[str]) -> list[str]:
 # is fenced, and has another job.log from now on.
 REQUEUED = r"""
 _raise() {  # PLACE: in the run's directory; makes the task that of the next attempt, or ends the job
-  local first uid n m host lease done= left name text pattern
+  local first uid n m host lease done= left name text pattern now=${EPOCHREALTIME:-$(date +%s.%N)}
   pattern='ASSAY_ATTEMPT=([0-9a-f]+)\.([0-9]+)'; [[ ${_task[1]} =~ $pattern ]] || return
   uid=${BASH_REMATCH[1]} first=${BASH_REMATCH[2]} n=$first
   while [ -e "lease.$((n + 1))" ]; do
@@ -98,13 +99,13 @@ _raise() {  # PLACE: in the run's directory; makes the task that of the next att
       [[ $text =~ $pattern ]] && [[ $done != *":${BASH_REMATCH[1]}:"* ]] && left=1
     done < job.sh
     [ -n "$left" ] || exit 0  # all commands have ended well
-    text="\"why\": \"Slurm started its job again on $HOSTNAME\", \"kind\": \"fence\", \"at\": ${EPOCHREALTIME/,/.}"
+    text="\"why\": \"Slurm started its job again on $HOSTNAME\", \"kind\": \"fence\", \"at\": ${now/,/.}"
     _publish "stop.$n" "{\"who\": \"{by}\", $text}" || exit 0
     cp job.log ".tmp-log.$m" 2>/dev/null && mv -f ".tmp-log.$m" job.log
     _exchange '"attempt": [0-9]+' "\"attempt\": $m"
     _exchange '"tag": "[^"]*"' "\"tag\": \"$uid.$m\""
     _exchange '"skips": (null|"[^"]*")' "\"skips\": \"$done\""
-    _exchange '"started_at": [0-9.]+' "\"started_at\": ${EPOCHREALTIME/,/.}"
+    _exchange '"started_at": [0-9.]+' "\"started_at\": ${now/,/.}"
     _publish "lease.$m" "$lease" || exit 0
     echo "$1" > "submit.log.$m"
   fi

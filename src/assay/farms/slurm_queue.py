@@ -26,6 +26,7 @@ _ACTIVE = {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESI
 _USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit", "Dependency"}
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
+_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")  # a user's own, as SQUEUE_PARTITION: they hide jobs and nodes
 _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # where the caller waits for the answer
 _NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # nodes that do not answer
@@ -55,6 +56,7 @@ def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)},
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
@@ -189,14 +191,15 @@ class SlurmQueue:
         self._states = states
         self._note_absent([task for task in waiting if task not in states])
 
-    def _note_absent(self, tasks: Sequence[str]) -> None:
+    def _note_absent(self, tasks: Sequence[str]) -> None:  # a squeue of the site's own may leave jobs out
         counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
         found = {}
         with contextlib.suppress(AssayError):
             if counted and self.limits().has_accounting:
                 found = {task: state.split()[0] for task, state in _load_accounted(counted, "State") if state}
-        self._states |= found
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
+        doubtful = {task: load_summary(task) for task, count in self._absent.items() if count >= _ABSENT_POLLS}
+        self._states |= found | {task: note.state for task, note in doubtful.items() if note is not None and note.state}
 
     def wait_for_end(self, task: str, since: int, limit_s: float) -> str | None:
         """Wait for the end of a task whose job.sh has ended, which Slurm notices a moment later. Returns its state."""

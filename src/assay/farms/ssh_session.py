@@ -27,7 +27,10 @@ _CONNECT_S = 10.0
 _LONGEST_START_S = 3 * _CONNECT_S  # login scripts included
 _NOT_FOUND = 127  # of a shell that has no such command
 _GRACE_S = 5.0
-_ONE_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")  # ours ends when its process does
+# whatever people have in their configuration for terminals; ours ends when its process does
+_PLAIN = ("-T", "-oControlMaster=no", "-oControlPath=none", "-oRemoteCommand=none", "-oClearAllForwardings=yes")
+# one line, since a login shell may be csh or fish: the script itself is sent when bash is there
+_STARTER = 'printf "assay ready\\0"; IFS= read -r -N {} script; eval "$script"'
 
 
 class LostError(Exception):
@@ -68,9 +71,9 @@ class SshSession:
             return
         self.close()
         self.refusal = ""
-        command = "exec bash -c " + shlex.join([_load_script(), "assay", self._host.root])
+        command = "exec bash -c " + shlex.join([_STARTER.format(len(_load_script())), "assay", self._host.root])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        argv = [find_client("host"), *_ONE_CONNECTION, *self._address.words, "--", self._address.name, command]
+        argv = [find_client("host"), *_PLAIN, *self._address.words, "--", self._address.name, command]
         self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for us, and jobs are ended over there
             argv,
             stdin=subprocess.PIPE,
@@ -86,6 +89,7 @@ class SshSession:
             if code == _NOT_FOUND:
                 raise InfrastructureError(f"the host {self._host.name} cannot run jobs: it has no bash", "install bash")
             raise InfrastructureError(*explain_connection(self._address, said))
+        self.send(_load_script().encode())
         try:
             self.ask("hello")
         except RefusedError as error:

@@ -71,6 +71,10 @@ class AttemptToken:
     start: int = 0
     boot: str = ""
 
+    @property
+    def node(self) -> str:
+        return self.host.partition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class _Client:
@@ -507,17 +511,13 @@ def find_lost_hosts(request: JobRequest) -> tuple[str, ...]:
     """Where earlier attempts of a run were given up: it is not sent there again."""
     attempts = run_directory.load_history(request.dir).attempts if request.attempt > 1 else ()
     found = (places.load_place(request.dir, each.handle).host for each in attempts if each.is_fenced)
-    return tuple(sorted({shorten_host(host) for host in found if host}))
-
-
-def shorten_host(host: str) -> str:
-    return host.partition(".")[0]
+    return tuple(sorted({host.partition(".")[0] for host in found if host}))
 
 
 def find_unfinished(run_dir: str, attempt: int) -> str | None:
     """The command of an attempt that began and has no end; "": the last one has an end; None: none began."""
     lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _LOG_TAIL_BYTES).splitlines()
-    last = next((line.split() for line in reversed(lines) if re.match(r"\d+\.\d+ \S+ (?:start|exit)", line)), None)
+    last = next((line.split() for line in reversed(lines) if re.match(r"\d+[.,]\d+ \S+ (?:start|exit)", line)), None)
     if last is None:
         return None
     if last[2] == "exit":
@@ -541,9 +541,10 @@ def _wrap(command: str, request: JobRequest) -> str:
 
 def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
     """Write how a submission ended, where no submit command wrote it."""
-    with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
-        with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
-            file.write(message + "\n")
+    log = os.path.join(run_dir, layout.submit_log_name(attempt))
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # a full disk takes names
+        file.write(message + "\n")
+    with contextlib.suppress(OSError):  # the next look at the lease gives the same
         write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from assay.execute.places import load_place
 from assay.follow.entry import Entry
 from assay.follow.locations import show_command
 from assay.launch.prepared import Report
@@ -25,9 +26,7 @@ def render_report(report: Report, elapsed_s: float, *, color: bool = False, widt
 
 def build_document(report: Report, elapsed_s: float) -> Document:
     is_complete = report.count(State.DONE, State.PRUNED) == len(report.entries)
-    role = VerdictKind.PASS if is_complete else VerdictKind.INCONCLUSIVE
-    if report.failed:
-        role = VerdictKind.FAIL
+    role = VerdictKind.FAIL if report.failed else VerdictKind.PASS if is_complete else VerdictKind.INCONCLUSIVE
     steps, result = build_next_steps(report), report.result
     return Document(
         report.prepared.location.name,
@@ -87,6 +86,8 @@ def _find_log(entry: Entry) -> str | None:
 
 def _describe_failed(entry: Entry) -> str:
     reason, exit_code = (entry.outcome.reason, entry.outcome.exit_code) if entry.outcome else ("", None)
+    if entry.outcome is None and entry.handle is not None:
+        reason = f"{load_place(entry.dir, entry.handle).host} has it, which cannot be asked from here; it may still run"
     code = "" if exit_code is None or "exit code" in reason else f"exit code {exit_code}"
     attempts = f"{entry.attempt} attempts" if entry.attempt > 1 else ""
     facts = ", ".join(fact for fact in (reason, code, attempts) if fact)

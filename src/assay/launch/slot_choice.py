@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from assay.show.console import Console
 from assay.show.formatting import clean, render_duration, render_size, shorten
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.processes import find_folder
+from assay.values import layout
 from assay.values.environment import Gpu
 from assay.values.study import Resources, Study
 from assay.values.units import CPU
@@ -54,17 +56,21 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
         return Slots(tuple(given), devices, env=_fair_share(given, study.resources))
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
-    gpus = devices.list()
+    is_nested = layout.ENV_SLOT in os.environ  # in a run, which has the slot that it names
+    visible = re.split(r"[,\s]+", "*" if is_nested else os.environ.get("CUDA_VISIBLE_DEVICES", "*"))
+    gpus = [gpu for gpu in devices.list() if not {"*", str(gpu.index), gpu.uuid}.isdisjoint(visible)]
+    if slices := tuple(word for word in visible if word.startswith("MIG-")):
+        return Slots(slices, devices)
     if gpus:
         return _gpu_slots(study.resources, gpus, devices)
     if study.resources.gpus is None:
-        warnings: tuple[str, ...] = ()
-        if devices.warning is not None:  # a GPU that is there and cannot be used must not become a CPU in silence
-            hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
-            warnings = (f"this machine has a GPU that cannot be used, so runs use the CPU: {devices.warning} ({hint})",)
-        return replace(_cpu_slots(study.resources, devices), warnings=warnings)
+        why = devices.warning  # a GPU that is there and cannot be used must not become a CPU in silence
+        hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
+        text = f"this machine has a GPU that cannot be used, so runs use the CPU: {why} ({hint})"
+        return replace(_cpu_slots(study.resources, devices), warnings=(text,) if why is not None else ())
+    reason = devices.reason or "CUDA_VISIBLE_DEVICES names none of this machine"
     raise UsageError(
-        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {devices.reason}",
+        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}",
         "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
     )
 
@@ -76,9 +82,8 @@ def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
 
 def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
     """Several CPU slots divide the cores among them; a single one, and slots with a GPU, are left alone."""
-    if len(labels) < 2 or any(label != CPU for label in labels):
-        return {}
-    return _thread_limits(max(resources.cpus, len(os.sched_getaffinity(0)) // len(labels)))
+    share = max(resources.cpus, len(os.sched_getaffinity(0)) // max(1, len(labels)))
+    return _thread_limits(share) if len(labels) > 1 and set(labels) == {CPU} else {}
 
 
 def _thread_limits(cpus: int) -> dict[str, str]:
@@ -92,10 +97,8 @@ def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[G
     kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
     if not kept:
         most = max(gpu.memory_bytes for group in groups for gpu in group)
-        raise UsageError(
-            f"each run asks for {render_size(needed)} of GPU memory, and the largest GPU here has {render_size(most)}",
-            "ask for less: resources: {gpu_memory: SIZE}",
-        )
+        message = f"each run asks for {render_size(needed)} of GPU memory, the largest GPU here has {render_size(most)}"
+        raise UsageError(message, "ask for less: resources: {gpu_memory: SIZE}")
     return kept
 
 
@@ -103,9 +106,8 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     size = resources.gpus or 1
     groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
     if not groups:
-        raise UsageError(
-            f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}"
-        )
+        message = f"each run asks for {size} GPUs, and {len(gpus)} can be used here"
+        raise UsageError(message, "ask for fewer: resources: {gpus: N}")
     groups = _keep_large(groups, resources.gpu_memory_bytes or 0)
     labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
     needed = {
@@ -125,8 +127,7 @@ def describe_holders(pool: SlotPool) -> str:
     """What holds the slots: a run with its folder and process, perhaps of another root, or another program."""
     found, shown = pool.holders(), []
     for one in found[:_MOST_HOLDERS]:
-        folder, _, run = one.name.rpartition("/")
-        name = f"run {run} in {folder}" if one.is_run else one.name
+        name = "run {2} in {0}".format(*one.name.rpartition("/")) if one.is_run else one.name
         shown.append(f"{name} (pid {one.pid}) for {render_duration(max(0.0, time.time() - one.since))}")
     more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
     return clean("held by " + "; ".join(shown + more)) if found else "its holder cannot be identified"
@@ -139,8 +140,7 @@ def describe_lease(lease: MachineLease) -> str:
     commands = [one for one in holders if not one.is_run] or holders
     found = []
     for one in commands:
-        folder = find_folder(one.pid)
-        where = f" in {folder}" if folder else ""
+        where = f" in {folder}" if (folder := find_folder(one.pid)) else ""
         found.append(f"{shorten(one.name, _COMMAND_WIDTH)}{where} (pid {one.pid})")
     more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
     return clean(f"{what}: {'; '.join(found[:_MOST_HOLDERS] + more) or 'its process cannot be identified'}")

@@ -146,6 +146,7 @@ class Supervisor:
                 next_look = now + LOOK_S
         if self.interrupted:
             self.stop(list(self.running.values()), f"{self.interrupted} to the supervisor", "interrupt")
+        self.look_at_others()
         self.observer.flush()
         settings.draw(self)
 
@@ -571,9 +572,9 @@ class Supervisor:
         return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
 
     def look_at_others(self) -> None:
-        for entry in list(self.running.values()):
-            if not entry.is_mine:
-                self._reconcile(entry)
+        lost = [each for each in self.entries if each.state is State.LOST and each.outcome is None]  # on another host
+        for entry in [*lost, *(each for each in self.running.values() if not each.is_mine)]:
+            self._reconcile(entry)
 
     # ------------------------------------------------------------ ending
 
@@ -606,8 +607,7 @@ class Supervisor:
 
     def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
         """After a farm's refusal of one job no other is submitted; a later call continues the runs."""
-        refusal = self.executor.refusal(handle, entry.dir)
-        if refusal is not None:
+        if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
             self.problem = self.problem or InfrastructureError(refusal)
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
         else:
@@ -758,9 +758,8 @@ class Supervisor:
         except AssayError as error:
             self.problem = InfrastructureError(error.message, error.hint)
         self._take_ended(self.executor.wait(0))
-        for entry in chosen:
-            if entry.dir in self.running:
-                self._reconcile(entry)
+        for entry in [each for each in chosen if each.dir in self.running]:
+            self._reconcile(entry)
 
     def _build_stop(self, why: str, kind: StopKind, cause: Cause = "") -> Stop:
         return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time(), cause)

@@ -60,11 +60,11 @@ def find_client(noun: str) -> str:
 
 def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
     """Why ssh could not make a connection, and what to do."""
-    reason = next((line.strip() for line in reversed(error_text.splitlines()) if line.strip()), "")
-    reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
+    reason = error_text.strip().rpartition("\n")[2].removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
     where = f"the {address.noun} {address.name}"
     if "Permission denied" in reason:
         return f"{where} refuses the connection: {reason}", address.key_hint
     if "Host key verification failed" in reason:
-        return f"{where} is not known: {reason}", f"connect once by hand: {address.command}"
+        what = "has another key than before" if "HAS CHANGED" in error_text else "is not known"
+        return f"{where} {what}: {reason}", f"connect once by hand: {address.command}"
     return f"{where} does not answer: {reason}", f"is it on? try: {address.command} true"
