@@ -282,8 +282,7 @@ class ArtifactBuilder:
             case=case, repeats=wants.repeats, profile_dir=profile_dir,
         )  # fmt: skip
         parts = {"source": artifact.sha, "flags": list(target.run_flags), "inputs": inputs.sha}
-        parts |= {"outputs": list(wants.outputs), "repeats": wants.repeats}
-        return self._obtain(target, job, parts)
+        return self._obtain(target, job, {**parts, "outputs": list(wants.outputs), "repeats": wants.repeats})
 
     # ------------------------------------------------------------ the store
 

@@ -425,7 +425,7 @@ class Comparison:
     def _list_unproved(self) -> Iterator[tuple[str, str]]:
         """What equal rows do not prove: what one side alone trains (an additional bias is 0 at first), and NaN."""
         own = [{f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "gradient"} for keys in self._find_alone()]
-        for label, mine, theirs in (("A", *own), ("B", *own[::-1])):
+        for label, mine, theirs in zip("AB", own, own[::-1], strict=True):
             if mine and not theirs:
                 yield label, f"{label} alone trains {', '.join(sorted(mine)[:5])}"
         if self._is_broken():
