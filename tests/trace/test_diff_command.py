@@ -114,6 +114,8 @@ def test_a_trace_that_is_cut_off_is_compared_up_to_there(tmp_path: Path, cli: Cl
     (tmp_path / "b" / "trace" / "rank-0" / "steps.jsonl").write_text('{"step": 1, "groups": [], "fl')
     result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json")
     assert (result.code, json.loads(result.out)["coverage"]["rows"]) == (3, 15)
+    shown = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b")).out
+    assert shown.startswith("INCONCLUSIVE"), "the verdict is the first word, whatever is equal"
 
 
 @pytest.mark.needs(exchange=True)

@@ -33,7 +33,7 @@ from assay.values.document import (
 )
 from assay.values.plain import build_plain
 from assay.values.table import Column, Table
-from assay.values.verdict import Verdict
+from assay.values.verdict import Verdict, VerdictKind
 
 _BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
 _MOST_NAMES = 40  # of points on an axis
@@ -86,7 +86,7 @@ def _build_diff(a: Recording, b: Recording, found: Comparison) -> Document:
 def _list_answers(title: str, verdict: Verdict) -> Iterator[Block]:
     yield Only(("html", "markdown"), (Heading(title, verdict.kind, level=1),))
     answers = []
-    for finding in verdict.findings:
+    for finding in sorted(verdict.findings, key=lambda each: each.kind is VerdictKind.PASS):  # a doubt comes first
         subject = "" if finding.subject in finding.message else f" {finding.subject}"
         spans = (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
         answers.append(Text(spans, role="answer"))
