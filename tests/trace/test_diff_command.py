@@ -96,6 +96,8 @@ def test_traces_of_another_kind_are_compared_where_they_can_be(diff: Diff, chang
         ({"steps": (7,)}, 0, "only 0% of the points are paired"),
         ({"names": ["x"], "steps": (9,)}, 0, "only 0% of the points are paired"),
         ({"end": False, "steps": (1,)}, 11, "the trace of B ends before its program did: compared up to there"),
+        ({"meta": {"steps": [1, 2]}, "steps": (1,)}, 11, "B ended before step 2, which the other side has"),
+        ({"facts": {"rows": 23}}, 22, "the trace of B ends before its program did: compared up to there"),
     ],
 )
 def test_nothing_in_common_and_a_crashed_run_never_pass(diff: Diff, changes: Any, rows: int, text: str) -> None:
@@ -112,6 +114,8 @@ def test_a_trace_that_is_cut_off_is_compared_up_to_there(tmp_path: Path, cli: Cl
     (tmp_path / "b" / "trace" / "rank-0" / "steps.jsonl").write_text('{"step": 1, "groups": [], "fl')
     result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json")
     assert (result.code, json.loads(result.out)["coverage"]["rows"]) == (3, 15)
+    shown = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b")).out
+    assert shown.startswith("INCONCLUSIVE"), "the verdict is the first word, whatever is equal"
 
 
 @pytest.mark.needs(exchange=True)
@@ -124,6 +128,16 @@ def test_a_trace_goes_along_with_its_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("pull", "fit", "--from", str(tmp_path / "shared"), "--root", "others").code == 0
     found = cli("trace", "diff", "runs/fit/x=1", "others/fit/x=1", "--json")
     assert (found.code, json.loads(found.out)["verdict"]) == (0, "PASS")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("points", "{}"), ("weights", '{"offset": "x"}'), ("steps", '{"step": []}')]
+)
+def test_a_damaged_trace_is_refused(tmp_path: Path, cli: Cli, name: str, line: str) -> None:
+    Program().write(tmp_path / "a")
+    (tmp_path / "a" / "trace" / "rank-0" / f"{name}.jsonl").write_text(f"{line}\n")
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "a"))
+    assert (result.code, "rank-0 is not the record of a trace" in result.err) == (4, True)
 
 
 def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:

@@ -94,6 +94,33 @@ def test_what_began_it_is_named(tmp_path: Path, changes: dict[str, Any], kind: s
     assert all(text in found.first.text for change, text in texts.items() if change in changes)
 
 
+@pytest.mark.parametrize("noise", [0, 1])
+@pytest.mark.parametrize(
+    ("values", "kind"), [({"momentum": 0.8}, "CHANGED"), ({"fused": True}, "PASS"), ({"decoupled": False}, "PASS")]
+)
+def test_a_value_of_the_optimiser_that_no_tensor_shows_yet_is_named(
+    tmp_path: Path, values: dict[str, Any], kind: str, noise: int
+) -> None:
+    """In the first step a momentum changes nothing."""
+    a, b = ({"groups": [{"momentum": 0.9, "parameters": 3, **own}]} for own in ({}, values))
+    found = judge(tmp_path, Program(facts=b), Program(facts=a), noise)
+    assert (found.kind, found.first is None) == (kind, kind == "PASS")
+    assert kind == "PASS" or "has momentum 0.9 in A, 0.8 in B; no tensor shows it" in found.first.text
+
+
+def test_what_one_side_alone_trains_is_inconclusive(tmp_path: Path) -> None:
+    """An additional bias is 0 at first: nothing that both have differs."""
+
+    def write(writer: Writer, is_b: bool) -> None:
+        writer.row(1, "forward", "layer", X)
+        for name in ("weight", "bias")[: 1 + is_b]:
+            writer.row(1, "gradient", "layer", X + 1, name=name)
+            writer.row(1, "parameter", "layer", X, name=name)
+
+    found = judge_rows(tmp_path, write)
+    assert (found.kind, "B alone trains layer.bias" in str(found.verdict)) == ("INCONCLUSIVE", True)
+
+
 def test_another_size_of_the_batch_is_inconclusive(tmp_path: Path) -> None:
     found = judge(tmp_path, Program(batch=4), noise=1)
     assert (found.kind, found.first.phase) == ("INCONCLUSIVE", "input")
@@ -335,6 +362,7 @@ def test_as_many_ranks_are_compared_one_by_one(tmp_path: Path) -> None:
     [
         ({"loss": 2.0}, "module", "(model)", "the outputs of the model agree: its targets, or the code"),
         ({"loss": 2.0}, "module", "(model)", "it is 2 times that of A"),
+        ({"loss": 1.0001}, "module", "(model)", "it is 1.0001 times that of A"),
         ({"clip": 1.001, "wrong": "layers.0"}, "gradient", "layers.0", "the gradient of layers.0.weight in step 1"),
         ({"clip": 1.001}, "gradient", "emb", "every gradient of this step is 1.001 times that of A"),
         ({"cut": "layers.1"}, "missing", "layers.1", "layers.1.weight has no gradient in B"),
@@ -367,6 +395,17 @@ def test_losses_and_gradients(tmp_path: Path, changes: dict[str, Any], kind: str
     assert (found.first.kind, found.first.module) == (kind, module)
     assert text in found.first.text
     assert ("parameters of B alone: head.weight" in found.notes) == ("wrong" in changes)
+
+
+def test_a_gradient_that_is_noise_alone_is_not_named(tmp_path: Path) -> None:
+    def write(writer: Writer, is_b: bool) -> None:
+        is_noise = writer.folder.parent.name == "noise-1"
+        for name, of_b, of_noise in (("wrong", 1.001, 1.0), ("bias", 1.5, 1.9)):
+            factor = of_b if is_b else of_noise if is_noise else 1.0
+            writer.row(1, "backward", name, X)
+            writer.row(1, "gradient", name, X * np.float32(factor), name="weight")
+
+    assert judge_rows(tmp_path, write, noise=True).first.module == "wrong"
 
 
 @pytest.mark.parametrize(

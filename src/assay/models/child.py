@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from tempfile import TemporaryDirectory
 
 from assay.errors import AssayError, InfrastructureError
-from assay.models.flow.artifact_builder import ArtifactBuilder
+from assay.models.flow.artifact_builder import ArtifactBuilder, Scratch
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
@@ -53,16 +52,9 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
     keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
-    with (
-        TemporaryDirectory(prefix="assay-model-") as own,
-        ArtifactBuilder(
-            ArtifactStore(request.store or own),
-            request.limits,
-            recompute=request.recompute,
-            explain_to=partial(print, flush=True) if request.explain else None,
-            failure_dir=keep,
-        ) as builder,
-    ):
+    explain_to = partial(print, flush=True) if request.explain else None
+    with Scratch() as own, ArtifactBuilder(ArtifactStore(request.store or own), request.limits) as builder:
+        builder.recompute, builder.explain_to, builder.failure_dir = request.recompute, explain_to, keep
         report = _GOALS[request.goal](request, builder, keep, lambda case: print(render_case_line(case), flush=True))
         slices = tuple(builder.slices)
     write_metrics(run_dir, report)

@@ -124,17 +124,13 @@ def _describe(report: Report, traces: Sequence[Trace], settings: TraceSettings) 
     entry = report.entries[0]
     steps = {int(each["step"]) for trace in traces for each in trace.steps}
     return {
-        "run": report.prepared.location.key(entry.dir),
-        "dir": entry.dir,
-        "state": str(entry.state),
-        "processes": len(traces),
-        "steps": sorted(steps),
+        "run": report.prepared.location.key(entry.dir), "dir": entry.dir, "state": str(entry.state),
+        "processes": len(traces), "steps": sorted(steps),
         "missing": [step for step in settings.steps if step not in steps],
-        "points": sum(len(trace.points) for trace in traces),
-        "rows": sum(len(trace.rows) for trace in traces),
+        "points": sum(len(trace.points) for trace in traces), "rows": sum(len(trace.rows) for trace in traces),
         "problems": list_problems(entry.dir),
         "bytes": sum(os.path.getsize(os.path.join(trace.folder, "rows.bin")) for trace in traces),
-    }
+    }  # fmt: skip
 
 
 def _render(facts: dict[str, Any], output: str | None) -> str:

@@ -13,18 +13,10 @@ from assay.values.document import Document, Facts, Heading, TableBlock
 from assay.values.table import Column, Table
 
 _COLUMNS = (
-    Column("step", "number", digits=None),
-    Column("phase"),
-    Column("module", cut="left"),
-    Column("tensor"),
-    Column("shape", rank=2),
-    Column("dtype", rank=3),
-    Column("norm", "number"),
-    Column("largest", "number", rank=1),
-    Column("not finite", "number", digits=None, rank=1),
-    Column("hash", rank=4),
-    Column("source", cut="left", rank=5),
-)
+    Column("step", "number", digits=None), Column("phase"), Column("module", cut="left"), Column("tensor"),
+    Column("shape", rank=2), Column("dtype", rank=3), Column("norm", "number"), Column("largest", "number", rank=1),
+    Column("not finite", "number", digits=None, rank=1), Column("hash", rank=4), Column("source", cut="left", rank=5),
+)  # fmt: skip
 
 
 def build_listing(trace: Trace, step: int | None, only: Sequence[str]) -> Document:

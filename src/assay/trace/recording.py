@@ -141,7 +141,8 @@ def describe_nothing(run_dir: str) -> str:
         return "no Python of the program loaded the recorder: it has -I, -E or -S, or the program is not Python"
     if "torch" not in events:
         return "the program did not import torch"
-    return "no step that was asked for was reached: an optimiser's step, or a call of a module without gradients"
+    what = "an optimiser's step, or a call of a module without gradients"
+    return f"no step that was asked for was reached: {what}; forked processes are not recorded, spawned ones are"
 
 
 def list_problems(run_dir: str) -> list[str]:

@@ -72,16 +72,24 @@ def list_traces(run_dir: str, below: str = "") -> list[str]:
 
 
 def load_trace(folder: str) -> Trace:
-    """Load what is whole: the last line or row of a process that was killed may be cut off."""
+    """Load what is whole: the last line or row of a process that was killed may be cut off. Raises FormatError."""
+    try:
+        return _load_trace(folder)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{folder} is not the record of a trace: {type(error).__name__}: {error}") from None
+
+
+def _load_trace(folder: str) -> Trace:
     meta = _load_facts(os.path.join(folder, "trace.json"))
     points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
-    steps = tuple(each for each in lines if "step" in each)
+    steps = tuple({**each, "step": int(each["step"])} for each in lines if "step" in each)
     meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if "end" in each), {})}
     rows = _load_rows(os.path.join(folder, "rows.bin"))
     known = rows["point"] < len(points)
     whole = rows if known.all() else rows[: int(known.argmin())]
-    is_whole = any(each.get("end") for each in lines)
+    written = max((int(each.get("rows") or 0) for each in steps), default=0)  # a copy may have fewer
+    is_whole = any(each.get("end") for each in lines) and len(whole) >= written
     return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), is_whole)
 
 

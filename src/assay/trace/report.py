@@ -33,7 +33,7 @@ from assay.values.document import (
 )
 from assay.values.plain import build_plain
 from assay.values.table import Column, Table
-from assay.values.verdict import Verdict
+from assay.values.verdict import Verdict, VerdictKind
 
 _BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
 _MOST_NAMES = 40  # of points on an axis
@@ -71,26 +71,22 @@ def _build_diff(a: Recording, b: Recording, found: Comparison) -> Document:
     ]
     shown = ("step", "phase", "a", "b", "error", "noise", "how")
     facts = {
-        "verdict": str(found.kind),
-        "first": _build_first(found.first),
+        "verdict": str(found.kind), "first": _build_first(found.first),
         "coverage": {"fraction": found.coverage.fraction, **build_plain(found.coverage)},
-        "findings": build_plain(found.verdict.findings),
-        "causes": build_plain(found.causes),
-        "notes": list(found.notes),
-        "a": a.folder,
-        "b": b.folder,
+        "findings": build_plain(found.verdict.findings), "causes": build_plain(found.causes),
+        "notes": list(found.notes), "a": a.folder, "b": b.folder,
         "noise": {"a": len(a.noise), "b": len(b.noise), "within": WITHIN, "beyond": BEYOND},
         "growth": [dict(zip(("step", "error", "noise"), build_plain(each), strict=True)) for each in growth],
         "commands": [command for _, command in commands],
         "points": [{name: build_plain(each[name]) for name in shown} for each in points],
-    }
+    }  # fmt: skip
     return Document(f"{found.kind} {a.label} and {b.label}", blocks, facts=facts)
 
 
 def _list_answers(title: str, verdict: Verdict) -> Iterator[Block]:
     yield Only(("html", "markdown"), (Heading(title, verdict.kind, level=1),))
     answers = []
-    for finding in verdict.findings:
+    for finding in sorted(verdict.findings, key=lambda each: each.kind is VerdictKind.PASS):  # a doubt comes first
         subject = "" if finding.subject in finding.message else f" {finding.subject}"
         spans = (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
         answers.append(Text(spans, role="answer"))
@@ -161,17 +157,11 @@ def _build_point(found: Comparison, number: int) -> dict[str, Any]:
     squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]
     point = found.a.points[i]
     return {
-        "number": number,
-        "step": int(compared.step[number]),
-        "phase": point.phase,
-        "a": _join(found.a.keys[i]),
-        "b": _join(found.b.keys[j]),
-        "norms": [float(each) ** 0.5 for each in squares],
-        "error": float(compared.error[number]),
-        "noise": float(compared.noise[number]),
-        "how": found.pairs.how[i] or "fused weights",
-        "source": _shorten(point.source or ""),
-    }
+        "number": number, "step": int(compared.step[number]), "phase": point.phase,
+        "a": _join(found.a.keys[i]), "b": _join(found.b.keys[j]), "norms": [float(each) ** 0.5 for each in squares],
+        "error": float(compared.error[number]), "noise": float(compared.noise[number]),
+        "how": found.pairs.how[i] or "fused weights", "source": _shorten(point.source or ""),
+    }  # fmt: skip
 
 
 def _join(key: tuple[Any, ...]) -> str:
@@ -222,10 +212,8 @@ class _Log:
 
     def ticks(self) -> list[tuple[float, str]]:
         stride = math.ceil((self.high - self.low + 1) / 8)
-        return [
-            (self.bottom, "0"),
-            *((float(p), f"1e{p}" if p else "1") for p in range(self.low, self.high + 1, stride)),
-        ]
+        powers = range(self.low, self.high + 1, stride)
+        return [(self.bottom, "0"), *((float(p), f"1e{p}" if p else "1") for p in powers)]
 
 
 def _build_charts(found: Comparison, growth: Sequence[Growth]) -> Iterator[Block]:
@@ -251,10 +239,8 @@ def _build_depth(found: Comparison, step: int) -> Chart:
     keys = [found.a.keys[int(compared.point[n])] for n in numbers]
     names, marks = [_join(key) for key in keys], [float(x) for x, n in enumerate(numbers) if n == first]
     errors = [(float(compared.error[n]), float(compared.noise[n])) for n in numbers]
-    texts = [
-        f"{key[0]} {name}\nerror {render_error(error)}"
-        for key, name, (error, _) in zip(keys, names, errors, strict=True)
-    ]
+    shown = zip(keys, names, errors, strict=True)
+    texts = [f"{key[0]} {name}\nerror {render_error(error)}" for key, name, (error, _) in shown]
     title = f"step {step}, in the order of execution"
     return _draw(title, errors, marks, texts, _list_ticks(names, marks), found.has_noise)
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +17,11 @@ import pytest
 from tests.example_models import ORT, faulty, write_chain
 
 from assay.errors import AssayError, InfrastructureError
-from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, Work, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Scratch, Wants, Work, load_product
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import Step, StepEnding, StepLimits, Target
+from assay.system.locks import LOCK_FILE
 
 WANTS = Wants(("y",))
 
@@ -286,3 +288,22 @@ def test_a_target_that_dumps_nothing_is_named_once(chain: Path, tmp_path: Path, 
         for case in ("one", "two"):
             assert builder.build(target, Step.COMPILE, product(chain), case).is_ok
     assert builder.notes == [f"--debug-ir: sim wrote no intermediate representation{why}"]
+
+
+def test_scratch_of_a_killed_process_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without our file may be the user's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "assay-model-examples").mkdir()
+    abandoned = tmp_path / "assay-model-killed"
+    (abandoned / "worker").mkdir(parents=True)
+    (abandoned / LOCK_FILE).touch()
+    with Scratch() as first, Scratch() as second:
+        assert not abandoned.exists()
+        assert os.path.isdir(first)
+        assert {each.name for each in tmp_path.iterdir()} == {
+            "assay-model-examples",
+            *map(os.path.basename, (first, second)),
+        }
+    assert [each.name for each in tmp_path.iterdir()] == ["assay-model-examples"]

@@ -108,6 +108,32 @@ def deciding():
     return Deciding(8, 8), torch.randn(16, 8)
 
 
+class Odd(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.add_module("a:b", nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.change(self._modules["a:b"](x))
+
+
+def empty():
+    return Odd(lambda x: x), torch.randn(0, 8)
+
+
+def broken():
+    return Odd(lambda x: x / 0 * 0), torch.randn(4, 8)
+
+
+def noisy():
+    return Odd(lambda x: x + 9 * torch.randn_like(x)), torch.randn(4, 8)
+
+
+def lazy():
+    return Odd(lambda x: (each for each in (x,))), torch.randn(4, 8)
+
+
 def frozen():
     return nn.Sequential(nn.Flatten()), torch.arange(12).reshape(3, 4)
 
@@ -417,6 +443,19 @@ def test_forward_alone_and_several_samples(local: ArtifactBuilder, folder: Path)
     assert "the backward pass is not judged: no output has a gradient" in frozen.notes
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "text"),
+    [("empty", {}, "no elements"), ("broken", {}, "not a single finite number"), ("noisy", BF16, "rounding alone")],
+)
+def test_an_output_that_proves_nothing_neither_fails_nor_passes(
+    local: ArtifactBuilder, folder: Path, model: str, options: Any, text: str
+) -> None:
+    """`noisy`: random numbers that the outermost module draws. The name of the layer has a colon."""
+    report = check(local, folder, "same", model, options=options)
+    assert (report.verdict.kind, report.first_wrong) == ("INCONCLUSIVE", None)
+    assert text in report.cases[-1].verdict.findings[0].message
+
+
 def test_what_draws_or_counts_proves_nothing(local: ArtifactBuilder, folder: Path) -> None:
     drawn = check(local, folder, "same", "drawing")
     assert drawn.verdict.kind == "INCONCLUSIVE"
@@ -437,6 +476,7 @@ def test_what_draws_or_counts_proves_nothing(local: ArtifactBuilder, folder: Pat
     ("change", "model", "message"),
     [
         ("same", "unfitting", r"net\.py:\d+: the module fails with its example inputs"),
+        ("same", "lazy", "the module returns generator without a tensor"),
         ("same", "unseeded", r"build\(\) makes another model in each process"),
         ("number", "build", "returned int, not a torch module"),
         ("nothing_of_this_name", "build", "has no class 'nothing_of_this_name'"),

@@ -104,6 +104,17 @@ def test_a_cast_that_cuts_off_is_changed() -> None:
 # ---------------------------------------------------------------- floats
 
 
+@pytest.mark.parametrize("rule", [np.rint, np.floor, np.ceil])
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_a_cast_to_integers_that_rounds_is_wrong(rule: Any, count: int) -> None:
+    """It cuts off: nearer to what goes in is not better."""
+    actual = STEPS.astype(np.int32)
+    off = np.flatnonzero(rule(STEPS) != np.trunc(STEPS))[:count]
+    actual.flat[off] = rule(STEPS).flat[off]
+    found = compare(STEPS.astype(np.int32), actual, alone("Cast", unrounded=STEPS))
+    assert (found.verdict.kind, found.flags) == (FAIL, ())
+
+
 def test_what_correct_runtimes_do_passes() -> None:
     a, b = draw(6_400).reshape(25, 256).astype(np.float32), draw(25_600, 1).reshape(256, 100).astype(np.float32)
     exact = a.astype(np.float64) @ b.astype(np.float64)

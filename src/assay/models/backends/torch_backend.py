@@ -402,6 +402,8 @@ def run_model(
     with torch.set_grad_enabled(spec.backward):
         output = _execute(opened, recorder, function, args, kwargs)
     outputs = {name_leaf("output", path): each for path, each in find_leaves(output, torch.Tensor).items()}
+    if not outputs:
+        raise UsageError(f"the module returns {type(output).__name__} without a tensor: there is nothing to compare")
     ends = {name: each for name, each in outputs.items() if each.requires_grad}
     if not spec.backward or not ends:
         return outputs, [f"{NO_BACKWARD}: no output has a gradient"] if spec.backward else []

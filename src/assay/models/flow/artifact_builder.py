@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from glob import escape, iglob
 from typing import Any, Self
 
 from assay.errors import UsageError
@@ -31,6 +33,7 @@ from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.locks import LOCK_FILE, try_lock_file
 from assay.values.plain import build_plain, parse_plain
 
 _UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
@@ -80,6 +83,32 @@ class Work:
         return next((step for step in self.steps if not step.is_ok), None)
 
 
+class Scratch(tempfile.TemporaryDirectory[str]):
+    """A temporary folder with a file that is locked while its process lives. What killed processes left is removed."""
+
+    _PREFIX = "assay-model-"
+
+    def __init__(self) -> None:
+        for path in iglob(os.path.join(escape(tempfile.gettempdir()), f"{self._PREFIX}*", LOCK_FILE)):
+            with suppress(OSError):  # another user's
+                abandoned = try_lock_file(path, create=False)
+                if abandoned is not None:
+                    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+                    os.close(abandoned)
+        super().__init__(prefix=self._PREFIX, ignore_cleanup_errors=True)
+        self._lock: int | None = None
+        with suppress(OSError):  # a file system without locks: nothing is removed there
+            while self._lock is None:
+                os.makedirs(self.name, 0o700, exist_ok=True)  # another process has just taken it for abandoned
+                self._lock = try_lock_file(os.path.join(self.name, LOCK_FILE))
+
+    def cleanup(self) -> None:
+        super().cleanup()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
 @dataclass(slots=True)
 class ArtifactBuilder:
     """One per process. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; `failure_dir`
@@ -101,7 +130,7 @@ class ArtifactBuilder:
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
     _since: float = field(default_factory=time.time)
     _folders: DumpFolders = field(default_factory=DumpFolders)
-    _scratch: tempfile.TemporaryDirectory[str] | None = None
+    _scratch: Scratch | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +158,7 @@ class ArtifactBuilder:
     def scratch(self) -> str:
         """A temporary folder, which is removed with the builder."""
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="assay-model-")
+            self._scratch = Scratch()
         return self._scratch.name
 
     def make_folder(self, hint: str = "x") -> str:
@@ -247,25 +276,13 @@ class ArtifactBuilder:
         return self._obtain(target, job, {"source": source.sha, "flags": list(target.compile_flags)})
 
     def run(self, target: Target, artifact: Product, inputs: Product, wants: Wants, case: str) -> StepOutcome:
+        profile_dir = self._sub_folder(self.dumps.run_profile_dir, case, Step.RUN, inputs)
         job = Job(
-            Step.RUN,
-            artifact.path,
-            "",
-            inputs=inputs.path,
-            outputs=wants.outputs,
-            output_specs=wants.specs,
-            case=case,
-            repeats=wants.repeats,
-            profile_dir=self._sub_folder(self.dumps.run_profile_dir, case, Step.RUN, inputs),
-        )
-        parts = {
-            "source": artifact.sha,
-            "flags": list(target.run_flags),
-            "inputs": inputs.sha,
-            "outputs": list(wants.outputs),
-            "repeats": wants.repeats,
-        }
-        return self._obtain(target, job, parts)
+            Step.RUN, artifact.path, "", inputs=inputs.path, outputs=wants.outputs, output_specs=wants.specs,
+            case=case, repeats=wants.repeats, profile_dir=profile_dir,
+        )  # fmt: skip
+        parts = {"source": artifact.sha, "flags": list(target.run_flags), "inputs": inputs.sha}
+        return self._obtain(target, job, {**parts, "outputs": list(wants.outputs), "repeats": wants.repeats})
 
     # ------------------------------------------------------------ the store
 

@@ -140,14 +140,9 @@ class Examination:
         for number, actual in enumerate(results):
             expected = case.trials[number].expected
             wanted = {name: expected[name] for name in case.outputs if name in expected}
+            reach, origin = partial(cases.find_magnitude, case, number), cases.find_origin(case, number)
             judged = judge_outputs(
-                wanted,
-                actual,
-                tolerances,
-                op=case.op,
-                makers=case.makers,
-                reach=partial(cases.find_magnitude, case, number),
-                origin=cases.find_origin(case, number),
+                wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin
             )
             verdict, comparisons = cases.look_closer(case, number, wanted, actual, judged)
             if case.layer is not None:
@@ -316,25 +311,14 @@ def examine_model(
         refused = CaseReport(name, reference, judge_failure(name, error.outcome), None, (error.outcome,))
         found = FaultSearch((refused,), findings=(Finding(VerdictKind.ERROR, cases.outline.stem, error.message),))
     report = ModelReport(
-        model=request.model,
-        stem=cases.outline.stem,
-        reference=request.reference.name,
-        target=request.target.name,
-        cases=found.cases,
-        first_wrong=found.first.name if found.first else None,
-        unseen=found.unseen,
-        confirmed=found.confirmed,
-        findings=found.findings,
-        samples=len(cases.samples),
-        tools=tools,
-        elapsed_s=time.monotonic() - begun,
+        model=request.model, stem=cases.outline.stem, reference=request.reference.name, target=request.target.name,
+        cases=found.cases, first_wrong=found.first.name if found.first else None, unseen=found.unseen,
+        confirmed=found.confirmed, findings=found.findings, samples=len(cases.samples), tools=tools,
+        elapsed_s=time.monotonic() - begun, is_estimate=request.target.is_simulated,
         notes=(*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes),
-        is_estimate=request.target.is_simulated,
-        manner=render_flags(request.manner),
-        origin=render_flags(request.origin),
-        command=found.command,
-        folder=request.folder,
-    )
+        manner=render_flags(request.manner), origin=render_flags(request.origin),
+        command=found.command, folder=request.folder,
+    )  # fmt: skip
     report = cases.finish(report)
     if keeper is not None:
         keeper.finish(request, report)

@@ -145,7 +145,8 @@ class TorchCases(Cases):
             self.notes.append(
                 f"{self.request.target.name} has no parameter of this name and shape for {left} gradients"
             )
-        return self._build("full", self.outline.full_name, self._choose_known(self.bounds, names))
+        known = self._choose_known(self.bounds, names)  # what the module returns is judged in any case
+        return self._build("full", self.outline.full_name, tuple(n for n in names if n in known or ":grad" not in n))
 
     @cached_property
     def marked(self) -> ModelCase:
@@ -170,16 +171,14 @@ class TorchCases(Cases):
         return map(self._build_alone, self.outline.choose(names))
 
     def _build_alone(self, layer: Layer) -> ModelCase:
-        label, _, direction = layer.label.partition(":")
+        label, direction = layer.label.removesuffix(BACKWARD), layer.label.endswith(BACKWARD)
         call = self.parts[label]
         problem = call["problem"] or ("it draws random numbers" if call["draws"] else "")
         trials, bounds = [], dict[str, Tolerance]()
         refs = [load_refs(folder) for folder in self.activations]
         for number, sample in enumerate(self.samples if not problem else ()):
             spec = self._spec("call", number)
-            spec = replace(
-                spec, label=label, backward=bool(direction), grad_outs=tuple(call["grad_outs"]), grain=self.grain
-            )
+            spec = replace(spec, label=label, backward=direction, grad_outs=tuple(call["grad_outs"]), grain=self.grain)
             product = self._write(spec)
             expected = Tensors(self._compute(self.request.reference, product, sample, layer.name))
             rough = self._write(replace(spec, noise=True))
@@ -214,6 +213,7 @@ class TorchCases(Cases):
             sums = unit * math.sqrt(size / array.size) if is_sum and array.size else 0.0
             largest = max(compared.max_rel * NOISE_FACTOR, sums)
             if compared.sqnr_db is None:  # no number of it is finite, or it has none
+                bounds[name] = known
                 continue
             usual = max(10 ** (-compared.sqnr_db / 20) * NOISE_FACTOR, sums, least.rel or 0.0)
             worst_db = min(known.min_sqnr_db or math.inf, -20 * math.log10(usual))
@@ -248,7 +248,7 @@ class TorchCases(Cases):
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))
             noisy = self._compute(self.request.reference, spec, spec, f"{self.stem}_noise")
-            terms = max(math.prod(ref.shape) for ref in load_refs(sample.path))
+            terms = max((math.prod(ref.shape) for ref in load_refs(sample.path)), default=1)
             self._widen(found, Tensors(sample.path), Tensors(noisy), terms)
         return found
 
@@ -285,9 +285,9 @@ class TorchCases(Cases):
         error = measure_typical(expected, actual)
         if noisy is None or error is None or expected.ndim < 2:  # the gradient of a bias may cancel to rounding alone
             return compared
-        label, _, pass_ = case.layer.label.partition(":") if case.layer else ("", "", "")
-        call = self.parts[label]
-        if pass_ and not call["is_leaf"]:  # one activation at a threshold moves its gradients
+        label = case.layer.label if case.layer else ""
+        call = self.parts[label.removesuffix(BACKWARD)]
+        if label.endswith(BACKWARD) and not call["is_leaf"]:  # one activation at a threshold moves its gradients
             return compared
         shapes = str([self._shapes.get(name) for name in call["inputs"]])
         factor = FACTOR if call["is_leaf"] else COMPOSITE_FACTOR

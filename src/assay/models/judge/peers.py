@@ -62,7 +62,7 @@ def find_odd_slice(expected: Any, actual: Any, noisy: Any, floor: float) -> OddS
 
 
 def _has_numbers(array: Any) -> bool:
-    return bool(array.size) and array.dtype.kind not in "biuOSU"
+    return bool(array.size) and array.dtype.kind not in "biucOSU"
 
 
 def _find_on_axis(np: Any, left: Any, difference: Any, noise: Any, axis: int, floor: float) -> OddSlice | None:
@@ -148,7 +148,7 @@ def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> 
 def name_kind(report: CaseReport, compared: TensorComparison, error: TypicalError) -> _Kind:
     """The class of the layer, which of its tensors it is (an output, the gradient of a weight), and what goes in."""
     assert report.layer is not None
-    return report.layer.ops[0], compared.name.removeprefix(report.layer.label.partition(":")[0]), error.shapes
+    return report.layer.ops[0], compared.name.removeprefix(report.layer.label.removesuffix(":backward")), error.shapes
 
 
 def find_limit(peers: Sequence[float], error: TypicalError, count: int, floor: float) -> float:

@@ -261,9 +261,7 @@ def assay_target_results(
 @pytest.fixture
 def assay_module(request: pytest.FixtureRequest) -> ModelReport:
     """The check of a torch module: each call of its modules, and the whole. Nothing of it is cached."""
-    from tempfile import TemporaryDirectory
-
-    from assay.models.flow.artifact_builder import ArtifactBuilder
+    from assay.models.flow.artifact_builder import ArtifactBuilder, Scratch
     from assay.models.flow.check import check_model
     from assay.models.store.artifacts import ArtifactStore
 
@@ -272,7 +270,7 @@ def assay_module(request: pytest.FixtureRequest) -> ModelReport:
     keep = clear_keep(plan, request.param, request.node)
     with (
         reporting("assay_module", asked.model),
-        TemporaryDirectory(prefix="assay-model-") as own,
+        Scratch() as own,
         ArtifactBuilder(ArtifactStore(own), asked.limits, failure_dir=keep) as builder,
     ):
         return check_model(asked, builder, keep)

@@ -19,6 +19,7 @@ from assay.trace.records import Weight
 Kind = Literal["flag", "group", "random", "weights", "ranks"]
 # what changes the order of sums at most: never named as the cause of what is beyond noise
 _BENIGN = ("thread", "deterministic", "benchmark", "emulate_precision_casts")
+_BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # of an optimiser's groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,10 @@ def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step:
         names = [name for name in different if name != "parameters"] or different
         if names:
             text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
-            yield Cause("group", step, f"optimiser group {number}", f"group {number} of the optimiser has {text}")
+            # another version of torch may know a value that is switched off
+            meant = [name for name in names if name not in _BENIGN_VALUES and (one.get(name) or other.get(name))]
+            what = f"group {number} of the optimiser"
+            yield Cause("group", step, f"optimiser group {number}", f"{what} has {text}", is_benign=not meant)
 
 
 def _count_settings(groups: list[dict[str, Any]]) -> Counter[str]:

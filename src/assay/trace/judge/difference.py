@@ -150,7 +150,7 @@ class Comparison:
             row = missing
         if self._reshaped is not None and (row is None or self._comes_before_shapes(self._reshaped, row)):
             return self._reshaped
-        return self._name_draws(self._blame(row or self._find_drift()))
+        return self._name_draws(self._blame(row or self._find_drift())) or self._find_unseen()
 
     def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
         """Whether tensors of other shapes come before a row: what a layer did wrong can change shapes after it."""
@@ -165,6 +165,14 @@ class Comparison:
             return None
         step, module, name = self.a.drift or self.b.drift or (0, "", "")
         return First("ranks", step, "parameter", module, name, "")
+
+    def _find_unseen(self) -> First | None:
+        """Values of the optimiser that are not the same and that no tensor shows: a momentum does not in step 1."""
+        cause = next((each for each in self.causes if each.kind == "group" and not each.is_benign), None)
+        if cause is None:
+            return None
+        text = f"{cause.text}; no tensor shows it in the steps that were compared"
+        return First("group", cause.step, "optimiser", "", cause.name, text)
 
     def _find_row(self) -> int | None:
         """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
@@ -190,7 +198,8 @@ class Comparison:
         if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
         np = load_numpy()
-        same = np.flatnonzero(self._find_phases("gradient") & (self.compared.step == self.compared.step[number]))
+        same = self._find_phases("gradient") & (self.compared.step == self.compared.step[number])
+        same = np.flatnonzero(same & (self.ratio > WITHIN))  # a gradient that is noise alone is large
         largest = int(same[np.nanargmax(self.compared.error[same])])
         is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
         return largest if is_clear and self._find_inputs(largest)[2] else number
@@ -351,7 +360,8 @@ class Comparison:
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
-        yield f"{scope} {render_number(factor, 4)} times that of A"
+        digits = 4 if abs(factor - 1) > 1e-3 else 7  # 1.0001 is not 1
+        yield f"{scope} {render_number(factor, digits)} times that of A"
         worlds = {self.a.world / self.b.world, self.b.world / self.a.world}
         if everywhere and any(math.isclose(factor, each, rel_tol=1e-3) for each in worlds if each != 1):
             yield "a sum over the ranks in place of a mean, or the reverse"
@@ -407,15 +417,31 @@ class Comparison:
                 yield label, f"the trace of {label} ends before its program did: compared up to there"
             elif not side.steps:
                 yield label, f"no step of {label} was completed: gradients, parameters and states were not recorded"
-        if self.first is None and self._is_broken():
+            elif lost := set(side.meta.get("steps", ())) & (set(self.a.steps) | set(self.b.steps)) - set(side.steps):
+                yield label, f"{label} ended before step {min(lost)}, which the other side has: compared up to there"
+        if self.first is None:
+            yield from self._list_unproved()
+
+    def _list_unproved(self) -> Iterator[tuple[str, str]]:
+        """What equal rows do not prove: what one side alone trains (an additional bias is 0 at first), and NaN."""
+        own = [{f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "gradient"} for keys in self._find_alone()]
+        for label, mine, theirs in zip("AB", own, own[::-1], strict=True):
+            if mine and not theirs:
+                yield label, f"{label} alone trains {', '.join(sorted(mine)[:5])}"
+        if self._is_broken():
             yield "not finite", "both sides have values that are not finite in the loss, a gradient or a parameter"
+
+    def _find_alone(self) -> list[list[Key]]:
+        """The points that one side alone has, of A and of B."""
+        sides = zip((self.a, self.b), self.pairs.taken, self.pairs.parts, strict=True)
+        return [[key for i, key in enumerate(side.keys) if i not in taken | fused] for side, taken, fused in sides]
 
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
         is_unsure = is_unsure or first.name == _DRAWS or any(map(_has_unplaced_data, (self.a, self.b)))
         if is_unsure or (first.index >= 0 and (self._is_by_norm(first) or self._is_assumed(first))):
             return VerdictKind.INCONCLUSIVE
-        if not self.has_noise:
+        if not self.has_noise or (first.kind == "group" and first.index < 0):
             return VerdictKind.CHANGED
         is_exact = first.index < 0  # missing gradients, replicas that are not the same
         return VerdictKind.FAIL if is_exact or (self.ratio > BEYOND).any() else VerdictKind.INCONCLUSIVE
@@ -464,9 +490,8 @@ class Comparison:
 
     def _list_unpaired(self) -> Iterator[str]:
         """The parameters that one side alone has: a weight that is no longer shared, a layer that was added."""
-        for label, side, taken, fused in zip("AB", (self.a, self.b), self.pairs.taken, self.pairs.parts, strict=True):
-            keys = [key for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in taken | fused]
-            names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys))
+        for label, keys in zip("AB", self._find_alone(), strict=True):
+            names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "parameter"))
             if names:
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 yield f"parameters of {label} alone: {', '.join(names[:5])}{more}"

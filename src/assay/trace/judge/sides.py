@@ -95,20 +95,8 @@ def _finish(
     steps = {each["step"]: each for each in reversed(ranks[0].steps)}
     drift = find_drift(ranks) if len(ranks) > 1 else None
     by_norm = load_numpy().zeros(len(rows), bool)
-    return Side(
-        ranks[0].meta,
-        points,
-        keys,
-        rows,
-        order,
-        exact,
-        steps,
-        ranks[0].weights,
-        len(ranks),
-        all(each.is_complete for each in ranks),
-        by_norm,
-        drift=drift,
-    )
+    meta, weights, is_whole = ranks[0].meta, ranks[0].weights, all(each.is_complete for each in ranks)
+    return Side(meta, points, keys, rows, order, exact, steps, weights, len(ranks), is_whole, by_norm, drift=drift)
 
 
 def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
