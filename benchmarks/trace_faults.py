@@ -34,7 +34,7 @@ import torch._dynamo  # noqa: E402 an optimiser loads it: once, for all children
 import torch.distributed.algorithms.ddp_comm_hooks  # noqa: E402 DDP too
 from _trace_models import AT, Setting, train  # noqa: E402
 
-from assay.trace.comparing import Recording, compare, load_recording  # noqa: E402
+from assay.trace.comparing import Traces, compare, load_recording  # noqa: E402
 from assay.trace.inside.recorder import Recorder  # noqa: E402
 from assay.values.verdict import VerdictKind  # noqa: E402
 
@@ -85,10 +85,10 @@ class Recordings:
     """Real recordings, each made once, by children of this process."""
 
     def __init__(self, folder: str) -> None:
-        self.folder, self.made = folder, dict[Any, Recording]()
+        self.folder, self.made = folder, dict[Any, Traces]()
         self.seconds = 0.0
 
-    def make(self, setting: Setting, world: int = 1, noise: int = 0) -> Recording:
+    def make(self, setting: Setting, world: int = 1, noise: int = 0) -> Traces:
         key = (setting, world, noise)
         if key not in self.made:
             folder = os.path.join(self.folder, str(len(self.made)))

@@ -30,8 +30,8 @@ from measuring import ASSAY, quick_folder, render_ratio, render_share
 from assay.gate.paired_test import (
     ALPHA,
     Choice,
-    Pair,
-    Question,
+    SeedPair,
+    TryQuestion,
     build_schedule,
     choose_kept,
     judge_look,
@@ -41,7 +41,7 @@ from assay.judge.statistics import t_quantile
 from assay.values.series import mean_and_sd
 
 MOST = 20
-ANY = Question("min", change=0.0)  # every difference matters: the hardest case for equal sides
+ANY = TryQuestion("min", change=0.0)  # every difference matters: the hardest case for equal sides
 Both = Callable[[random.Random], tuple[float, float]]  # the values of the two sides
 
 
@@ -61,7 +61,7 @@ WORST = "all differences of one size"
 SHAPES[WORST] = lambda r: (0.0, r.choice((-1.0, 1.0)))  # six pairs agree in 1 of 64 cases, and t is infinite then
 
 
-def decide(pairs: Sequence[Pair], question: Question = ANY) -> tuple[Choice, int]:
+def decide(pairs: Sequence[SeedPair], question: TryQuestion = ANY) -> tuple[Choice, int]:
     """What a try says, and after how many pairs."""
     schedule = build_schedule(len(pairs))
     for count, level in zip(schedule.looks, schedule.levels, strict=True):
@@ -80,18 +80,18 @@ def show_equal_sides(tries: int) -> None:
         generator, count = random.Random(9_000 + number), 10 * tries if name == WORST else tries
         better = naive = 0
         for _ in range(count):
-            pairs = [Pair(seed, *draw(generator)) for seed in range(MOST)]
+            pairs = [SeedPair(seed, *draw(generator)) for seed in range(MOST)]
             better += decide(pairs)[0] == "better"
             naive += any(_is_significant(pairs[:length]) for length in range(3, MOST + 1))
         print("   " + render_share(f"equal sides, {name}: called better", better, count))
         print("   " + render_share(f"equal sides, {name}: better by a t-test after every pair", naive, count))
 
 
-def _is_significant(pairs: Sequence[Pair], level: float = 0.05) -> bool:
+def _is_significant(pairs: Sequence[SeedPair], level: float = 0.05) -> bool:
     return measure_t(pairs) > t_quantile(len(pairs) - 1, level)
 
 
-def measure_t(pairs: Sequence[Pair]) -> float:
+def measure_t(pairs: Sequence[SeedPair]) -> float:
     mean, sd = mean_and_sd([(pair.a or 0.0) - (pair.b or 0.0) for pair in pairs])
     return 0.0 if not mean else math.inf * mean if not sd else mean / sd * math.sqrt(len(pairs))
 
@@ -116,7 +116,7 @@ def show_pairs(count: int) -> None:
 def _measure_power(effect: float, count: int, seed: int) -> tuple[float, float, float]:
     """How often it is found, the mean number of pairs, and the standard error of that."""
     generator = random.Random(seed)
-    found = [decide([Pair(seed, 0.0, generator.gauss(-effect, 1)) for seed in range(MOST)]) for _ in range(count)]
+    found = [decide([SeedPair(seed, 0.0, generator.gauss(-effect, 1)) for seed in range(MOST)]) for _ in range(count)]
     mean, sd = mean_and_sd([float(pairs) for _, pairs in found])
     power = sum(verdict == "better" for verdict, _ in found) / count
     return power, mean or 0.0, (sd or 0.0) / math.sqrt(count)
@@ -151,10 +151,10 @@ def show_ledgers(count: int) -> None:
 def _keep(generator: random.Random) -> Iterator[bool]:
     effects = [3.0, 3.0] + [0.0] * 18
     base = [generator.gauss(0, 1) for _ in range(MOST)]
-    tries = [[Pair(seed, a, generator.gauss(-effect, 1)) for seed, a in enumerate(base)] for effect in effects]
+    tries = [[SeedPair(seed, a, generator.gauss(-effect, 1)) for seed, a in enumerate(base)] for effect in effects]
     better = [decide(pairs)[0] == "better" for pairs in tries]
     fresh = [
-        [Pair(seed, generator.gauss(0, 1), generator.gauss(-effect, 1)) for seed in range(MOST)]
+        [SeedPair(seed, generator.gauss(0, 1), generator.gauss(-effect, 1)) for seed in range(MOST)]
         for effect, is_better in zip(effects, better, strict=True)
         if is_better
     ]

@@ -693,3 +693,16 @@ def test_a_heavy_or_loud_import_is_seen(tmp_path: Path, source: str, loaded: set
     assert loaded <= found
     assert bool(found) == bool(loaded)
     assert text == printed
+
+
+# Names that users import or that other tools gave; everything else has one name and one meaning.
+SEVERAL = {"Study", "Run", "Series", "Settings", "UsageError", "Table", "Chart", "Image", "Histogram"}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_" and node.name not in SEVERAL:
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -36,10 +36,10 @@ from assay.exchange.wandb_media import (  # noqa: F401 names of wandb
     Html,
     Image,
     Media,
+    MediaFiles,
     Molecule,
     Object3D,
     Plotly,
-    RunFiles,
     Table,
     Video,
     find_media,
@@ -145,7 +145,7 @@ class Run:
 
     def __init__(self, place: ScriptRun, options: Mapping[str, Any]) -> None:
         self._place = place
-        self._files = RunFiles(place.dir, partial(say_once, _WHO))
+        self._files = MediaFiles(place.dir, partial(say_once, _WHO))
         self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
         self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last
         self._seen: dict[str, float] = {}  # the last value of each name

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from assay.config.template import parse_template, template_names
 from assay.errors import ConfigError
-from assay.values.study import Flag, Placeholder, Position, Text
+from assay.values.study import Flag, Placeholder, Position, ShellText
 
 
 def names(text: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_here_document_may_hold_a_lone_quote():
     ],
 )  # fmt: skip
 def test_shell_text_is_left_alone(text):
-    assert parse_template(text) == (Text(text),)
+    assert parse_template(text) == (ShellText(text),)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_shell_text_is_left_alone(text):
     ],
 )  # fmt: skip
 def test_doubled_brackets_are_literal(text, literal):
-    assert parse_template(text) == (Text(literal),)
+    assert parse_template(text) == (ShellText(literal),)
 
 
 def test_places_and_flags():
     pieces = parse_template("python t.py {data} --out={run.dir}/{name}.pt [lr] [early-stop]")
     assert pieces == (
-        Text("python t.py "), Placeholder("data"), Text(" --out="), Placeholder("run.dir"), Text("/"), Placeholder("name"), Text(".pt "),
-        Flag("lr"), Text(" "), Flag("early-stop"),
+        ShellText("python t.py "), Placeholder("data"), ShellText(" --out="), Placeholder("run.dir"), ShellText("/"), Placeholder("name"), ShellText(".pt "),
+        Flag("lr"), ShellText(" "), Flag("early-stop"),
     )  # fmt: skip
 
 
@@ -107,11 +107,11 @@ def test_the_quotes_around_a_flag_are_known():
 
 
 def test_an_ansi_quote_is_closed_around_a_place():
-    assert parse_template("$'a\\'{x}\\n'") == (Text("$'a\\''"), Placeholder("x"), Text("$'\\n'"))
+    assert parse_template("$'a\\'{x}\\n'") == (ShellText("$'a\\''"), Placeholder("x"), ShellText("$'\\n'"))
 
 
 def test_a_variable_may_be_written_with_doubled_braces():
-    assert parse_template("echo ${{HOME}} ${HOME}") == (Text("echo ${HOME} ${HOME}"),)
+    assert parse_template("echo ${{HOME}} ${HOME}") == (ShellText("echo ${HOME} ${HOME}"),)
 
 
 def test_names_leave_out_the_runs_own_values():
@@ -124,7 +124,7 @@ def test_letters_of_any_script_name_a_parameter():
 
 @given(st.text(alphabet=st.characters(exclude_characters="\"'`<#\\$([{"), max_size=40))
 def test_text_without_special_characters_is_one_piece(text):
-    assert parse_template(text) == ((Text(text),) if text else ())
+    assert parse_template(text) == ((ShellText(text),) if text else ())
 
 
 @given(st.text(alphabet="ab {}[]$()\\\"'`#\n.-", max_size=30))
@@ -135,5 +135,5 @@ def test_nothing_of_the_text_is_lost(text):
         return
     if "{{" in text or "[[" in text or "$'" in text:
         return
-    shown = {Text: "{0.text}", Placeholder: "{{{0.name}}}", Flag: "[{0.name}]"}
+    shown = {ShellText: "{0.text}", Placeholder: "{{{0.name}}}", Flag: "[{0.name}]"}
     assert "".join(shown[type(piece)].format(piece) for piece in pieces) == text

@@ -22,7 +22,7 @@ from tests.study_processes import until
 from assay.cli.main import run
 from assay.config.settings import load_settings
 from assay.gate import check_execution, passes
-from assay.gate.gate_settings import Check, load_gate
+from assay.gate.gate_settings import GateCheck, load_gate
 from assay.values.study import Position
 from assay.values.verdict import VerdictKind
 
@@ -36,7 +36,7 @@ command: sh train.sh
 metrics: {loss: 'loss ({number})'}
 golden: {segment: 3}
 """
-CHECK = Check("x", ("x",), Position("assay.toml", 1, 1))
+CHECK = GateCheck("x", ("x",), Position("assay.toml", 1, 1))
 
 
 class Project:
@@ -246,7 +246,7 @@ def test_a_pass_is_used_again_until_something_differs(project: Project) -> None:
     found = passes.Passes(str(project.folder / "runs"), load_gate(load_settings()))
     assert found.plan(check, (), ["--farm"]).passed is not None
     plan = found.plan(check, (), ["--farm"], is_fresh=True)
-    found.keep(plan, check_execution.Outcome(check, VerdictKind.FAIL, ""))
+    found.keep(plan, check_execution.CheckOutcome(check, VerdictKind.FAIL, ""))
     assert not kept.exists(), "another verdict of the same inputs takes it back"
     project.set(BAD)
     assert project.gate()[0] == 3

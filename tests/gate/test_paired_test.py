@@ -11,8 +11,8 @@ from assay.gate.paired_test import (
     ALPHA,
     FEWEST,
     Choice,
-    Pair,
-    Question,
+    SeedPair,
+    TryQuestion,
     build_schedule,
     choose_kept,
     is_near_zero,
@@ -20,15 +20,15 @@ from assay.gate.paired_test import (
     measure_chance,
 )
 
-LOWER = Question("min", 0.005)
+LOWER = TryQuestion("min", 0.005)
 LEVEL = 0.01
 
 
-def pair_up(a: list[float | None], b: list[float | None]) -> list[Pair]:
-    return [Pair(seed, *both) for seed, both in enumerate(zip(a, b, strict=True), 1)]
+def pair_up(a: list[float | None], b: list[float | None]) -> list[SeedPair]:
+    return [SeedPair(seed, *both) for seed, both in enumerate(zip(a, b, strict=True), 1)]
 
 
-def judge(a: list[float | None], b: list[float | None], question: Question = LOWER) -> Choice:
+def judge(a: list[float | None], b: list[float | None], question: TryQuestion = LOWER) -> Choice:
     return judge_look(pair_up(a, b), LEVEL, question).verdict
 
 
@@ -50,9 +50,9 @@ def test_the_looks_end_with_the_last_pair(monkeypatch: pytest.MonkeyPatch, most:
 def test_equal_sides_are_called_better_as_often_as_was_promised() -> None:
     schedule, generator, better, count = build_schedule(20), random.Random(7), 0, 1000
     for _ in range(count):
-        pairs = [Pair(seed, generator.gauss(1, 0.1), generator.gauss(1, 0.1)) for seed in range(20)]
+        pairs = [SeedPair(seed, generator.gauss(1, 0.1), generator.gauss(1, 0.1)) for seed in range(20)]
         verdicts = (
-            judge_look(pairs[:look], level, Question("min", change=0.0)).verdict
+            judge_look(pairs[:look], level, TryQuestion("min", change=0.0)).verdict
             for look, level in zip(schedule.looks, schedule.levels, strict=True)
         )
         better += next((verdict for verdict in verdicts if verdict != "undecided"), "") == "better"
@@ -63,7 +63,7 @@ def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
     lower = [value - 0.3 - 0.01 * at for at, value in enumerate(NOISY) if value is not None]
     assert judge(NOISY, [*lower]) == "better"
     assert judge([*lower], NOISY) == "worse"
-    assert judge(NOISY, [*lower], Question("max")) == "worse"
+    assert judge(NOISY, [*lower], TryQuestion("max")) == "worse"
 
     found = judge_look(pair_up(NOISY, [value - 0.25 for value in NOISY if value is not None]), LEVEL, LOWER)
     assert found.verdict == "better"
@@ -73,11 +73,11 @@ def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
 
 def test_a_difference_that_does_not_matter_is_the_same_and_not_better() -> None:
     assert judge(NOISY, NOISY) == "same"
-    assert judge(NOISY, NOISY, Question("min", 0.0)) == "same"
+    assert judge(NOISY, NOISY, TryQuestion("min", 0.0)) == "same"
     slightly = [value - 0.001 for value in NOISY if value is not None]
     assert judge(NOISY, [*slightly]) == "same"
-    assert judge(NOISY, [*slightly], Question("min", 0.0005)) == "better"
-    assert judge(NOISY, [*slightly], Question("min", change=0.0005)) == "better"
+    assert judge(NOISY, [*slightly], TryQuestion("min", 0.0005)) == "better"
+    assert judge(NOISY, [*slightly], TryQuestion("min", change=0.0005)) == "better"
 
 
 def test_noise_and_too_few_pairs_decide_nothing() -> None:

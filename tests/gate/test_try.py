@@ -20,7 +20,7 @@ from assay.cli.main import run
 from assay.errors import UsageError
 from assay.follow.api import StudyLocation
 from assay.gate.passes import digest_command, digest_environment
-from assay.gate.tries_ledger import Side
+from assay.gate.tries_ledger import TrySide
 from assay.gate.try_command import parse_metric
 from assay.gate.try_runs import Result as RunResult
 from assay.gate.try_runs import build_spec, load_value, refuse_missing
@@ -198,7 +198,7 @@ def test_two_commits_and_two_environments(lab: Lab) -> None:
     facts = lab.load("--a-env", "env EXTRA=5", "--b-env", "env EXTRA=2")
     assert (facts["code"], facts["verdict"]) == (0, "better")
     assert facts["commands"]["base"] == "env EXTRA=5 python3 train.py {seed}"
-    text = Side("", "", "", ("echo {seed}",), "env A=1").build_command(3)
+    text = TrySide("", "", "", ("echo {seed}",), "env A=1").build_command(3)
     assert text == "env A=1 bash -c 'echo 3'", "one word is a text for the shell"
 
 
@@ -238,7 +238,7 @@ def test_a_virtual_environment_is_an_environment(real: Lab, tmp_path: Path) -> N
 def test_where_the_metric_is_read(tmp_path: Path, text: str, metric: str, value: float | None) -> None:
     (tmp_path / "train.log").write_text(f"{text}\n")
     wanted = parse_metric(metric, "--metric")
-    spec = build_spec(Side("c", "", "", ("x",)), 1, wanted)
+    spec = build_spec(TrySide("c", "", "", ("x",)), 1, wanted)
     assert load_value(str(tmp_path), spec, wanted) == pytest.approx(value, nan_ok=True)
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "a1-r0-host-1-1.jsonl").write_text(f'{{"step": 1, "{wanted.name}": 7}}\n')
@@ -258,7 +258,7 @@ def test_where_the_metric_is_read(tmp_path: Path, text: str, metric: str, value:
 def test_a_metric_that_never_appears(tmp_path: Path, text: str, metric: str, words: tuple[str, ...]) -> None:
     (tmp_path / "train.log").write_text(f"{text}\n")
     wanted = parse_metric(metric, "--metric")
-    spec = build_spec(Side("c", "", "", ("x",)), 1, wanted)
+    spec = build_spec(TrySide("c", "", "", ("x",)), 1, wanted)
     with pytest.raises(UsageError) as caught:
         refuse_missing(
             wanted,

@@ -19,13 +19,13 @@ from assay.values.study import (
     Position,
     Random,
     Resources,
+    ShellText,
     Study,
     Subset,
     Sweep,
-    Text,
 )
 
-ECHO = (CommandTemplate("run", (Text("echo "), Flag("a"), Text(" "), Flag("b"))),)
+ECHO = (CommandTemplate("run", (ShellText("echo "), Flag("a"), ShellText(" "), Flag("b"))),)
 
 
 def sweep(*, named=None, commands=None, title=None, line=1, **axes) -> Sweep:
@@ -132,7 +132,7 @@ def test_a_parameter_that_no_command_can_name_is_not_advised_to_be_written_into_
 
 
 def test_a_parameter_is_an_orphan_where_its_command_is_not_chosen():
-    commands = (CommandTemplate("train", (Placeholder("a"),)), CommandTemplate("test", (Text("t"),)))
+    commands = (CommandTemplate("train", (Placeholder("a"),)), CommandTemplate("test", (ShellText("t"),)))
     plan = build_plan(study(sweep(commands=("test",), a=[1]), commands=commands))
     assert [warning.key for warning in plan.warnings] == ["a"]
     assert texts(plan) == ["t"]
@@ -148,7 +148,7 @@ def test_a_run_carries_what_the_study_says():
     plan = build_plan(
         study(
             sweep(a=[1], title="t"),
-            commands=(CommandTemplate("run", (Text("echo "), Flag("a")), timeout_s=9.0),),
+            commands=(CommandTemplate("run", (ShellText("echo "), Flag("a")), timeout_s=9.0),),
             metrics=(pattern,),
             resources=Resources(gpus=2),
             timeout_s=5.0,
@@ -200,7 +200,7 @@ def test_adding_a_sweep_changes_no_id():
 
 
 def build_titled(**fields) -> Study:
-    commands = tuple(CommandTemplate(name, (Text(name),)) for name in ("train", "avg", "test"))
+    commands = tuple(CommandTemplate(name, (ShellText(name),)) for name in ("train", "avg", "test"))
     sweeps = (
         Sweep({"a": Choices(tuple(range(9)))}, title="one"),
         Sweep({"b": Choices(tuple(range(9)))}, title="two"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assay.errors import ConfigError
 from assay.plan.render import Reference, render_command
 from assay.values.layout import show_command
-from assay.values.study import CommandTemplate, Flag, Piece, Placeholder, Position, Text, quote_inside
+from assay.values.study import CommandTemplate, Flag, Piece, Placeholder, Position, ShellText, quote_inside
 
 HOSTILE = [
     "", " ", "a b", "it's", 'say "x"', "$HOME", "${HOME}", "`date`", "$(date)", "\\", "a\\", "\\\\'", "a\nb", "\n", "*",
@@ -51,7 +51,7 @@ def test_a_place_without_a_value_is_refused():
 
 
 def test_a_flag_without_a_value_is_left_out():
-    assert render(Text("a "), Flag("lr")) == "a"
+    assert render(ShellText("a "), Flag("lr")) == "a"
 
 
 def test_a_nul_character_is_refused():
@@ -65,8 +65,8 @@ def test_a_nul_character_is_refused():
 @pytest.mark.parametrize("value", HOSTILE)
 def test_hostile_texts_arrive_whole_in_every_kind_of_quotes(value):
     text = render(
-        Placeholder("x"), Text(" 'a"), Placeholder("x", "single"), Text("b' \"c"), Placeholder("x", "double"), Text('d" e'), Placeholder("x"),
-        Text(" "), Flag("x"), x=value,
+        Placeholder("x"), ShellText(" 'a"), Placeholder("x", "single"), ShellText("b' \"c"), Placeholder("x", "double"), ShellText('d" e'), Placeholder("x"),
+        ShellText(" "), Flag("x"), x=value,
     )  # fmt: skip
     assert received(text) == [value, f"a{value}b", f"c{value}d", f"e{value}", "--x", value]
 
@@ -85,9 +85,9 @@ def test_any_texts_arrive_whole(values):
 @pytest.mark.parametrize(
     ("pieces", "words"),
     [
-        ((Placeholder("run.dir"), Text("/x")), ["{}/x"]),
-        ((Text("'a "), Placeholder("run.dir", "single"), Text("'")), ["a {}"]),
-        ((Text('"a '), Placeholder("run.dir", "double"), Text('/y"')), ["a {}/y"]),
+        ((Placeholder("run.dir"), ShellText("/x")), ["{}/x"]),
+        ((ShellText("'a "), Placeholder("run.dir", "single"), ShellText("'")), ["a {}"]),
+        ((ShellText('"a '), Placeholder("run.dir", "double"), ShellText('/y"')), ["a {}/y"]),
     ],
 )
 def test_the_run_directory_arrives_whole_by_environment_and_as_shown_to_people(folder, pieces, words):
@@ -100,11 +100,11 @@ def test_the_run_directory_arrives_whole_by_environment_and_as_shown_to_people(f
 def test_the_runs_own_values_come_from_the_environment():
     text = render(
         Placeholder("run.name"),
-        Text(" "),
+        ShellText(" "),
         Placeholder("run.id"),
-        Text(" "),
+        ShellText(" "),
         Placeholder("study"),
-        Text(" "),
+        ShellText(" "),
         Placeholder("run.time"),
     )
     assert text == '"${ASSAY_RUN_NAME}" "${ASSAY_RUN_ID}" "${ASSAY_STUDY}" "${ASSAY_TIME}"'
@@ -127,42 +127,51 @@ def test_the_runs_own_values_come_from_the_environment():
     ],
 )
 def test_values_of_every_kind(value, place, flag):
-    assert received(render(Text("! "), Placeholder("x"), x=value)) == ["!", *place]
-    assert received(render(Text("! "), Flag("x"), x=value)) == ["!", *flag]
+    assert received(render(ShellText("! "), Placeholder("x"), x=value)) == ["!", *place]
+    assert received(render(ShellText("! "), Flag("x"), x=value)) == ["!", *flag]
 
 
 def test_a_null_flag_is_left_out():
-    assert render(Text("a "), Flag("x"), Text(" b"), x=None) == "a b"
+    assert render(ShellText("a "), Flag("x"), ShellText(" b"), x=None) == "a b"
 
 
 def test_flags_that_are_left_out_leave_no_gap():
     text = render(
-        Text("a "), Flag("x"), Text(" "), Flag("y"), Text(" "), Flag("z"), Text(" && b"), x=False, y=1, z=None
+        ShellText("a "),
+        Flag("x"),
+        ShellText(" "),
+        Flag("y"),
+        ShellText(" "),
+        Flag("z"),
+        ShellText(" && b"),
+        x=False,
+        y=1,
+        z=None,
     )
     assert text == "a --y 1 && b"
 
 
 def test_a_list_inside_quotes_is_one_word():
-    assert received(render(Text('"'), Placeholder("x", "double"), Text('"'), x=["a$", 'b"'])) == ['a$ b"']
+    assert received(render(ShellText('"'), Placeholder("x", "double"), ShellText('"'), x=["a$", 'b"'])) == ['a$ b"']
 
 
 def test_a_reference_is_filled_by_the_shell_that_takes_the_words_apart():
     """As the path of a checkpoint, which is known when the attempt begins."""
     path, env = Reference("${X}/a b.pt"), {"X": "/it's $1"}
-    assert received(render(Placeholder("p"), Text(" "), Flag("p"), p=path), **env) == [
+    assert received(render(Placeholder("p"), ShellText(" "), Flag("p"), p=path), **env) == [
         "/it's $1/a b.pt", "--p", "/it's $1/a b.pt"
     ]  # fmt: skip
     for quote, mark in (("double", '"'), ("single", "'")):
-        place = render(Text(mark), Placeholder("p", quote), Text(mark), p=path)
+        place = render(ShellText(mark), Placeholder("p", quote), ShellText(mark), p=path)
         assert received(place, **env) == ["/it's $1/a b.pt"]
         inner = render(
-            Text(f"$(bash -c {mark}printf %s,%s "), Flag("p", quote), Text(f"{mark})"), p=Reference("${X}.pt")
+            ShellText(f"$(bash -c {mark}printf %s,%s "), Flag("p", quote), ShellText(f"{mark})"), p=Reference("${X}.pt")
         )
         assert received(f'"{inner}"', X="/a b") == ["--p,/a b.pt"]
 
 
 def test_a_flag_inside_quotes_reaches_the_inner_shell():
-    text = render(Text("\"printf '%s,' a "), Flag("x", "double"), Text('"'), x="it's $1")
+    text = render(ShellText("\"printf '%s,' a "), Flag("x", "double"), ShellText('"'), x="it's $1")
     (inner,) = received(text)
     done = subprocess.run(["bash", "-c", inner], check=True, capture_output=True, text=True)
     assert done.stdout == "a,--x,it's $1,"

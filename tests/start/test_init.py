@@ -12,7 +12,7 @@ import pytest
 from tests.study_processes import until
 
 from assay.cli.main import run
-from assay.start.flags import Flag, read_flags
+from assay.start.flags import ScriptFlag, read_flags
 from assay.start.patterns import guess_patterns
 from assay.system.processes import process_start
 
@@ -64,25 +64,25 @@ def test_argparse(here: Path) -> None:
     flags = read_flags(write(here, ARGPARSE))
     assert flags.tool == "argparse"
     assert flags.found == (
-        Flag("lr", "[lr]", 0.1, "Rate: 5% of {all} [x] # it's"),
-        Flag("batch_size", "[batch_size]"),  # a default that is computed
-        Flag("early-stop", "[early-stop]", False),
-        Flag("opt", "[opt]", "sgd", "(sgd, adam)"),
-        Flag("sizes", "--sizes {sizes}", [[1, 2]]),
+        ScriptFlag("lr", "[lr]", 0.1, "Rate: 5% of {all} [x] # it's"),
+        ScriptFlag("batch_size", "[batch_size]"),  # a default that is computed
+        ScriptFlag("early-stop", "[early-stop]", False),
+        ScriptFlag("opt", "[opt]", "sgd", "(sgd, adam)"),
+        ScriptFlag("sizes", "--sizes {sizes}", [[1, 2]]),
     )
     for call, expected in (
-        ('"data"', Flag("data", "{data}", None, "", True)),
-        ('"--data", required=True', Flag("data", "--data {data}", None, "", True)),
-        ('"-x", default=3', Flag("x", "-x {x}", 3)),
-        ('"--no-bias", action="store_false"', Flag("no-bias", "[no-bias]", False)),
-        ('"--d", default=lambda: 3', Flag("d", "[d]")),
-        ('"--d", nargs="*"', Flag("d", "[d]")),
-        ('"--d", default={"a": 1}', Flag("d", "[d]")),
-        ('"--d", type=bool, default=True', Flag("d", "[d]")),  # the flag alone would be refused
-        ('"--d", action="count", default=0', Flag("d", "[d]", False)),
-        ('"--d", action=argparse.BooleanOptionalAction, default=True', Flag("no-d", "[no-d]", False)),
-        ('"d", nargs="+"', Flag("d", "{d}", None, "", True)),
-        ('"-d", default=0', Flag("d", "-d {d}", 0)),
+        ('"data"', ScriptFlag("data", "{data}", None, "", True)),
+        ('"--data", required=True', ScriptFlag("data", "--data {data}", None, "", True)),
+        ('"-x", default=3', ScriptFlag("x", "-x {x}", 3)),
+        ('"--no-bias", action="store_false"', ScriptFlag("no-bias", "[no-bias]", False)),
+        ('"--d", default=lambda: 3', ScriptFlag("d", "[d]")),
+        ('"--d", nargs="*"', ScriptFlag("d", "[d]")),
+        ('"--d", default={"a": 1}', ScriptFlag("d", "[d]")),
+        ('"--d", type=bool, default=True', ScriptFlag("d", "[d]")),  # the flag alone would be refused
+        ('"--d", action="count", default=0', ScriptFlag("d", "[d]", False)),
+        ('"--d", action=argparse.BooleanOptionalAction, default=True', ScriptFlag("no-d", "[no-d]", False)),
+        ('"d", nargs="+"', ScriptFlag("d", "{d}", None, "", True)),
+        ('"-d", default=0', ScriptFlag("d", "-d {d}", 0)),
     ):
         assert read_flags(write(here, f"p.add_argument({call})")).found == (expected,)
     for call in ('"d", nargs="?"', '"d", nargs="*"', '"-d"', '"-d", action="store_true"'):  # nothing to leave out by
@@ -104,12 +104,12 @@ def test_click(here: Path) -> None:
     flags = read_flags(write(here, text))
     assert flags.tool == "click"
     assert flags.found == (
-        Flag("lr", "[lr]", 0.1, "rate"),
-        Flag("shout", "[shout]", False),
-        Flag("no-cache", "[no-cache]", False),
-        Flag("tag", "[tag]"),
-        Flag("layers", "--layers {layers}", None, "", True),
-        Flag("data", "{data}", None, "", True),
+        ScriptFlag("lr", "[lr]", 0.1, "rate"),
+        ScriptFlag("shout", "[shout]", False),
+        ScriptFlag("no-cache", "[no-cache]", False),
+        ScriptFlag("tag", "[tag]"),
+        ScriptFlag("layers", "--layers {layers}", None, "", True),
+        ScriptFlag("data", "{data}", None, "", True),
     )
 
 

@@ -15,7 +15,7 @@ from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.follow.api import StudyLocation
-from assay.web.pages.profiles import VIEWER, Profile, find_profiled, list_profiles
+from assay.web.pages.profiles import VIEWER, ProfileFile, find_profiled, list_profiles
 from assay.web.security import CONTENT_POLICY
 
 NEEDS_VIEWER = pytest.mark.services("web")
@@ -87,7 +87,7 @@ def test_the_viewer_is_told_an_address_of_this_server(client: TestClient, root: 
     ],
 )
 def test_who_can_read_it(name: str, here: bool, perfetto: bool) -> None:
-    profile = Profile(name, 1, "/x")
+    profile = ProfileFile(name, 1, "/x")
     assert (bool(profile.viewer), profile.fits_perfetto) == (here, perfetto)
 
 

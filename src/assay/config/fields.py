@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
+from assay.config.source import Item, Node, Problems, find_duplicates, join_key
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass
 from assay.values.study import Choices, Params, Problem
@@ -38,7 +38,7 @@ class Fields:
     def refuse(self, node: Node, key: str, wanted: str, hint: str | None = None) -> None:
         self.problems.add(f"must be {wanted}, not {describe(node)}", key, node.position, hint)
 
-    def mapping(self, node: Node, key: str, known: Iterable[str]) -> Mapping[str, Entry]:
+    def mapping(self, node: Node, key: str, known: Iterable[str]) -> Mapping[str, Item]:
         """The entries of a mapping with a fixed set of keys."""
         names = tuple(known)
         if node.kind != "mapping":
@@ -51,7 +51,7 @@ class Fields:
                 self.problems.add("unknown key", join_key(key, entry.key), entry.position, hint)
         return found
 
-    def open_mapping(self, node: Node, key: str, wanted: str) -> list[Entry]:
+    def open_mapping(self, node: Node, key: str, wanted: str) -> list[Item]:
         """The entries of a mapping whose keys are the user's own names."""
         if node.kind != "mapping":
             self.refuse(node, key, wanted)
@@ -142,7 +142,7 @@ class Fields:
         return size
 
     def child(
-        self, entries: Mapping[str, Entry], name: str, key: str, read: Callable[[Node, str], T | None], default: T
+        self, entries: Mapping[str, Item], name: str, key: str, read: Callable[[Node, str], T | None], default: T
     ) -> T:
         """What `read` makes of one entry of a mapping; the default where there is none, or it is refused."""
         found = read(entries[name].node, join_key(key, name)) if name in entries else None

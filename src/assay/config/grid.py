@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from assay.config.fields import Fields, build_axis
 from assay.config.overrides import Overrides, translate_hydra
-from assay.config.source import Entry, Node, join_key
+from assay.config.source import Item, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class _Rules:
     """`zip` and `when` with their positions."""
 
     zips: tuple[tuple[tuple[str, ...], Node, str], ...] = ()
-    when: tuple[tuple[Condition, Entry, str], ...] = ()
+    when: tuple[tuple[Condition, Item, str], ...] = ()
 
 
 class GridReader:
@@ -42,7 +42,7 @@ class GridReader:
         self._overrides = overrides or Overrides({})
         self._unmatched: list[tuple[str, Condition]] = []  # by a value of the command line: once for each sweep
 
-    def sweeps(self, top: Mapping[str, Entry]) -> tuple[Sweep, ...]:
+    def sweeps(self, top: Mapping[str, Item]) -> tuple[Sweep, ...]:
         if self._overrides.base is not None:
             return (Sweep(self._overrides.build_base()),)
         sweeps = self._read(top)
@@ -54,7 +54,7 @@ class GridReader:
                 self._problems.add(message, "", axis.position, "choose one of these values, or change `when:`")
         return sweeps
 
-    def _read(self, top: Mapping[str, Entry]) -> tuple[Sweep, ...]:
+    def _read(self, top: Mapping[str, Item]) -> tuple[Sweep, ...]:
         params = self._axes(top["params"].node, "params") if "params" in top else {}
         shared = self._rules(top, "")
         if "sweep" not in top:
@@ -110,7 +110,7 @@ class GridReader:
             self._problems.add("this is Hydra's notation, which Assay does not read", key, node.position, hint)
         return build_axis(node, key, self._problems)
 
-    def _special_axis(self, entry: Entry, key: str) -> Axis:
+    def _special_axis(self, entry: Item, key: str) -> Axis:
         key = join_key(key, entry.key)
         if entry.key == "choice":
             elements = self._fields.elements(entry.node, key, "a list of values")
@@ -166,7 +166,7 @@ class GridReader:
 
     # ------------------------------------------------------------ zip and when
 
-    def _rules(self, entries: Mapping[str, Entry], key: str) -> _Rules:
+    def _rules(self, entries: Mapping[str, Item], key: str) -> _Rules:
         zips = self._zips(entries["zip"].node, join_key(key, "zip")) if "zip" in entries else ()
         when = self._conditions(entries["when"].node, join_key(key, "when")) if "when" in entries else ()
         return _Rules(tuple(zips), tuple(when))
@@ -181,7 +181,7 @@ class GridReader:
                 self._problems.add("a zip group needs two parameters or more", key, group.position)
         return found
 
-    def _conditions(self, node: Node, key: str) -> list[tuple[Condition, Entry, str]]:
+    def _conditions(self, node: Node, key: str) -> list[tuple[Condition, Item, str]]:
         found = []
         for entry in self._fields.open_mapping(node, key, "a mapping of parameters to values"):
             nodes = entry.node.elements() if entry.node.kind == "sequence" else [entry.node]
@@ -221,7 +221,7 @@ class GridReader:
                 hint = f"give {changed} one value, or as many as the others have"
                 self._problems.add(message, "", given[changed].position, hint)
 
-    def _check_condition(self, condition: Condition, entry: Entry, sweep: Sweep, key: str) -> None:
+    def _check_condition(self, condition: Condition, entry: Item, sweep: Sweep, key: str) -> None:
         axis = sweep.axes.get(condition.param)
         if axis is None:
             self._unknown(condition.param, sweep, key, entry.node)
@@ -270,7 +270,7 @@ def _flow(value: Value) -> str:
     return "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else "…"
 
 
-def find_grid_names(top: Mapping[str, Entry]) -> list[str]:
+def find_grid_names(top: Mapping[str, Item]) -> list[str]:
     """Every parameter that `params` and `sweep` name."""
     names = [entry.key for entry in top["params"].node.items()] if "params" in top else []
     node = top["sweep"].node if "sweep" in top else None

@@ -13,7 +13,7 @@ from assay.config.fields import Fields, LoadOptions
 from assay.config.grid import GridReader, find_grid_names
 from assay.config.overrides import Overrides, apply_settings, find_name_params, parse_assignments, refuse_unknown
 from assay.config.places import read_farm
-from assay.config.source import Entry, Node, Problems, build_error, find_duplicates, join_key, parse_documents
+from assay.config.source import Item, Node, Problems, build_error, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean, suggest
 from assay.system.fast_dataclasses import replace
@@ -131,7 +131,7 @@ class _Reader:
         self._problems = problems
         self._fields = Fields(problems)
         self._keys = _find_keys(document)
-        self._top: Mapping[str, Entry] = self._fields.mapping(document, "", self._keys)
+        self._top: Mapping[str, Item] = self._fields.mapping(document, "", self._keys)
 
     def study(self) -> Study:
         commands = self._commands()
@@ -358,7 +358,7 @@ class _Reader:
             found = []
         return tuple(command for command in found if command is not None)
 
-    def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
+    def _command(self, entry: Item, key: str) -> CommandTemplate | None:
         """`train: text`, or `train: {run: text, timeout: 1h}`; the single `command:` is called `run`."""
         name = "run" if key == "command" else entry.key
         if not re.fullmatch(_COMMAND_NAME, name) or name == _JOB_NAME:
@@ -439,7 +439,7 @@ class _MetricReader:
         found = self._pattern_from(name, entries, key) if kinds == ["regex"] else self._file(kinds[0], entries, key)
         return [found] if found else []
 
-    def _file(self, kind: str, entries: Mapping[str, Entry], key: str) -> MetricFile | None:
+    def _file(self, kind: str, entries: Mapping[str, Item], key: str) -> MetricFile | None:
         self._refuse_keys(entries, ("regex", "labels", "command"), key, f"does not go with {kind}")
         node = entries[kind].node
         path = self._fields.text(node, join_key(key, kind), "a path inside the run's directory")
@@ -451,7 +451,7 @@ class _MetricReader:
             self._problems.add("the file must be inside the run's directory", join_key(key, kind), node.position, hint)
         return MetricFile(cast("Literal['jsonl', 'csv', 'tensorboard']", kind), path, step, node.position)
 
-    def _pattern_from(self, name: str, entries: Mapping[str, Entry], key: str) -> Pattern | None:
+    def _pattern_from(self, name: str, entries: Mapping[str, Item], key: str) -> Pattern | None:
         self._refuse_keys(entries, ("step",), key, "goes with jsonl, csv and tensorboard files")
         names = partial(self._fields.texts, wanted="a list of names")
         labels: tuple[str, ...] = self._fields.child(entries, "labels", key, names, ())
@@ -461,7 +461,7 @@ class _MetricReader:
             self._problems.add(f"no command {command!r}", join_key(key, "command"), position, hint)
         return self._pattern(name, entries["regex"].node, join_key(key, "regex"), labels, command)
 
-    def _refuse_keys(self, entries: Mapping[str, Entry], keys: tuple[str, ...], key: str, why: str) -> None:
+    def _refuse_keys(self, entries: Mapping[str, Item], keys: tuple[str, ...], key: str, why: str) -> None:
         for name in keys:
             if name in entries:
                 self._problems.add(f"{name} {why}", join_key(key, name), entries[name].position)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, build_error, compose, loader_of
+from assay.config.source import TAG, Builder, Flavour, Item, Node, Problems, Word, build_error, compose, loader_of
 from assay.errors import ConfigError, suggest
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
@@ -24,9 +24,9 @@ _MOST_NAMED = 20
 _QUOTES_HINT = "a text that begins with a quote or a bracket, or holds a comma, goes into quotes: name='\"a, b\"'"
 
 
-def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems, flag: str = "") -> dict[str, Entry]:
+def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems, flag: str = "") -> dict[str, Item]:
     """Name → what it is set to. Problems are noted, and the assignment is left out; `flag` is shown before it."""
-    found: dict[str, Entry] = {}
+    found: dict[str, Item] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         shown = hide_assignment(text)
@@ -46,7 +46,7 @@ def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems
         else:
             node = _parse_value(value, start, word, flavour, problems)
             if node is not None:
-                found[name] = Entry(name, position, node)
+                found[name] = Item(name, position, node)
     return found
 
 
@@ -146,7 +146,7 @@ class Overrides:
 
 
 def refuse_unknown(
-    entries: dict[str, Entry], known: Collection[str], settings: Collection[str], problems: Problems
+    entries: dict[str, Item], known: Collection[str], settings: Collection[str], problems: Problems
 ) -> None:
     """Notes every override that is none of the study's parameters, and leaves it out."""
     for name in [name for name in entries if name not in known]:
@@ -215,7 +215,7 @@ def apply_settings(
     return document
 
 
-def _set(node: Node, path: Sequence[str], entry: Entry) -> Node:
+def _set(node: Node, path: Sequence[str], entry: Item) -> Node:
     first, *rest = path
     if not rest:
         return node.with_entry(first, entry.position, None if entry.node.is_null else entry.node)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from assay.config.fields import Fields
 from assay.config.settings import ENVIRONMENT, Settings
-from assay.config.source import Entry, Problems
+from assay.config.source import Item, Problems
 from assay.errors import ConfigError, UsageError
 from assay.plugins import load_all
 from assay.system.fast_dataclasses import NamedTuple
@@ -19,7 +19,7 @@ _HINT = "`assay doctor` lists what is installed"
 class Places(NamedTuple):
     """The hook `places`."""
 
-    read_farm: Callable[[Fields, Entry, str], Farm | None]  # one section of a file; the problems hold why it is None
+    read_farm: Callable[[Fields, Item, str], Farm | None]  # one section of a file; the problems hold why it is None
     has_farm: Callable[[Study, str, Settings], bool]
     find_farm: Callable[[Study, str, Settings], Farm]  # raises where it is not known, or cannot be used
 
@@ -28,7 +28,7 @@ def find_places() -> Places | None:
     return next((places for _, places in load_all("places")), None)
 
 
-def read_farm(entry: Entry, key: str) -> Farm:
+def read_farm(entry: Item, key: str) -> Farm:
     """One section of a file. What is wrong with it matters only where the farm is used, so it is kept with the farm."""
     places, problems = find_places(), Problems()
     if places is None:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from assay.config.fields import Fields
-from assay.config.source import Entry, Node, Problems, load_text
+from assay.config.source import Item, Node, Problems, load_text
 from assay.errors import UsageError, did_you_mean
 from assay.plugins import merge
 from assay.system.fast_dataclasses import dataclass, field
@@ -147,7 +147,7 @@ class _Reader(Fields):
         super().__init__(problems)
         self._path = path
 
-    def read(self, entry: Entry) -> Any:
+    def read(self, entry: Item) -> Any:
         key, node = entry.key, entry.node
         if key not in KEYS and key not in (offered := merge("settings")):
             self.problems.add("unknown setting", key, entry.position, did_you_mean(key, (*KEYS, *offered)))

@@ -51,7 +51,7 @@ class Word(str):
     __slots__ = ()
 
 
-class Entry(NamedTuple):
+class Item(NamedTuple):
     """One `key: value` of a mapping; the position is the key's."""
 
     key: str
@@ -94,7 +94,7 @@ class Node:
         self._flavour: Flavour = flavour
         self.kind: Kind = _KINDS[type(raw).__name__]
         self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last one counts
-        self._entries: list[Entry] = []
+        self._entries: list[Item] = []
         self._elements: list[Node] = []
         self._value: Any = UNSET
 
@@ -126,7 +126,7 @@ class Node:
                 self._value = _build_scalar(self._raw, self._flavour)
         return self._value
 
-    def items(self) -> list[Entry]:
+    def items(self) -> list[Item]:
         """A mapping's entries in order, merge keys included; of a repeated key the last value. Else nothing."""
         return self._entries
 
@@ -142,7 +142,7 @@ class Node:
         if node is None:
             entries.pop(key, None)
         else:
-            entries[key] = Entry(key, position, node)
+            entries[key] = Item(key, position, node)
         changed._entries = list(entries.values())
         return changed
 
@@ -351,8 +351,8 @@ class Builder:
         return self._fill_mapping(node, raw)
 
     def _fill_mapping(self, node: Node, raw: Any) -> int:
-        merged: dict[str, Entry] = {}
-        own: dict[str, Entry] = {}
+        merged: dict[str, Item] = {}
+        own: dict[str, Item] = {}
         size = 1
         for raw_key, raw_value in raw.value:
             value, weight = self._visit(raw_value)
@@ -365,14 +365,14 @@ class Builder:
                 raise build_error("a key must be a single value", position, _QUOTES_HINT)
             is_native = self._flavour == "native"
             key = str(raw_key.value if is_native else _build_scalar(raw_key, self._flavour))
-            entry = Entry(key, position, value)
+            entry = Item(key, position, value)
             if entry.key in own:
                 node.duplicates.append((entry.key, entry.position))
             own[entry.key] = entry
         node._entries = list({**merged, **own}.values())  # noqa: SLF001
         return size
 
-    def _merge(self, value: Node, merged: dict[str, Entry]) -> None:
+    def _merge(self, value: Node, merged: dict[str, Item]) -> None:
         """`<<: *base` or `<<: [*first, *second]`: the first one named wins, as YAML has it."""
         sources = value.elements() if value.kind == "sequence" else [value]
         for source in sources:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from assay.errors import ConfigError
-from assay.values.study import Flag, Piece, Placeholder, Position, Problem, Quote, Text
+from assay.values.study import Flag, Piece, Placeholder, Position, Problem, Quote, ShellText
 
 # what every run knows about itself, besides its parameters
 RUN_VALUES = ("run.dir", "run.name", "run.id", "run.time", "study")
@@ -168,5 +168,5 @@ class _Scanner:
 
     def _flush(self) -> None:
         if self._plain:
-            self._pieces.append(Text("".join(self._plain)))
+            self._pieces.append(ShellText("".join(self._plain)))
             self._plain.clear()

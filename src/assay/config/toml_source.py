@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from assay.config.source import UNSET, Entry, Kind, Node, build_error
+from assay.config.source import UNSET, Item, Kind, Node, build_error
 from assay.values.study import Position
 
 _SPACE = re.compile(r"[ \t]*")
@@ -95,7 +95,7 @@ class _Scanner:
         array, element = table.find(key), TomlNode("mapping", position)
         if array is None:
             array = TomlNode("sequence", position)
-            table.items().append(Entry(key, position, array))
+            table.items().append(Item(key, position, array))
         array.elements().append(element)
         return element
 
@@ -104,7 +104,7 @@ class _Scanner:
         self._index += 1  # =
         for part, at in outer:
             table = _open_table(table, part, at)
-        table.items().append(Entry(key, position, self._scan_value()))
+        table.items().append(Item(key, position, self._scan_value()))
 
     def _scan_key(self) -> list[tuple[str, Position]]:
         """The parts of a dotted key; stops before what follows it."""
@@ -168,5 +168,5 @@ def _open_table(table: Node, key: str, position: Position) -> Node:
     found = table.find(key)
     if found is None:
         found = TomlNode("mapping", position)
-        table.items().append(Entry(key, position, found))
+        table.items().append(Item(key, position, found))
     return found.elements()[-1] if found.kind == "sequence" else found

@@ -368,7 +368,7 @@ class Artifact(_Accepting):
 # ---------------------------------------------------------------- the folder
 
 
-class RunFiles:
+class MediaFiles:
     """`files/` of a run. `report` gets what is not kept, by topic, and why; nothing is raised."""
 
     def __init__(self, run_dir: str, report: Callable[[str, str], None]) -> None:

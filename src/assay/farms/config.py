@@ -9,7 +9,7 @@ from typing import Any
 from assay.config import places
 from assay.config.fields import Fields
 from assay.config.settings import Settings
-from assay.config.source import Entry, Node, Problems, join_key
+from assay.config.source import Item, Node, Problems, join_key
 from assay.errors import UsageError
 from assay.farms.engines import (
     APPTAINER,
@@ -31,7 +31,7 @@ _DEVICES_HINT = "as in `a100:2`, or `1g.5gb:1` for a MIG slice; `sinfo -o %G` li
 _EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N {name} {script}'}"
 
 
-def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
+def read_farm(fields: Fields, entry: Item, key: str) -> Farm | None:
     """One section; None where it cannot be used, and the problems say why."""
     kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
     if kind is None:
@@ -89,7 +89,7 @@ def _read_devices(fields: Fields, node: Node, key: str) -> int | str | None:
     return None
 
 
-def _check_slurm(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+def _check_slurm(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
     """Keys that do nothing without others, or contradict each other."""
 
     def refuse(name: str, problem: str, hint: str) -> None:
@@ -140,7 +140,7 @@ def _read_signal(fields: Fields, node: Node, key: str) -> str | None:
     return None
 
 
-def _check_signal(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+def _check_signal(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
     """Slurm would send it at once, to a program that has not begun its work."""
     signal, limit_s = parse_signal(str(options.get("signal"))), options.get("time")
     if signal is not None and limit_s and signal[1] >= limit_s:
@@ -149,7 +149,7 @@ def _check_signal(fields: Fields, given: Mapping[str, Entry], options: Mapping[s
         fields.problems.add(problem, join_key(key, "signal"), given["signal"].node.position, hint)
 
 
-def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+def _check_hosts(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
     """A number for a host that is not in the list is a mistake in its name."""
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
@@ -170,7 +170,7 @@ def _read_number(fields: Fields, node: Node, key: str) -> float | None:
     return value
 
 
-def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
+def _read_template(fields: Fields, entry: Item, key: str) -> Farm | None:
     given = fields.mapping(entry.node, key, ("kind", *_TEMPLATE_KEYS))
     texts = {name: fields.text(given[name].node, join_key(key, name)) for name in given if name in _TEMPLATE_KEYS}
     if entry.node.kind == "mapping" and "submit" not in given:

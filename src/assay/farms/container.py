@@ -42,7 +42,7 @@ _PYXIS_MOUNTS = '"${ASSAY_RUN_DIR%/*}:${ASSAY_RUN_DIR%/*},$(pwd -P):$(pwd -P)"'
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ContainerImage:
     path: str  # what the runtime is given
     record: str  # the image as the farm names it, and its digest
 
@@ -71,7 +71,7 @@ def check_container(farm: Farm) -> None:
         raise _refuse(farm, "Slurm's plug-in pyxis is not installed: srun has no --container-image", hint)
 
 
-def load_image(farm: Farm, study_dir: str) -> Image | None:
+def load_image(farm: Farm, study_dir: str) -> ContainerImage | None:
     """The image with its digest; one of a registry is pulled first. Raises InfrastructureError where it cannot be."""
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
@@ -81,17 +81,17 @@ def load_image(farm: Farm, study_dir: str) -> Image | None:
         raise UsageError(f"the container of {farm.name} cannot get {study_dir}: its path has a colon or a comma", hint)
     pinned = image.rpartition("@")[2] if "@sha256:" in image else ""
     if runtime == PYXIS and _is_remote(image, runtime):
-        return Image(image, f"{image} {pinned or '(no digest: name it with @sha256:…)'}")
+        return ContainerImage(image, f"{image} {pinned or '(no digest: name it with @sha256:…)'}")
     path = _pull(image, study_dir) if _is_remote(image, runtime) else os.path.abspath(os.path.expanduser(image))
     try:
         with open(path, "rb") as file:
             digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     except OSError as error:
         raise InfrastructureError(f"cannot read the image {path}: {error.strerror}") from error
-    return Image(path, f"{image} {pinned or digest}")
+    return ContainerImage(path, f"{image} {pinned or digest}")
 
 
-def build_launch(farm: Farm, image: Image) -> str:
+def build_launch(farm: Farm, image: ContainerImage) -> str:
     """The part of the batch script that starts commands in the container, where srun does not start them as tasks."""
     if choose_runtime(farm) == PYXIS:
         given = shlex.join(farm.options.get("srun_flags", ()))
@@ -102,7 +102,7 @@ def build_launch(farm: Farm, image: Image) -> str:
     return text.replace("{image}", shlex.quote(image.path))
 
 
-def build_srun_flags(farm: Farm, image: Image | None) -> str:
+def build_srun_flags(farm: Farm, image: ContainerImage | None) -> str:
     """Pyxis' options of srun, as shell text."""
     if image is None or choose_runtime(farm) != PYXIS:
         return ""

@@ -143,7 +143,7 @@ class SlurmExecutor(SubmitExecutor):
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
         self._cancelled: set[tuple[str, int]] = set()  # those that Slurm was asked to end
-        self._images: dict[str, container.Image | None] = {}  # by study folder
+        self._images: dict[str, container.ContainerImage | None] = {}  # by study folder
 
     # ------------------------------------------------------------ before
 
@@ -193,7 +193,7 @@ class SlurmExecutor(SubmitExecutor):
             self._submit_all([(request, handle)])
         return handle
 
-    def _load_image(self, study_dir: str) -> container.Image | None:
+    def _load_image(self, study_dir: str) -> container.ContainerImage | None:
         """Load the image once for each study: it may have to be pulled."""
         if study_dir not in self._images:
             self._images[study_dir] = container.load_image(self.farm, study_dir)
@@ -614,7 +614,7 @@ def _count_nodes(options: Mapping[str, object]) -> object:
     return options.get("nodes") or (1 if options.get("tasks_per_node") else None)
 
 
-def build_script(farm: Farm, list_path: str, image: container.Image | None = None) -> str:
+def build_script(farm: Farm, list_path: str, image: container.ContainerImage | None = None) -> str:
     body, rank = _RUN, _RANK
     if signal := parse_signal(farm.options.get("signal", "")):
         body = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=signal[0])
@@ -630,7 +630,7 @@ def build_script(farm: Farm, list_path: str, image: container.Image | None = Non
     return _SCRIPT.format(body=launch + body, **values)
 
 
-def _build_tasks(farm: Farm, image: container.Image | None, rank: str) -> str:
+def _build_tasks(farm: Farm, image: container.ContainerImage | None, rank: str) -> str:
     """How srun starts a command as every task, each in a container of its own where there is one."""
     tasks = farm.options.get("tasks_per_node") or 1
     flags = shlex.join([f"--ntasks-per-node={tasks}", *farm.options.get("srun_flags", ())])

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from assay.errors import FormatError
 from assay.follow.refresh import conclude, describe_damage, load_history
 from assay.record import run_directory
-from assay.record.presence import Supervisor, load_supervisors
+from assay.record.presence import SupervisorRecord, load_supervisors
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import layout
@@ -91,15 +91,15 @@ def load_record(run_dir: str) -> run_directory.RunRecord:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def find_owner(handle: JobHandle | None) -> Supervisor | None:
+def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
     """The other living process of this host that started this attempt."""
     if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
         return None
-    owner = Supervisor(handle.host, handle.supervisor_pid, handle.supervisor_start, handle.boot)
+    owner = SupervisorRecord(handle.host, handle.supervisor_pid, handle.supervisor_start, handle.boot)
     return owner if owner.is_alive else None
 
 
-def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[Supervisor]:
+def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorRecord]:
     """Other living processes of this host that started the last attempts of these runs.
 
     With `study_dir` also those that have started nothing yet: they wait for a slot, or watch the runs of another.

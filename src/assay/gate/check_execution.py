@@ -15,7 +15,7 @@ from operator import itemgetter
 from xml.etree import ElementTree as ET
 
 from assay.errors import ExitCode
-from assay.gate.gate_settings import Check
+from assay.gate.gate_settings import GateCheck
 from assay.show.formatting import clean, render_count, render_duration
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_end
@@ -29,8 +29,8 @@ _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    check: Check
+class CheckOutcome:
+    check: GateCheck
     kind: VerdictKind
     text: str  # a sentence
     seconds: float = 0.0
@@ -41,8 +41,8 @@ class Outcome:
 
 
 def execute(
-    check: Check, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
-) -> Outcome:
+    check: GateCheck, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
+) -> CheckOutcome:
     """`more`: words after the check's own. After `limit_s` it is stopped, with what it has started."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-gate-") as place:
@@ -67,7 +67,7 @@ def execute(
                 why, code = "the budget is used up", ExitCode.INCONCLUSIVE
             seconds = time.monotonic() - began
             text = f"it was stopped after {render_duration(seconds)}: {why}"
-            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, code)
+            return CheckOutcome(check, VerdictKind.INCONCLUSIVE, text, seconds, code)
         finally:
             _stop(program)
         return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
@@ -103,7 +103,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
     program.wait()
 
 
-def _judge(check: Check, code: int, junit: str, log: str, seconds: float) -> Outcome:
+def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) -> CheckOutcome:
     """The exit code decides; a PASS needs a comparison in the report as well."""
     report = _read_report(junit)
     cases, kinds, worst = report or (0, frozenset(), "")
@@ -115,15 +115,15 @@ def _judge(check: Check, code: int, junit: str, log: str, seconds: float) -> Out
         message = worst or clean(last.removeprefix("assay: "))
         text = message or f"it ended with code {code} and said nothing"
         text = f"it was killed by signal {-code}" if code < 0 else text
-        return Outcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
+        return CheckOutcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
     if kind is VerdictKind.PASS and not cases:
-        return Outcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
+        return CheckOutcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
     if kind is VerdictKind.FAIL and VerdictKind.FAIL not in kinds:
         kind = VerdictKind.ERROR
     if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in kinds:
         kind = VerdictKind.CHANGED
     text = worst or f"{render_count(cases, 'case')} passed"
-    return Outcome(check, kind, text, seconds, ending, cases, log)
+    return CheckOutcome(check, kind, text, seconds, ending, cases, log)
 
 
 def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:

@@ -28,7 +28,7 @@ _EXAMPLE = 'write into assay.toml, for example:\n  [gate]\n  checks = ["golden c
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class GateCheck:
     """A command line of ours, as a person types it, without the word `assay`."""
 
     line: str
@@ -39,7 +39,7 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class GateSettings:
     folder: str  # of the settings file: the checks are executed there
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
     data: tuple[str, ...] = ()  # paths, absolute: what is declared, and the settings files
     budget_s: float | None = None
 
@@ -85,8 +85,8 @@ class _Reader(Fields):
                 self.refuse(budget.node, "gate.budget", "a duration", 'as in budget = "20m"')
         return GateSettings(folder, checks, tuple(sorted(data)), seconds)
 
-    def _read_checks(self, node: Node) -> tuple[Check, ...]:
-        found: list[Check] = []
+    def _read_checks(self, node: Node) -> tuple[GateCheck, ...]:
+        found: list[GateCheck] = []
         for each in self.elements(node, "gate.checks", "a list of command lines"):
             line = self.string(each, "gate.checks", 'as in "golden check train.yml"') or ""
             try:
@@ -98,7 +98,7 @@ class _Reader(Fields):
             if any(check.words == words for check in found):
                 self.problems.add(f"has {line!r} twice", "gate.checks", each.position, "remove one of them")
             elif words:
-                found.append(Check(shlex.join(words), words, each.position))
+                found.append(GateCheck(shlex.join(words), words, each.position))
             elif line:
                 self.problems.add("names no command", "gate.checks", each.position, 'as in "golden check train.yml"')
         return tuple(found)
@@ -107,7 +107,7 @@ class _Reader(Fields):
 # ---------------------------------------------------------------- commands that judge
 
 
-def find_judging_request(check: Check, group: Group) -> type[Request]:
+def find_judging_request(check: GateCheck, group: Group) -> type[Request]:
     """The options of the check's command. Raises UsageError where there is no such command, or it judges nothing."""
     found, words = group, list(check.words)
     while isinstance(found, Group):

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.follow.locations import choose_root
-from assay.gate.check_execution import INTERRUPTED, Outcome, execute
-from assay.gate.gate_settings import Check, find_judging_request, load_gate
-from assay.gate.passes import Passes, Plan
+from assay.gate.check_execution import INTERRUPTED, CheckOutcome, execute
+from assay.gate.gate_settings import GateCheck, find_judging_request, load_gate
+from assay.gate.passes import CheckPlan, Passes
 from assay.launch.api import build_side_command
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_duration
@@ -75,7 +75,7 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     return int(ExitCode.worst(outcome.code for outcome in outcomes))
 
 
-def _list_flags(check: Check, request: GateRequest, group: Group) -> frozenset[str]:
+def _list_flags(check: GateCheck, request: GateRequest, group: Group) -> frozenset[str]:
     """All flags of the check's command. Raises UsageError for a check that a gate cannot execute."""
     found = find_judging_request(check, group)
     if found is GateRequest:
@@ -91,8 +91,8 @@ def _list_flags(check: Check, request: GateRequest, group: Group) -> frozenset[s
 
 
 def _execute_all(
-    plans: Sequence[Plan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
-) -> Iterator[Outcome]:
+    plans: Sequence[CheckPlan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
+) -> Iterator[CheckOutcome]:
     """Execute checks in the file's order; those beyond the budget, and those after an interrupt, are left open."""
     ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
@@ -105,7 +105,7 @@ def _execute_all(
             yield plan.passed
         elif ended:
             text = f"it was not begun: {ended}"
-            yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
+            yield CheckOutcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
         else:
             console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
             outcome = execute(plan.check, more, passes.settings.folder, environment, left_s)
@@ -121,7 +121,7 @@ def _execute_all(
 # ---------------------------------------------------------------- the document
 
 
-def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) -> doc.Document:
+def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
     """`repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)
     rows = [
@@ -167,7 +167,7 @@ def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) ->
     return doc.Document(f"{kind} gate", blocks, (doc.Suite("gate", cases),), facts=facts_of_all)
 
 
-def _build_plan(plans: Sequence[Plan]) -> doc.Document:
+def _build_plan(plans: Sequence[CheckPlan]) -> doc.Document:
     columns = (Column("check"), Column("would be"), Column("why", rank=1))
     rows = [[each.check.line, "reused" if each.passed else "executed", each.reason] for each in plans]
     facts = [{"check": check, "executed": word == "executed", "why": why} for check, word, why in rows]

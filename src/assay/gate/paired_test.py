@@ -14,7 +14,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
-from assay.judge.statistics import load_numpy, needed_for, t_quantile, t_tail
+from assay.judge.statistics import load_numpy, needed_for, np, t_quantile, t_tail
 from assay.system.fast_dataclasses import dataclass
 from assay.values.series import Direction, mean_and_sd
 
@@ -29,7 +29,7 @@ _PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the calibration
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SeedPair:
     """Both sides with one seed. None: the run failed, or has no value of the metric."""
 
     seed: int
@@ -51,7 +51,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TryQuestion:
     """Which differences matter: a fraction of side a, or, with `change`, an amount."""
 
     direction: Direction
@@ -114,7 +114,6 @@ def _find_levels(looks: Sequence[int], scale: float) -> tuple[float, ...]:
 
 def _simulate(looks: Sequence[int]) -> Any:
     """t at each look, of normal differences without an effect: one row for each path."""
-    np = load_numpy()
     random, rows = np.random.default_rng(_SEED), max(1, _BLOCK // looks[-1])
     blocks = []
     for start in range(0, _PATHS, rows):
@@ -127,7 +126,7 @@ def _simulate(looks: Sequence[int]) -> Any:
 # ---------------------------------------------------------------- one look
 
 
-def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judged:
+def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -> Judged:
     """The verdict at a look. The pairs are those of the first seeds, in their order."""
     failed_a, failed_b = sum(pair.is_bad_a for pair in pairs), sum(pair.is_bad_b for pair in pairs)
     changes, good, threshold = build_changes(pairs, question)
@@ -148,7 +147,7 @@ def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judge
     return Judged(verdict, len(changes), mean, relative, interval, threshold, failed_a, failed_b)
 
 
-def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float], list[float], float]:
+def build_changes(pairs: Sequence[SeedPair], question: TryQuestion) -> tuple[list[float], list[float], float]:
     """b - a of each pair that has a value, the finite values of side a, and the smallest difference that matters. A
     side that failed counts as worse, by the largest difference that there is."""
     counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
@@ -162,7 +161,7 @@ def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float
     return [penalty if change is None else change for change, penalty in known], good, threshold
 
 
-def is_one_pair(pairs: Sequence[Pair]) -> bool:
+def is_one_pair(pairs: Sequence[SeedPair]) -> bool:
     """Whether all pairs are the same two different values: the seed is not used, and they are one pair."""
     return len(pairs) > 1 and bool(pairs[0].change) and len({(pair.a, pair.b) for pair in pairs}) == 1
 
@@ -178,7 +177,7 @@ def is_near_zero(values: Sequence[float]) -> bool:
 # ---------------------------------------------------------------- several winners
 
 
-def measure_chance(pairs: Sequence[Pair], question: Question) -> float:
+def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
     """The one-sided p value of `better` over all pairs, by a t-test; never below that of all pairs agreeing."""
     changes, _, _ = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)

@@ -22,8 +22,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from assay.errors import AssayError, UsageError
-from assay.gate.check_execution import Outcome
-from assay.gate.gate_settings import Check, GateSettings
+from assay.gate.check_execution import CheckOutcome
+from assay.gate.gate_settings import GateCheck, GateSettings
 from assay.observe.environment import list_installed, load_environment
 from assay.show.formatting import render_age
 from assay.system.fast_dataclasses import asdict, dataclass
@@ -70,12 +70,12 @@ class Kept(Inputs):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckPlan:
     """`passed`: the verdict that is used again; None: the check is executed, for this reason."""
 
-    check: Check
+    check: GateCheck
     inputs: Inputs | None
-    passed: Outcome | None
+    passed: CheckOutcome | None
     reason: str
 
 
@@ -87,19 +87,21 @@ class Passes:
         self._code = ""
         self._environment = ""
 
-    def plan(self, check: Check, more: Sequence[str], flags: Container[str], *, is_fresh: bool = False) -> Plan:
+    def plan(
+        self, check: GateCheck, more: Sequence[str], flags: Container[str], *, is_fresh: bool = False
+    ) -> CheckPlan:
         """`flags`: all that the check's command has."""
         if reason := _find_unseen((*check.words, *more), flags):
-            return Plan(check, None, None, reason)
+            return CheckPlan(check, None, None, reason)
         inputs, found = self._load_inputs(check), self._load(check)
         if is_fresh or inputs.key not in found:
-            return Plan(check, inputs, None, "--fresh" if is_fresh else _explain(inputs, found))
+            return CheckPlan(check, inputs, None, "--fresh" if is_fresh else _explain(inputs, found))
         kept = found[inputs.key]
         text = f"{kept.text}; it passed {render_age(time.time() - kept.at)}"
-        passed = Outcome(check, VerdictKind.PASS, text, cases=kept.cases, is_reused=True)
-        return Plan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
+        passed = CheckOutcome(check, VerdictKind.PASS, text, cases=kept.cases, is_reused=True)
+        return CheckPlan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
-    def keep(self, plan: Plan, outcome: Outcome) -> None:
+    def keep(self, plan: CheckPlan, outcome: CheckOutcome) -> None:
         """Keep a PASS whose inputs are the same after it. Raises OSError."""
         if plan.inputs is None:
             return
@@ -116,10 +118,10 @@ class Passes:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, json.dumps(kept))
 
-    def _find_folder(self, check: Check) -> str:
+    def _find_folder(self, check: GateCheck) -> str:
         return os.path.join(self.root, FOLDER, _digest([check.line]))
 
-    def _load(self, check: Check) -> dict[str, Kept]:
+    def _load(self, check: GateCheck) -> dict[str, Kept]:
         """What was kept for a check, by key, the newest last. A file that is damaged, or of another version or another
         check, counts as none."""
         found, folder = [], self._find_folder(check)
@@ -133,7 +135,7 @@ class Passes:
                 found.append(kept)
         return {each.key: each for each in sorted(found, key=lambda each: each.at)}
 
-    def _load_inputs(self, check: Check) -> Inputs:
+    def _load_inputs(self, check: GateCheck) -> Inputs:
         folder = self.settings.folder
         self._code = self._code or _digest_code(folder, self.root)
         self._environment = self._environment or digest_environment(folder)

@@ -8,7 +8,7 @@ import os
 from typing import get_args
 
 from assay.follow.api import StudyLocation
-from assay.gate.paired_test import Choice, Question
+from assay.gate.paired_test import Choice, TryQuestion
 from assay.launch.api import build_side_command
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import append_line, blake2b, load_lines
@@ -33,7 +33,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TrySide:
     """One side of a try: its code, and the command with `{seed}` in it."""
 
     code: str  # the hash of its snapshot, which the study keeps
@@ -74,9 +74,9 @@ class Try:
 
     idea: str
     metric: Metric
-    question: Question
-    a: Side
-    b: Side
+    question: TryQuestion
+    a: TrySide
+    b: TrySide
     most: int  # pairs
     farm: str = ""
     timeout_s: float | None = None

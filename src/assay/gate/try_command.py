@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
-from assay.gate.paired_test import FEWEST, Question
+from assay.gate.paired_test import FEWEST, TryQuestion
 from assay.gate.tries_ledger import SEED, Metric, Try, load_tries
 from assay.launch.api import Budget, SideOptions, check_paths
 from assay.show.console import Console
@@ -154,13 +154,13 @@ def try_command(request: TryRequest, console: Console) -> int:
     return int(_CODES[found.verdict])
 
 
-def _build_question(request: TryRequest) -> Question:
+def _build_question(request: TryRequest) -> TryQuestion:
     if request.min_effect is not None and request.min_change is not None:
         raise UsageError("--min-effect and --min-change set the same thing", "give one of them")
     if request.min_change is not None and not math.isfinite(request.min_change):
         raise UsageError(f"--min-change {request.min_change:g} is not an amount", "write for example --min-change 0.01")
     effect = _DEFAULT_EFFECT if request.min_effect is None else request.min_effect
-    return Question(request.metric.direction, effect, request.min_change)
+    return TryQuestion(request.metric.direction, effect, request.min_change)
 
 
 # ---------------------------------------------------------------- the ledger

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.follow.api import StudyLocation, show_command
-from assay.gate.tries_ledger import Side, Try
+from assay.gate.tries_ledger import Try, TrySide
 from assay.gate.try_runs import build_spec
 from assay.gate.trying import BASE, HEAD, describe_change, render_signed
 from assay.show.formatting import render_count, render_duration, render_number
@@ -71,7 +71,7 @@ def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:
     }
 
 
-def _build_side(side: Side) -> dict[str, str]:
+def _build_side(side: TrySide) -> dict[str, str]:
     return {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
 
 

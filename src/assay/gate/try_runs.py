@@ -15,7 +15,7 @@ from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError, 
 from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
 from assay.follow.collect import Follower, Summaries
 from assay.follow.log_tails import find_failed_log, load_tail
-from assay.gate.tries_ledger import STUDY, Metric, Side
+from assay.gate.tries_ledger import STUDY, Metric, TrySide
 from assay.launch.api import Budget, Origin, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.observe.extract import POSITIONS
 from assay.show.console import Console, build_same_call
@@ -47,7 +47,7 @@ class TryInterruptedError(AssayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TryPlace:
     """Where the runs go, and how they are started."""
 
     location: StudyLocation
@@ -59,24 +59,24 @@ class Place:
     command_line: tuple[str, ...] = ()
 
 
-def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None = None) -> Place:
+def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None = None) -> TryPlace:
     settings = load_settings(os.getcwd(), os.environ)
     study = build_bare_study(STUDY, "assay try", os.getcwd())
-    return Place(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)
+    return TryPlace(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)
 
 
-def keep_code(place: Place, a_rev: str, b_rev: str | None, console: Console) -> tuple[Side, Side, list[str]]:
+def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) -> tuple[TrySide, TrySide, list[str]]:
     """The code of both sides, without a command, and notes. Without `b_rev` side b is the user's files as they are."""
     meta = os.path.join(place.location.dir, layout.STUDY_META_DIR)
 
     def wait(trees: str) -> None:
         console.message(f"waiting for another try, checking out in {trees}")
 
-    def keep(commit: Commit) -> Side:
+    def keep(commit: Commit) -> TrySide:
         """Everything that git has is copied; what it has not is on neither side."""
         trees.enter(_TREE, commit)
         snapshot = take_snapshot(trees.open(_TREE).path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
-        return Side(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
+        return TrySide(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
 
     with open_checkouts(os.getcwd(), meta, wait) as trees:
         base, current = load_commit(trees.repository, a_rev), load_commit(trees.repository, "HEAD")
@@ -120,11 +120,11 @@ Key = tuple[str, int, Metric]  # of a side, seed
 class Runner:
     """Runs sides with seeds, each once, and reads the metric."""
 
-    place: Place
+    place: TryPlace
     console: Console
     results: dict[Key, Result] = field(default_factory=dict)
 
-    def run(self, wanted: Sequence[tuple[Side, int, Metric]], titles: Mapping[str, str]) -> str:
+    def run(self, wanted: Sequence[tuple[TrySide, int, Metric]], titles: Mapping[str, str]) -> str:
         """`titles`: what a side is called, by its key. Raises where a run did not come to its end.
 
         Returns why some of them were not started: the budget is used. Else an empty text.
@@ -169,7 +169,7 @@ class Runner:
         return f"the budget of {budget.text} is used" if budget and report.held_back else ""
 
 
-def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
+def build_spec(side: TrySide, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
     commands, params = (Command(COMMAND, side.build_command(seed)),), {"code": side.code[:12], "seed": seed}
     params |= {"environment": side.machine[:8]} if side.machine else {}
     return RunSpec(
@@ -183,7 +183,7 @@ def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = 
     )
 
 
-def _build_result(entry: Entry, metric: Metric, place: Place) -> Result:
+def _build_result(entry: Entry, metric: Metric, place: TryPlace) -> Result:
     """A run of an earlier call that took longer than today's limit has failed as a new one would."""
     again = f"run it again: {show_command(['rerun'], place.location, entry.spec.name)}"
     if entry.state is State.STOPPED:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from assay.errors import UsageError
 from assay.gate.paired_test import (
     Judged,
-    Pair,
+    SeedPair,
     build_schedule,
     check_libraries,
     choose_kept,
@@ -20,8 +20,8 @@ from assay.gate.paired_test import (
     measure_chance,
 )
 from assay.gate.passes import digest_command, digest_environment
-from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_tries, record_try
-from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
+from assay.gate.tries_ledger import Confirmation, Try, TrySide, hide_try, load_tries, record_try
+from assay.gate.try_runs import Result, Runner, TryPlace, describe_failure, refuse_missing
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import asdict, replace
@@ -35,7 +35,7 @@ _ONE_PAIR = "the seed changes nothing on the base and the head: all pairs are on
 _OUTSIDE = "what git does not have is on neither side: name data and programs by absolute paths"
 
 
-def try_idea(asked: Try, place: Place, console: Console) -> Try:
+def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
     """Run pairs until a look decides, or there are no more; the result is recorded."""
     if asked.a.key == asked.b.key:
         reason = "both sides have the same code, command and environment: nothing was run"
@@ -50,7 +50,7 @@ def try_idea(asked: Try, place: Place, console: Console) -> Try:
     return _record(_Trial(asked, Runner(place, console)).run(), place)
 
 
-def _record(found: Try, place: Place) -> Try:
+def _record(found: Try, place: TryPlace) -> Try:
     """A confirmation stays while the verdict does."""
     found = replace(found, at=time.time())
     before = next((each for each in load_tries(place.location) if each.key == hide_try(found).key), None)
@@ -95,18 +95,18 @@ class _Trial:
         wanted = [(side, seed, asked.metric) for seed in range(1, count + 1) for side in (asked.a, asked.b)]
         return self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
 
-    def _list_results(self, side: Side) -> list[Result]:
+    def _list_results(self, side: TrySide) -> list[Result]:
         """The results in the order of seeds."""
         found = ((side.key, seed, self.asked.metric) for seed in range(1, self.asked.most + 1))
         return [self.runner.results[key] for key in found if key in self.runner.results]
 
-    def _list_pairs(self, count: int) -> list[Pair]:
+    def _list_pairs(self, count: int) -> list[SeedPair]:
         """Pairs of the seeds with which both sides ran."""
-        found, asked, pairs = self.runner.results, self.asked, list[Pair]()
+        found, asked, pairs = self.runner.results, self.asked, list[SeedPair]()
         for seed in range(1, count + 1):
             a, b = ((side.key, seed, asked.metric) for side in (asked.a, asked.b))
             if a in found and b in found:
-                pairs.append(Pair(seed, found[a].value, found[b].value))
+                pairs.append(SeedPair(seed, found[a].value, found[b].value))
         return pairs
 
     def _check_sides(self) -> bool:
@@ -145,7 +145,7 @@ class _Trial:
             notes=(*self.asked.notes, *self._describe(pairs)),
         )
 
-    def _describe(self, pairs: Sequence[Pair]) -> list[str]:
+    def _describe(self, pairs: Sequence[SeedPair]) -> list[str]:
         notes = [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]
         if notes:
             notes.append("a side that failed counts as worse, by the largest difference that there is")
@@ -158,7 +158,7 @@ class _Trial:
             notes += [f"the seed changes nothing on the {title}: {single}" for title in fixed]
         return notes
 
-    def _describe_bad(self, title: str, side: Side) -> Iterator[str]:
+    def _describe_bad(self, title: str, side: TrySide) -> Iterator[str]:
         results = self._list_results(side)
         failed = [result for result in results if result.is_failed]
         if failed:
@@ -198,7 +198,7 @@ def explain(judged: Judged) -> str:
 # ---------------------------------------------------------------- confirming what was better
 
 
-def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try]:
+def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
     """Every `better` again with fresh seeds on both sides; of those some are kept. Returns all tries."""
     found = load_tries(place.location)
     chosen = [each for each in found if each.verdict == "better"]
@@ -211,7 +211,7 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
     check_libraries()
     machine = digest_environment(os.getcwd())
 
-    def renew(side: Side) -> Side:
+    def renew(side: TrySide) -> TrySide:
         return replace(side, machine=digest_command(machine, side.environment, side.words))
 
     now = [replace(each, a=renew(each.a), b=renew(each.b)) for each in chosen]
@@ -229,11 +229,11 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
     return confirmed
 
 
-def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[Pair]:
+def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[SeedPair]:
     """Each try has seeds of its own: a base that is unlucky with them would favour all of its ideas at once."""
     first = _FRESH * (1 + int(asked.key, 16) % _RANGES) + 1
     seeds = range(first, first + (pairs or asked.most))
     titles = {asked.a.key: f"{asked.idea}, {BASE}", asked.b.key: f"{asked.idea}, {HEAD}"}
     runner.run([(side, seed, asked.metric) for seed in seeds for side in (asked.a, asked.b)], titles)
     values = [[runner.results[side.key, seed, asked.metric].value for side in (asked.a, asked.b)] for seed in seeds]
-    return [Pair(seed, *both) for seed, both in zip(seeds, values, strict=True)]
+    return [SeedPair(seed, *both) for seed, both in zip(seeds, values, strict=True)]

@@ -47,11 +47,11 @@ from typing import Literal, cast
 
 from assay.config.fields import Fields
 from assay.config.native import parse_native
-from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
+from assay.config.source import Item, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import ConfigError, did_you_mean
 from assay.golden.harness_file import Mode, compile_regex, looks_like_convergence, parse_convergence
 from assay.golden.values import OPERATORS, Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
-from assay.values.study import MetricFile, Pattern, Problem, Study, Text
+from assay.values.study import MetricFile, Pattern, Problem, ShellText, Study
 
 SECTION = "golden"
 KEYS = (
@@ -107,7 +107,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
 class _Reader(Fields):
     """The `golden:` section of a study."""
 
-    def __init__(self, section: Entry, study: Study, problems: Problems) -> None:
+    def __init__(self, section: Item, study: Study, problems: Problems) -> None:
         super().__init__(problems)
         self._section = section
         self._study = study
@@ -219,7 +219,7 @@ class _Reader(Fields):
         named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
         return tuple(self._variant(each, join_key(key, each.key)) for each in named)
 
-    def _variant(self, entry: Entry, key: str) -> Variant:
+    def _variant(self, entry: Item, key: str) -> Variant:
         fields = self.mapping(entry.node, key, ("env", "flags"))
         if entry.node.kind == "mapping" and not fields:
             hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
@@ -229,14 +229,14 @@ class _Reader(Fields):
         env = tuple((name, text) for name, text in texts if text is not None)
         return Variant(entry.key, env, self.child(fields, "flags", key, self._split, ()))
 
-    def _named(self, fields: Mapping[str, Entry], name: str, key: str, what: str) -> Sequence[Entry]:
+    def _named(self, fields: Mapping[str, Item], name: str, key: str, what: str) -> Sequence[Item]:
         """The entries of a mapping that may be left out."""
         return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
         """Configurations that must agree, as variants. The canonical one would agree with itself, and is refused."""
         found = self._variants("same")
-        pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, Text)]
+        pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, ShellText)]
         command = f" {' '.join(pieces)} "
         for one in found:
             node, flags = self._top["same"].node.find(one.name), shlex.join(one.flags)
@@ -289,7 +289,7 @@ class _Reader(Fields):
             self.problems.add("nothing would be compared", SECTION, self._section.position, hint)
         return tuple(Rule(name, position=self._section.position) for name in known)
 
-    def _rule(self, entry: Entry, key: str, known: Sequence[str]) -> Rule | None:
+    def _rule(self, entry: Item, key: str, known: Sequence[str]) -> Rule | None:
         if known and entry.key not in known and not self._files:  # without any, the program calls assay.log
             hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
             self.problems.add("no pattern reads this metric", key, entry.position, hint)
@@ -303,7 +303,7 @@ class _Reader(Fields):
         fields = self.mapping(entry.node, key, RULE_KEYS)
         return self._build_rule(entry, key, fields) if entry.node.kind == "mapping" else None
 
-    def _build_rule(self, entry: Entry, key: str, fields: Mapping[str, Entry]) -> Rule | None:
+    def _build_rule(self, entry: Item, key: str, fields: Mapping[str, Item]) -> Rule | None:
         default = "margin" if "operator" in fields or "margin" in fields else "paired"
         kind = self._choice(fields, "rule", key, _RULES) if "rule" in fields else default
         rule = Rule(
@@ -321,7 +321,7 @@ class _Reader(Fields):
             self._check_fit(entry, key, fields, kind)
         return rule if kind is not None else None
 
-    def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
+    def _check_fit(self, entry: Item, key: str, fields: Mapping[str, Item], kind: str) -> None:
         """Refuse keys of a rule of another kind."""
         fitting = {
             "exact": ("rule",),
@@ -335,7 +335,7 @@ class _Reader(Fields):
             if kind == "margin" and name not in fields:
                 self.problems.add(f"has no `{name}`", key, entry.position, "as in {operator: '<=', margin: 0.1}")
 
-    def _choice(self, fields: Mapping[str, Entry], name: str, key: str, choices: Sequence[str]) -> str | None:
+    def _choice(self, fields: Mapping[str, Item], name: str, key: str, choices: Sequence[str]) -> str | None:
         return self.child(fields, name, key, lambda node, where: self.one_of(node, where, choices), None)
 
     def _fraction(self, node: Node, key: str) -> float | None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal, cast
 
 from assay.config.fields import Fields, build_duplicate_warnings
-from assay.config.source import Entry, Node, Problems, join_key
+from assay.config.source import Item, Node, Problems, join_key
 from assay.errors import did_you_mean
 from assay.golden.values import (
     OPERATORS,
@@ -80,7 +80,7 @@ def compile_regex(text: str, key: str, node: Node, problems: Problems) -> re.Pat
 
 
 class _TestReader(Fields):
-    def __init__(self, entry: Entry, problems: Problems, warnings: list[Problem], needs: Sequence[Mode]) -> None:
+    def __init__(self, entry: Item, problems: Problems, warnings: list[Problem], needs: Sequence[Mode]) -> None:
         super().__init__(problems)
         self._entry = entry
         self._name = entry.key
@@ -125,15 +125,15 @@ class _TestReader(Fields):
 
     # ------------------------------------------------------------ small fields
 
-    def _warn(self, message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
+    def _warn(self, message: str, key: str, node: Node | Item, hint: str | None = None) -> None:
         self._warnings.append(Problem(message, key, node.position, hint))
 
-    def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
+    def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Item, hint: str | None = None) -> None:
         problem = kind(message, key, node.position, hint)
         if problem not in self.problems.found:
             self.problems.found.append(problem)
 
-    def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Entry]:
+    def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Item]:
         """A mapping; a key that the original would not have looked at is ignored, with a warning."""
         if node.kind != "mapping":
             self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
@@ -177,7 +177,7 @@ class _TestReader(Fields):
         found = {parser.key: self._pattern(parser, join_key(key, parser.key)) for parser in parsers}
         return {name: pattern for name, pattern in found.items() if pattern is not None}
 
-    def _pattern(self, entry: Entry, key: str) -> Pattern | None:
+    def _pattern(self, entry: Item, key: str) -> Pattern | None:
         fields = self._known(entry.node, key, ("regex", "labels"))
         if "regex" not in fields:
             if entry.node.kind == "mapping":
@@ -195,7 +195,7 @@ class _TestReader(Fields):
         labels = self._labels(fields.get("labels"), join_key(key, "labels"), compiled.groups)
         return Pattern(entry.key, text, labels, position=node.position)
 
-    def _labels(self, entry: Entry | None, key: str, groups: int) -> tuple[str, ...]:
+    def _labels(self, entry: Item | None, key: str, groups: int) -> tuple[str, ...]:
         if entry is None or entry.node.is_null:
             return ()
         labels = self.texts(entry.node, key, "a list of names, one for each group")
@@ -213,7 +213,7 @@ class _TestReader(Fields):
         found = [self._rule(metric, join_key(key, metric.key), patterns) for metric in listed]
         return tuple(rule for rule in found if rule is not None)
 
-    def _rule(self, entry: Entry, key: str, patterns: Mapping[str, Pattern]) -> Rule | None:
+    def _rule(self, entry: Item, key: str, patterns: Mapping[str, Pattern]) -> Rule | None:
         fields = self._known(entry.node, key, ("margin", "comparison"))
         for name in ("margin", "comparison"):
             if name not in fields and entry.node.kind == "mapping":
@@ -228,7 +228,7 @@ class _TestReader(Fields):
         labels, sign = patterns[entry.key].labels if entry.key in patterns else (), cast("Operator", operator)
         return Rule(entry.key, "margin", operator=sign, margin=margin, labels=labels, position=entry.position)
 
-    def _margin(self, entry: Entry, key: str) -> float | None:
+    def _margin(self, entry: Item, key: str) -> float | None:
         value = entry.node.value
         if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a text
             try:
@@ -257,7 +257,7 @@ class _TestReader(Fields):
             for mode in SET_BY_US
         }
 
-    def _mode_flags(self, mode: str, section: Entry, key: str) -> tuple[FlagSpec, ...]:
+    def _mode_flags(self, mode: str, section: Item, key: str) -> tuple[FlagSpec, ...]:
         if section.node.kind != "mapping":
             self.refuse(section.node, key, "a mapping of flags")
             return ()
@@ -274,7 +274,7 @@ class _TestReader(Fields):
         misc: tuple[FlagSpec, ...] = self.child(entries, "misc", key, self._plain_flags, ())
         return (*(flag for flag in found if flag is not None), *misc)
 
-    def _miss_flag(self, mode: str, message: str, key: str, entry: Entry, example: str) -> None:
+    def _miss_flag(self, mode: str, message: str, key: str, entry: Item, example: str) -> None:
         """A flag of the mode that is not used is missed when that mode is."""
         if mode in self._needs:
             self._miss(MissingFlag, message, key, entry, f"as in {example}")
@@ -289,7 +289,7 @@ class _TestReader(Fields):
         found = [self._flag(entry, join_key(key, entry.key)) for entry in node.items()]
         return tuple(flag for flag in found if flag is not None)
 
-    def _flag(self, entry: Entry, key: str, ours: str | None = None) -> FlagSpec | None:
+    def _flag(self, entry: Item, key: str, ours: str | None = None) -> FlagSpec | None:
         """`ours`: the mode of a flag that we set."""
         has_length = ours is not None and entry.key == _LENGTH
         fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
@@ -317,7 +317,7 @@ class _TestReader(Fields):
             return None
         return FlagSpec(entry.key, name, value)
 
-    def _our_flag(self, entry: Entry, key: str, name: str, value: str | None, is_set: bool | None) -> FlagSpec:
+    def _our_flag(self, entry: Item, key: str, name: str, value: str | None, is_set: bool | None) -> FlagSpec:
         if value is not None and is_set is False:
             self._warn("this value replaces ours", key, entry, "leave it out, and the harness gives the right one")
             return FlagSpec(entry.key, name, value)

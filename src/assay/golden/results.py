@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from assay.code.checkout import Commit
 from assay.errors import ExitCode
-from assay.golden.judge.contrasts import Shift
+from assay.golden.judge.contrasts import MetricShift
 from assay.golden.values import Fault, Golden, SegmentReport
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import VerdictKind
@@ -68,7 +68,7 @@ class Rebased:
     creep: tuple[str, ...] = ()
     archived: str | None = None
     interrupted: str | None = None
-    shifts: Mapping[str, Shift] = field(default_factory=dict)  # against the noise; by metric and label
+    shifts: Mapping[str, MetricShift] = field(default_factory=dict)  # against the noise; by metric and label
     kept: str = ""  # why the old one stays, although there is no reason against the new one
 
     @property
@@ -129,7 +129,7 @@ class SelftestReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BlameCell:
     """One code in one environment, each side a or b. A cell with a problem did not run: nothing is known of it."""
 
     code: str
@@ -144,7 +144,7 @@ class Moved:
 
     metric: str
     part: str
-    shift: Shift | None = None  # None: a cell that it needs did not run
+    shift: MetricShift | None = None  # None: a cell that it needs did not run
     where: str = ""  # the side on which it was measured, where that is not a
     allowed: float = 0.0  # the largest relative effect that the metric's rule takes for none
 
@@ -154,7 +154,7 @@ class BlameReport:
     test: str
     codes: Mapping[str, str]  # by side; one, where both sides have the same
     environments: Mapping[str, str]
-    cells: tuple[Cell, ...]
+    cells: tuple[BlameCell, ...]
     effects: tuple[Moved, ...] = ()
     notes: tuple[str, ...] = ()
     interrupted: str | None = None

@@ -18,7 +18,7 @@ from assay.follow.attempts import build_outcome, finished_before
 from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus, find_owner, find_supervisors, load_status
 from assay.record import run_directory
-from assay.record.presence import Supervisor
+from assay.record.presence import SupervisorRecord
 from assay.show import formatting
 from assay.system import processes
 from assay.values import layout
@@ -50,7 +50,7 @@ class _Target:
     handle: JobHandle
     processes: int = 0
     problem: str = ""
-    owner: Supervisor | None = None
+    owner: SupervisorRecord | None = None
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def _take_from_queue(run_dir: str, request: Stop) -> bool:
 # ---------------------------------------------------------------- supervisors
 
 
-def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, Supervisor]]:
+def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorRecord]]:
     """Interrupt the supervisors as Ctrl-C would: what waits in their queues is not started."""
     interrupted = []
     for location in studies:

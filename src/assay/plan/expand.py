@@ -26,9 +26,9 @@ from assay.values.study import (
     Params,
     Placeholder,
     Problem,
+    ShellText,
     Study,
     Subset,
-    Text,
     UnusedParameter,
 )
 
@@ -243,7 +243,7 @@ def hides_values(study: Study, rules: SecretRules) -> bool:
     for command in study.commands:
         # the template with something in each place that would be hidden where a secret belongs: `--token {t}`
         text = "".join(
-            piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Placeholder) else " "
+            piece.text if isinstance(piece, ShellText) else _ANYTHING if isinstance(piece, Placeholder) else " "
             for piece in command.pieces
         )
         if hide_text(text, rules, known) != text:

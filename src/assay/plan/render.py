@@ -20,7 +20,7 @@ from assay.values.study import (
     Placeholder,
     Problem,
     Quote,
-    Text,
+    ShellText,
     Value,
     quote_inside,
 )
@@ -66,7 +66,7 @@ def render_command(
     """
     parts: list[str] = []
     for piece in template.pieces:
-        if isinstance(piece, Text):
+        if isinstance(piece, ShellText):
             parts.append(piece.text)
         elif isinstance(piece, Placeholder):
             parts.append(_render_place(piece, params, template, show))

@@ -12,7 +12,7 @@ from assay.errors import AssayError, UsageError, check_known
 from assay.follow.locations import StudyLocation, show_command
 from assay.follow.run_status import find_supervisors, load_record, load_status
 from assay.record import run_directory
-from assay.record.presence import Supervisor
+from assay.record.presence import SupervisorRecord
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec
@@ -218,7 +218,7 @@ def follow_study(
     """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
     followed: dict[str, RunFollower] = {}
     ended: dict[str, RunFollower] = {}  # followed on if another attempt begins
-    supervisors: set[Supervisor] = set()
+    supervisors: set[SupervisorRecord] = set()
     seen = 0
     while True:
         had_seen = seen > 0  # what appears later is followed from its beginning, however short it was

@@ -72,7 +72,7 @@ def announce(study_dir: str, pid: int) -> None:
         publish(os.path.join(study_dir, layout.STUDY_META_DIR, name), processes.boot_id())
 
 
-class Supervisor(NamedTuple):
+class SupervisorRecord(NamedTuple):
     """A supervisor of a study: an `assay run` or `assay rerun`, perhaps on another host."""
 
     host: str
@@ -86,11 +86,11 @@ class Supervisor(NamedTuple):
         return processes.is_alive(self.pid, self.start, self.boot)
 
 
-def load_supervisors(study_dir: str) -> list[Supervisor]:
+def load_supervisors(study_dir: str) -> list[SupervisorRecord]:
     found = []
     for path, (host, pid, start) in _find_registrations(study_dir):
         with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it has just left
-            found.append(Supervisor(host, pid, start, file.read()))
+            found.append(SupervisorRecord(host, pid, start, file.read()))
     return found
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from assay.config.fields import Fields
-from assay.config.source import Entry, Node, join_key
+from assay.config.source import Item, Node, join_key
 from assay.errors import suggest
 from assay.values.series import find_direction
 from assay.values.study import AT, At, Objective, Position, Random, Sampler, Search, StopRule, Sweep
@@ -35,18 +35,18 @@ _AT_KEYS = {"asha": ("min", "factor", "max", "runs"), "median": ("min", "every",
 _FIRST = {"asha": 2, "median": 5}
 
 
-def read_search(fields: Fields, top: Mapping[str, Entry], sweeps: tuple[Sweep, ...]) -> Search | None:
+def read_search(fields: Fields, top: Mapping[str, Item], sweeps: tuple[Sweep, ...]) -> Search | None:
     return _SearchReader(fields.problems).search(top, sweeps)
 
 
-def read_stop(fields: Fields, top: Mapping[str, Entry], _sweeps: object) -> tuple[StopRule, ...]:
+def read_stop(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> tuple[StopRule, ...]:
     return _StopReader(fields.problems).rules(top["stop"].node)
 
 
 class _SearchReader(Fields):
     _patterns: tuple[str, ...] = ()  # names that the file gives to metrics
 
-    def search(self, top: Mapping[str, Entry], sweeps: tuple[Sweep, ...]) -> Search | None:
+    def search(self, top: Mapping[str, Item], sweeps: tuple[Sweep, ...]) -> Search | None:
         if "metrics" in top and top["metrics"].node.kind == "mapping":
             self._patterns = tuple(entry.key for entry in top["metrics"].node.items())
         node = top["search"].node
@@ -69,7 +69,7 @@ class _SearchReader(Fields):
             self._refuse_endless(sweeps)
         return Search(cast("Sampler", sampler), objectives, trials, seed, cast("At", at), node.position)
 
-    def _refuse_beside(self, top: Mapping[str, Entry]) -> None:
+    def _refuse_beside(self, top: Mapping[str, Item]) -> None:
         hints = {
             "subset": "a search chooses its runs itself; remove one of the two",
             "repeat": "a search runs each proposal once; take the mean over seeds inside the command",
@@ -85,7 +85,7 @@ class _SearchReader(Fields):
                 hint = "list its values, or choose another sampler"
                 self.problems.add("a grid needs listed values, not a continuous range", name, axis.position, hint)
 
-    def _objectives(self, node: Node, entries: Mapping[str, Entry]) -> tuple[Objective, ...]:
+    def _objectives(self, node: Node, entries: Mapping[str, Item]) -> tuple[Objective, ...]:
         """`metric: loss, direction: min`, lists of both, or `metrics: [{metric: loss, direction: min}]`."""
         if "metrics" in entries:
             for name in ("metric", "direction"):
@@ -106,7 +106,7 @@ class _SearchReader(Fields):
             self.problems.add("a metric is listed twice", "search", node.position)
         return tuple(objectives)
 
-    def _paired_objectives(self, entries: Mapping[str, Entry]) -> list[Objective | None]:
+    def _paired_objectives(self, entries: Mapping[str, Item]) -> list[Objective | None]:
         metric = entries["metric"]
         names = self.texts(metric.node, "search.metric", "the name of a metric, or a list of names")
         nodes: list[Node | None] = [None] * len(names)
@@ -175,7 +175,7 @@ class _StopReader(Fields):
         direction: Any = self._direction(metric, entries, key, is_needed=kind != "bounds" or "target" in entries)
         return StopRule(cast("Any", kind), metric, direction, position=node.position, **values)
 
-    def _direction(self, metric: str, entries: Mapping[str, Entry], key: str, *, is_needed: bool) -> str:
+    def _direction(self, metric: str, entries: Mapping[str, Item], key: str, *, is_needed: bool) -> str:
         """Without a key the metric's name decides, where it is a well-known one: a guess would end the best."""
         found: str | None = find_direction(metric)
         if "direction" not in entries and found is None and is_needed:
@@ -184,7 +184,7 @@ class _StopReader(Fields):
 
     # ------------------------------------------------------------ compared with other runs
 
-    def _compared(self, kind: str, entries: Mapping[str, Entry], key: str) -> dict[str, Any]:
+    def _compared(self, kind: str, entries: Mapping[str, Item], key: str) -> dict[str, Any]:
         if "at" not in entries:
             return {"first": _FIRST[kind]}
         node, key = entries["at"].node, join_key(key, "at")
@@ -212,7 +212,7 @@ class _StopReader(Fields):
             self.problems.add("the steps must rise", key, node.position, "as in [1, 3, 9, 27]")
         return {"at": tuple(known)}
 
-    def _above(self, entries: Mapping[str, Entry], name: str, key: str, least: float, default: Any) -> Any:
+    def _above(self, entries: Mapping[str, Item], name: str, key: str, least: float, default: Any) -> Any:
         """A finite number above the least one."""
         found = self.child(entries, name, key, self.number, None)
         if found is None or least < found < math.inf:
@@ -223,7 +223,7 @@ class _StopReader(Fields):
 
     # ------------------------------------------------------------ by itself
 
-    def _alone(self, kind: str, entries: Mapping[str, Entry], key: str, node: Node) -> dict[str, Any]:
+    def _alone(self, kind: str, entries: Mapping[str, Item], key: str, node: Node) -> dict[str, Any]:
         if kind == "patience":
             if "patience" not in entries:
                 hint = "the steps without a better value after which a run ends, " + _EXAMPLES[kind]

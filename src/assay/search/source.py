@@ -38,7 +38,7 @@ from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.series import Summary
 from assay.values.state import has_result
-from assay.values.study import CommandTemplate, Objective, Problem, Search, Study, Text
+from assay.values.study import CommandTemplate, Objective, Problem, Search, ShellText, Study
 from assay.values.units import CPU
 
 MOST_FAILURES = 5  # in a row and without a single result: no more is started
@@ -164,7 +164,7 @@ def _build_file(prepared: Prepared, search: Search, space: Space) -> SearchFile:
 
 
 def _hash(template: CommandTemplate) -> str:
-    pieces = [piece.text if isinstance(piece, Text) else repr(piece) for piece in template.pieces]
+    pieces = [piece.text if isinstance(piece, ShellText) else repr(piece) for piece in template.pieces]
     return blake2b("\0".join(pieces).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

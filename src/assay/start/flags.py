@@ -18,7 +18,7 @@ _SKIPPED = ("help", "version")
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "count", "store_const")
 
 
-class Flag(NamedTuple):
+class ScriptFlag(NamedTuple):
     """`words`: as the command has it, with the parameter in it. `default`: None where it has none, or is computed."""
 
     name: str
@@ -30,7 +30,7 @@ class Flag(NamedTuple):
 
 class Flags(NamedTuple):
     tool: str  # "": there are none
-    found: tuple[Flag, ...]
+    found: tuple[ScriptFlag, ...]
     file: str  # where they are
 
 
@@ -71,7 +71,7 @@ def _find_modules(path: str, tree: ast.Module) -> Iterator[tuple[str, ast.Module
 # ---------------------------------------------------------------- argparse and click
 
 
-def _read_argparse(tree: ast.Module) -> Iterator[Flag | None]:
+def _read_argparse(tree: ast.Module) -> Iterator[ScriptFlag | None]:
     for call in _find_calls(tree, "add_argument"):
         names, given = _read_call(call)
         if names and (action := given.get("action")) not in _SKIPPED:
@@ -81,7 +81,7 @@ def _read_argparse(tree: ast.Module) -> Iterator[Flag | None]:
             yield _build_flag(names, given, is_switch=action in _SWITCHES, several=several)
 
 
-def _read_click(tree: ast.Module) -> Iterator[Flag | None]:
+def _read_click(tree: ast.Module) -> Iterator[ScriptFlag | None]:
     for call in (*_find_calls(tree, "option"), *_find_calls(tree, "argument")):
         names, given = _read_call(call)
         is_argument = not any(name.startswith("-") for name in names)
@@ -112,7 +112,7 @@ def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
     return names, given
 
 
-def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> Flag | None:
+def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> ScriptFlag | None:
     """None: without a value it cannot be left out of a command, since it is not a long flag."""
     flag = next((name for name in names if name.startswith("--")), names[0])
     name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
@@ -131,7 +131,7 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     text = " ".join(str(given.get("help") or "").split())
     choices = given.get("choices")
     text += f" ({', '.join(map(str, choices))})" if isinstance(choices, list | tuple) else ""
-    return Flag(name, words, default, text.strip()[:_HELP], is_required and default is None)
+    return ScriptFlag(name, words, default, text.strip()[:_HELP], is_required and default is None)
 
 
 # ---------------------------------------------------------------- Hydra
@@ -148,17 +148,17 @@ def _find_hydra(tree: ast.Module, path: str) -> str | None:
     return None
 
 
-def _read_hydra(path: str) -> Iterator[Flag]:
+def _read_hydra(path: str) -> Iterator[ScriptFlag]:
     """The plain values of the file, by dotted names; `???` has to be given, and what refers to others is left alone."""
 
-    def walk(content: Mapping[Any, Any], before: str) -> Iterator[Flag]:
+    def walk(content: Mapping[Any, Any], before: str) -> Iterator[ScriptFlag]:
         for key, value in content.items():
             name = f"{before}{key}"
             if isinstance(value, dict):
                 yield from walk(value, f"{name}.")
             elif isinstance(value, str | int | float | bool) and "${" not in str(value) and key != "defaults":
                 is_required = value == "???"
-                yield Flag(name, f"{name}={{{name}}}", None if is_required else value, is_required=is_required)
+                yield ScriptFlag(name, f"{name}={{{name}}}", None if is_required else value, is_required=is_required)
 
     problems: list[str] = []
     yield from walk(parse_yaml_mapping(read_text(path), path, problems), "")

@@ -20,7 +20,7 @@ from assay.errors import UsageError
 from assay.observe.extract import Extractor
 from assay.show.console import Console
 from assay.show.formatting import clean, render_count, shorten
-from assay.start.flags import Flag, Flags, read_flags
+from assay.start.flags import Flags, ScriptFlag, read_flags
 from assay.start.patterns import Guess, guess_patterns
 from assay.system.files import write_new
 from assay.system.processes import find_descendants, signal_all
@@ -169,7 +169,7 @@ def _render(script: str, target: str, flags: Flags, guesses: Sequence[Guess]) ->
         yield "# metrics: {loss: 'loss ({number})'}   from the output; or call assay.log(loss=…, step=…) in the script"
 
 
-def _comment(flag: Flag) -> str:
+def _comment(flag: ScriptFlag) -> str:
     text = "; ".join(filter(None, ("required: give a value" if flag.is_required else "", clean(flag.help))))
     return f"  # {text}" if text else ""
 

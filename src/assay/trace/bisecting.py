@@ -75,7 +75,7 @@ class NothingRecordedError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class SideCode:
     """What a side executes: a snapshot and the folder in it, or the files as they are."""
 
     title: str = "the files as they are"
@@ -198,11 +198,11 @@ class Bisector:
 
     # ------------------------------------------------------------ code
 
-    def _keep_codes(self, words: Sequence[Sequence[str]]) -> dict[str, Code]:
+    def _keep_codes(self, words: Sequence[Sequence[str]]) -> dict[str, SideCode]:
         """The files as they are for both sides, unless a revision or a farm is named: then copies of what git has."""
         revisions = (self._request.a_rev, self._request.b_rev)
         if not (any(revisions) or self._farm):
-            return dict.fromkeys(SIDES, Code())
+            return dict.fromkeys(SIDES, SideCode())
         texts = [each for command in words for each in command]
         check_paths([each.replace(self._inputs, "") if self._inputs else each for each in texts], self._folder)
         meta = os.path.join(self._location.dir, layout.STUDY_META_DIR)
@@ -210,7 +210,7 @@ class Bisector:
             sides = zip(SIDES, revisions, strict=True)
             return {side: self._keep_code(trees, revision, meta) for side, revision in sides}
 
-    def _keep_code(self, trees: Checkouts, revision: str | None, meta: str) -> Code:
+    def _keep_code(self, trees: Checkouts, revision: str | None, meta: str) -> SideCode:
         secret = self._settings.secrets.file_patterns
         if revision is None:
             commit, title = commit_work_tree(trees.open("side"), self._location.root, secret), "the files as they are"
@@ -219,7 +219,7 @@ class Bisector:
             title = f"{commit.short} {commit.subject}"
         trees.enter("side", commit)
         snapshot = take_snapshot(trees.open("side").path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
-        return Code(title, snapshot.hash, commit.sha, trees.inside[0])
+        return SideCode(title, snapshot.hash, commit.sha, trees.inside[0])
 
 
 def choose_modules(found: Comparison, first: First) -> list[str]:

@@ -179,7 +179,7 @@ def show(request: TraceShowRequest, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-class DiffRequest(Request):
+class TraceDiffRequest(Request):
     a: str = argument("A")
     b: str | None = argument("[B]", required=False)
     names: str | None = option(
@@ -190,7 +190,7 @@ class DiffRequest(Request):
     as_json: bool = json_option("Print verdict, first, coverage and all errors as JSON.")
 
 
-def diff(request: DiffRequest, console: Console) -> int:
+def diff(request: TraceDiffRequest, console: Console) -> int:
     """Say where the traces A and B begin to differ; of A alone, where it stops being finite.
 
     A and B are runs, or folders that `assay trace run -o` wrote. The answer is the first module whose inputs agree and

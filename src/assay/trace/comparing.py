@@ -17,7 +17,7 @@ from assay.trace.settings import load_pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Traces:
     """The traces of a run: one for each rank, and the same of each perturbed execution."""
 
     label: str
@@ -26,13 +26,13 @@ class Recording:
     noise: tuple[tuple[Trace, ...], ...] = ()
 
 
-def load_recording(name: str, root: str | None = None) -> Recording:
+def load_recording(name: str, root: str | None = None) -> Traces:
     """Load a run by its name, its directory, or the folder of its trace."""
     label, folder, found = find_traces(name, root)
     run_dir = _find_run(folder)
     others = sorted(os.listdir(os.path.join(run_dir, TRACE_DIR))) if run_dir else []
     noise = (list_traces(run_dir, each) for each in others if run_dir and each.startswith("noise-"))
-    return Recording(label, folder, _load_ranks(found), tuple(_load_ranks(each) for each in noise if each))
+    return Traces(label, folder, _load_ranks(found), tuple(_load_ranks(each) for each in noise if each))
 
 
 def find_traces(name: str, root: str | None = None) -> tuple[str, str, list[str]]:
@@ -74,7 +74,7 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 # ---------------------------------------------------------------- comparing
 
 
-def compare(a: Recording, b: Recording, names: str | None = None) -> Comparison:
+def compare(a: Traces, b: Traces, names: str | None = None) -> Comparison:
     """`names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text. Every name must be known."""
     mine, theirs = build_sides(a.ranks, b.ranks)
     find_problem = partial(_find_problem, mine.names, theirs.names)

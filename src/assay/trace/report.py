@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from assay.judge.statistics import load_numpy
+from assay.judge.statistics import np
 from assay.show.formatting import render_count
-from assay.trace.comparing import Recording, compare
+from assay.trace.comparing import Traces, compare
 from assay.trace.judge.difference import NAMED, OUTERMOST, Comparison, First, judge_finite, render_error
 from assay.trace.judge.errors import BEYOND, WITHIN
 from assay.trace.judge.sides import build_side
@@ -41,7 +41,7 @@ _MOST_ROWS = 400  # of the page's table
 Growth = tuple[int, float, float]  # step, error, noise
 
 
-def build_report(a: Recording, b: Recording | None, names: str | None = None) -> tuple[Document, Verdict]:
+def build_report(a: Traces, b: Traces | None, names: str | None = None) -> tuple[Document, Verdict]:
     """Two traces compared, or one alone. `names`: a file that `compare` reads."""
     if b is not None:
         found = compare(a, b, names)
@@ -57,7 +57,7 @@ def build_report(a: Recording, b: Recording | None, names: str | None = None) ->
     return Document(f"{verdict.kind} {a.label}", blocks, facts=facts), verdict
 
 
-def _build_diff(a: Recording, b: Recording, found: Comparison) -> Document:
+def _build_diff(a: Traces, b: Traces, found: Comparison) -> Document:
     points, growth = [_build_point(found, n) for n in _choose_rows(found)], _list_growth(found)
     commands = [*_list_commands(found)]
     table = "Around the first difference" if found.first else "The largest errors"
@@ -98,7 +98,7 @@ def _build_first(first: First | None) -> dict[str, Any] | None:
     return {name: value for name, value in facts.items() if name != "index"} or None
 
 
-def _list_facts(a: Recording, b: Recording, found: Comparison, growth: Sequence[Growth]) -> Iterator[tuple[str, str]]:
+def _list_facts(a: Traces, b: Traces, found: Comparison, growth: Sequence[Growth]) -> Iterator[tuple[str, str]]:
     for letter, recording in (("A", a), ("B", b)):
         ranks = f", {render_count(len(recording.ranks), 'rank')}" if len(recording.ranks) > 1 else ""
         yield letter, f"{recording.label}{ranks}"
@@ -146,7 +146,7 @@ def _choose_rows(found: Comparison) -> list[int]:
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
         return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))
-    worst = load_numpy().argsort(-found.compared.error, kind="stable")[: _BEFORE + _AFTER]
+    worst = np.argsort(-found.compared.error, kind="stable")[: _BEFORE + _AFTER]
     return sorted(int(n) for n in worst if found.compared.error[n] > 0)
 
 
@@ -235,7 +235,7 @@ def _build_depth(found: Comparison, step: int) -> Chart:
     """Every point of a step, in the order of execution."""
     compared, first = found.compared, found.first.index if found.first else -1
     is_state = found.a.find_phases("optimiser")[compared.point]  # between parameters, in other units
-    numbers = [n for n in load_numpy().flatnonzero(compared.step == step).tolist() if n == first or not is_state[n]]
+    numbers = [n for n in np.flatnonzero(compared.step == step).tolist() if n == first or not is_state[n]]
     keys = [found.a.keys[int(compared.point[n])] for n in numbers]
     names, marks = [_join(key) for key in keys], [float(x) for x, n in enumerate(numbers) if n == first]
     errors = [(float(compared.error[n]), float(compared.noise[n])) for n in numbers]
@@ -275,7 +275,7 @@ def _draw(
 
 def _list_growth(found: Comparison) -> list[Growth]:
     """The largest error of an output or parameter in each step."""
-    np, compared = load_numpy(), found.compared
+    compared = found.compared
     is_meant = found.a.find_phases("forward", "loss", "parameter")[compared.point]
     growth = []
     for step in np.unique(compared.step):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.config.fields import Fields
-from assay.config.source import Entry, Node
+from assay.config.source import Item, Node
 from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.inside.placement import NOTATION, is_placement
@@ -51,7 +51,7 @@ def parse_steps(text: str, flag: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def read_trace(fields: Fields, top: Mapping[str, Entry], _sweeps: object) -> TraceSettings | None:
+def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> TraceSettings | None:
     """`trace: {steps: [1, 10], level: module}` of a study file."""
     node = top["trace"].node
     entries = fields.mapping(node, "trace", _KEYS)

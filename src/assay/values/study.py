@@ -84,7 +84,7 @@ Quote = Literal["bare", "single", "double"]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ShellText:
     """Shell text, taken as it is."""
 
     text: str
@@ -114,7 +114,7 @@ class AllFlags:
     """Every parameter in order as a flag, values unquoted; native study files have no such piece."""
 
 
-Piece = Text | Placeholder | Flag | AllFlags
+Piece = ShellText | Placeholder | Flag | AllFlags
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,15 @@ from assay.web.pages.page_view import METRIC, StudyView, view_params
 from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names, leave_gaps
 from assay.web.pages.verdicts import load_verdicts
-from assay.web.routes import OBJECT, TEXT, Param, Routes, Schema, many, ref
+from assay.web.routes import OBJECT, TEXT, Routes, Schema, UrlParam, many, ref
 from assay.web.site import build_address, get_site, load_study, read_query
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
 _CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
 _COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS}
-_POINTS = Param("points", "about how many points; without it all", _COUNT)
-_COMPARED = Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
+_POINTS = UrlParam("points", "about how many points; without it all", _COUNT)
+_COMPARED = UrlParam("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
 ROUTES = Routes()
 
 

@@ -18,9 +18,9 @@ from assay.web.routes import (
     OBJECT,
     TEXT,
     Operation,
-    Param,
     RouteEntry,
     Schema,
+    UrlParam,
     many,
     record,
     ref,
@@ -130,7 +130,7 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
     refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
     names = [part[1:-1].partition(":")[0] for part in entry.path.split("/") if part.startswith("{")]
-    in_path = [Param(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]
+    in_path = [UrlParam(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]
     built: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -154,7 +154,7 @@ def _build_refusal(status: int) -> dict[str, Any]:
     return {"description": _REASONS[status], "content": told}
 
 
-def _build_param(param: Param, place: str) -> dict[str, Any]:
+def _build_param(param: UrlParam, place: str) -> dict[str, Any]:
     return {
         "name": param.name,
         "in": place,

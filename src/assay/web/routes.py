@@ -38,7 +38,7 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-class Param(NamedTuple):
+class UrlParam(NamedTuple):
     name: str
     text: str
     schema: Schema = TEXT
@@ -49,7 +49,7 @@ class Operation(NamedTuple):
     name: str
     summary: str
     answer: Schema  # of 200, and of `more`
-    params: Sequence[Param] = ()
+    params: Sequence[UrlParam] = ()
     refusals: Sequence[int] = (400, 404)
     more: Sequence[int] = ()  # other good answers, of the same shape
     body: Mapping[str, Any] | None = None
@@ -91,7 +91,7 @@ class Routes(list[RouteEntry]):
         return add
 
     def json(
-        self, path: str, name: str, answer: Schema, params: Sequence[Param] = (), *, method: str = "GET", **more: Any
+        self, path: str, name: str, answer: Schema, params: Sequence[UrlParam] = (), *, method: str = "GET", **more: Any
     ) -> Callable[[H], H]:
         """An operation of the JSON interface; the handler's docstring is its summary."""
 

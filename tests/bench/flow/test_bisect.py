@@ -13,7 +13,7 @@ from tests.bench_samples import execution, run_in_process
 from assay.bench.flow.bisect import BenchBisect, BisectQuestion, CommitAnswer, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
+from assay.bench.values.comparison import BenchSide, ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchMetric, BenchReport, BenchRequest, BenchResult, parse_method
 from assay.errors import NotFoundError, UsageError
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -157,7 +157,7 @@ def test_bad_questions_are_refused(repository: Repository) -> None:
 
 
 FINDING = Finding(VerdictKind.FAIL, "m cost", "worse", 11.0, 10.0, effect=0.1, interval=(0.05, 0.15))
-METRIC = MetricComparison("m", "cost", Side("base", (1.0, 2.0), 2), Side("head", (3.0,), 1), FINDING)
+METRIC = MetricComparison("m", "cost", BenchSide("base", (1.0, 2.0), 2), BenchSide("head", (3.0,), 1), FINDING)
 
 
 @pytest.mark.parametrize(

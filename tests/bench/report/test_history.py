@@ -20,6 +20,7 @@ from assay.bench.report.history import (
     render_setups,
 )
 from assay.bench.values.comparison import (
+    BenchSide,
     ComparisonReport,
     LevelStep,
     MetricChange,
@@ -27,7 +28,6 @@ from assay.bench.values.comparison import (
     MetricHistory,
     MetricPoint,
     MetricSeries,
-    Side,
 )
 from assay.code.checkout import Commit
 from assay.show.formatting import display_width
@@ -139,7 +139,7 @@ def compared(
     found = Finding(
         kind, f"{method} {metric}", "+20.00%, p 0.001: worse", 12.0, 10.0, effect=0.2, interval=(0.18, 0.22)
     )
-    return MetricComparison(method, metric, Side("one", (10.0,) * 3), Side("two", (12.0,) * 3), found)
+    return MetricComparison(method, metric, BenchSide("one", (10.0,) * 3), BenchSide("two", (12.0,) * 3), found)
 
 
 def build_report(*metrics: MetricComparison, further: tuple[Finding, ...] = (), **fields: Any) -> ComparisonReport:

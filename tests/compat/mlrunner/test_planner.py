@@ -16,15 +16,17 @@ from assay.compat.originals import MAX_NAME_BYTES
 from assay.errors import ConfigError
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.naming import Draft
-from assay.values.study import CommandTemplate, Flag, Placeholder, Study, Sweep, Text
+from assay.values.study import CommandTemplate, Flag, Placeholder, ShellText, Study, Sweep
 
 NOW = datetime(2020, 2, 6, 14, 19)  # noqa: DTZ001 - the original's names carry the local time
 
 # ---------------------------------------------------------------- runs
 
 TEMPLATES = (
-    CommandTemplate("train", (Text("t "), Placeholder("norm"), Text(" "), Flag("moment"), Text(" "), Flag("stop"))),
-    CommandTemplate("test", (Text("e "), Placeholder("norm"))),
+    CommandTemplate(
+        "train", (ShellText("t "), Placeholder("norm"), ShellText(" "), Flag("moment"), ShellText(" "), Flag("stop"))
+    ),
+    CommandTemplate("test", (ShellText("e "), Placeholder("norm"))),
 )
 DEFAULTS = {"norm": "batch", "moment": 0.1, "stop": False}
 
@@ -82,12 +84,12 @@ def render(*pieces, **params) -> str:
 
 def test_a_flag_without_a_value_is_refused():
     with pytest.raises(ConfigError, match="lr has no value"):
-        render(Text("a "), Flag("lr"))
+        render(ShellText("a "), Flag("lr"))
 
 
 def test_booleans_are_written_as_python_does():
     assert render(Placeholder("x"), x=True) == "True"
-    assert render(Text("a "), Flag("x"), x=True) == "a --x"
+    assert render(ShellText("a "), Flag("x"), x=True) == "a --x"
 
 
 # ---------------------------------------------------------------- names

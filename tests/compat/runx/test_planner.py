@@ -26,11 +26,11 @@ from assay.errors import ConfigError
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.naming import Draft
 from assay.values.random_names import ADJECTIVES, ANIMALS
-from assay.values.study import AllFlags, CommandTemplate, Study, Sweep, Text
+from assay.values.study import AllFlags, CommandTemplate, ShellText, Study, Sweep
 
 # ---------------------------------------------------------------- runs
 
-RUNX = (CommandTemplate("train", (Text("python t.py "), AllFlags())),)
+RUNX = (CommandTemplate("train", (ShellText("python t.py "), AllFlags())),)
 
 
 def runx(*sweeps: Sweep, names: NameSource | None = None, **fields):
@@ -137,7 +137,7 @@ class Stuck(random.Random):
 
 
 def make_study(name: str = "sweep") -> Study:
-    command = CommandTemplate("train", (Text("python train.py "), AllFlags()))
+    command = CommandTemplate("train", (ShellText("python train.py "), AllFlags()))
     return Study(name, "runx", f"{name}.yml", "/project", (command,), (Sweep({}),))
 
 

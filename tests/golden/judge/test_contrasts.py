@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from assay.golden.judge.contrasts import Shift, build_curves, find_allowed, measure_shift, measure_shifts
+from assay.golden.judge.contrasts import MetricShift, build_curves, find_allowed, measure_shift, measure_shifts
 from assay.golden.values import Golden, Rule, Segment, Track
 
 TWO = {"aa": -1, "ba": 1}
@@ -22,7 +22,9 @@ def segment(rows: Sequence[Sequence[float]], texts: Callable[[float], str] = rep
     return Segment(start, "", {"loss": {"": tracks}})
 
 
-def measure(weights: dict[str, int], texts: Callable[[float], str] = repr, **cells: Sequence[Sequence[float]]) -> Shift:
+def measure(
+    weights: dict[str, int], texts: Callable[[float], str] = repr, **cells: Sequence[Sequence[float]]
+) -> MetricShift:
     (curves,) = build_curves({name: [segment(rows, texts)] for name, rows in cells.items()}, Rule("loss"))
     return measure_shift(curves, weights)
 
@@ -36,7 +38,7 @@ def noisy(rng: np.random.Generator, runs: int, noise: float, factor: float = 1.0
 
 
 def test_equal_bit_for_bit_is_exactly_nothing() -> None:
-    assert measure(TWO, aa=[BASE], ba=[BASE]) == Shift("equal", level=pytest.approx(sum(BASE) / 60))
+    assert measure(TWO, aa=[BASE], ba=[BASE]) == MetricShift("equal", level=pytest.approx(sum(BASE) / 60))
     almost = [*BASE[:-1], math.nextafter(BASE[-1], 9)]
     assert measure(TWO, aa=[BASE, BASE], ba=[almost, almost]).kind == "moved"
     assert measure(TWO, aa=[[0.0] * 60] * 2, ba=[[-0.0] * 60] * 2).kind == "moved", "the bits count"

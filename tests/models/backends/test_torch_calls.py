@@ -13,7 +13,7 @@ from torch import nn
 
 from assay.errors import UsageError
 from assay.models.backends.torch_calls import (
-    Recorder,
+    CallRecorder,
     build_model,
     call_alone,
     fits_call,
@@ -71,7 +71,7 @@ def test_arrays_keep_type_and_values(dtype):
 
 
 def record(module, x, **kwargs):
-    recorder = Recorder()
+    recorder = CallRecorder()
     leaf = x.clone().requires_grad_()
     with hooked(module, recorder.enter_module, recorder.leave):
         output = module(leaf.clone(), **kwargs)
@@ -138,7 +138,7 @@ def test_what_draws_and_what_cannot_be_kept_is_marked():
 def test_noise_moves_every_border_by_its_size():
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(64, 8)
-    exact, noisy = Recorder(), Recorder(noise=1e-2)
+    exact, noisy = CallRecorder(), CallRecorder(noise=1e-2)
     for recorder in (exact, noisy):
         with hooked(module, recorder.enter_module, recorder.leave):
             module(x)

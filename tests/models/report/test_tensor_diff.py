@@ -20,7 +20,7 @@ from assay.models.report.tensor_diff import (
     list_bars,
     list_numbers,
 )
-from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff, Tolerance
+from assay.models.values.tensors import Element, ErrorHistogram, Heat, TensorComparison, TensorDiff, Tolerance
 from assay.show.formatting import render_facts
 from assay.show.html import render_html
 from assay.show.terminal_report import render_terminal
@@ -47,7 +47,7 @@ FOUND = TensorComparison(
     worst=(Element((0, 1, 3), 1.0, "nan", math.inf, math.inf), Element((0, 2, 0), 0.5, 0.25, 0.25, 0.5)),
     tolerance=Tolerance(abs=1.2e-38, rel=2e-4),
 )
-HISTOGRAM = Histogram((1e-3, 1e-2, 1e-1, 1.0), (1, 0, 400), zero=9, broken=1)
+HISTOGRAM = ErrorHistogram((1e-3, 1e-2, 1e-1, 1.0), (1, 0, 400), zero=9, broken=1)
 HEAT = Heat((1, 2), (3, 4), ((0.0, 0.5, 1.0, 1.5), (10.5, 150.0, math.inf, 0.0), (0.0, 0.0, 0.0, 0.0)))
 DIFF = TensorDiff(FOUND, "want.npy", "got.npy", HISTOGRAM, HEAT)
 PASSED = TensorDiff(
@@ -153,7 +153,7 @@ def test_axes_are_named() -> None:
 
 
 def test_errors_below_what_is_shown_are_one_bar() -> None:
-    assert list_bars(Histogram((0.0, 1.0), (3,))) == [("equal", 0), ("below 1e+00", 3)]
+    assert list_bars(ErrorHistogram((0.0, 1.0), (3,))) == [("equal", 0), ("below 1e+00", 3)]
 
 
 @pytest.mark.parametrize(

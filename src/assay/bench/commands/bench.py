@@ -400,11 +400,11 @@ def baseline(request: BaselineRequest, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-class SelftestRequest(ResultRequest, ExecuteRequest):
+class BenchSelftestRequest(ResultRequest, ExecuteRequest):
     methods: tuple[str, ...] = argument("METHOD", multiple=True, required=False)
 
 
-def selftest(request: SelftestRequest, console: Console) -> int:
+def selftest(request: BenchSelftestRequest, console: Console) -> int:
     """Show the smallest effect that can be seen on this machine.
 
     Compares a benchmark with itself, in turns: METHOD, or a built-in one. The result is kept: `assay bench compare`

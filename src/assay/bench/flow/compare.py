@@ -45,7 +45,7 @@ from assay.bench.judge.samples import (
     find_fewest,
 )
 from assay.bench.records import BENCH_FILE, Baseline, load_named, load_triage
-from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
+from assay.bench.values.comparison import BenchSide, ComparisonReport, MetricComparison, SampleComparison, Samples
 from assay.bench.values.execution import (
     COMPARED,
     CPU_TIME,
@@ -315,8 +315,8 @@ def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: Compar
         yield f"{side.name}: {what} left out of {len(side.found)} for {', '.join(names)} ({hint})"
 
 
-def _side(samples: Samples) -> Side:
-    return Side(samples.label, samples.clean, len(samples.values), samples.disturbed)
+def _side(samples: Samples) -> BenchSide:
+    return BenchSide(samples.label, samples.clean, len(samples.values), samples.disturbed)
 
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:

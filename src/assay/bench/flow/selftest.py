@@ -25,14 +25,14 @@ _SIDES = (BenchVariant("a"), BenchVariant("b"))
 
 
 @dataclass(frozen=True, slots=True)
-class SelftestReport:
+class BenchSelftestReport:
     report: ComparisonReport  # equal code: a difference is an alarm without a cause
     method: str
     found: Selftest
     kept: bool  # a gate below it is refused from now on
 
 
-def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> SelftestReport:
+def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> BenchSelftestReport:
     """Both sides are the same code and run in turns, as in a comparison of commits."""
     own = request.methods == (WORK,)
     report = run(replace(request, variants=_SIDES, extra={**request.extra, **COMPARED}))
@@ -48,7 +48,7 @@ def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> SelftestRe
     if kept:
         folder = find_location(request.root).dir
         write_named(folder, Selftest, {**load_named(folder, Selftest), request.methods[0].name: found})
-    return SelftestReport(sign_end(compared, report if is_ended else None), request.methods[0].name, found, kept)
+    return BenchSelftestReport(sign_end(compared, report if is_ended else None), request.methods[0].name, found, kept)
 
 
 def check_gate(

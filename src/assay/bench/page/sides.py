@@ -13,7 +13,7 @@ from assay.bench.page.contents import BenchArchive
 from assay.bench.records import load_triage
 from assay.bench.report.executions import render_values
 from assay.bench.report.history import build_comparison_table, describe_visible
-from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
+from assay.bench.values.comparison import BenchSide, ComparisonReport, MetricComparison
 from assay.errors import NotFoundError
 from assay.show.chart import build_ticks
 from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
@@ -91,7 +91,7 @@ def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def _list_values(side: Side) -> tuple[float, ...]:
+def _list_values(side: BenchSide) -> tuple[float, ...]:
     return (*side.values, *side.aside)
 
 

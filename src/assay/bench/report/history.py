@@ -38,7 +38,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.bench.flow.bisect import BenchBisect
-    from assay.bench.flow.selftest import SelftestReport
+    from assay.bench.flow.selftest import BenchSelftestReport
     from assay.bench.flow.tables import EnvironmentTable
     from assay.bench.records import Baseline
 
@@ -298,7 +298,7 @@ def build_baselines_document(baselines: Mapping[str, Baseline]) -> Document:
     return Document("assay bench baseline", [TableBlock(Table(columns, rows)) if rows else empty], facts=facts)
 
 
-def build_selftest_document(found: SelftestReport) -> Document:
+def build_selftest_document(found: BenchSelftestReport) -> Document:
     counts = (found.found.trials, *(count for count in (10, 30, 100) if count > found.found.trials))
     columns = (Column("metric"), *(Column(f"{count} trials", "text", "right", cut="never") for count in counts))
     rows = [

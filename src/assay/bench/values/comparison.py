@@ -167,7 +167,7 @@ class LastingChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BenchSide:
     """One side of a comparison."""
 
     name: str
@@ -180,8 +180,8 @@ class Side:
 class MetricComparison:
     method: str
     metric: str
-    base: Side
-    head: Side
+    base: BenchSide
+    head: BenchSide
     finding: Finding
     confirmed: bool | None = None  # by a rerun; None: there was none
     setup: str = ""  # what distinguishes the environment from others of the same metric

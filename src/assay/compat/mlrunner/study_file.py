@@ -16,7 +16,7 @@ from dataclasses import replace
 from assay.compat.study_files import build_folder, build_name, read_overrides
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings
 from assay.config.overrides import Overrides
-from assay.config.source import Entry, Node, Problems, join_key
+from assay.config.source import Item, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
 from assay.values.study import (
@@ -28,9 +28,9 @@ from assay.values.study import (
     Piece,
     Placeholder,
     Problem,
+    ShellText,
     Study,
     Sweep,
-    Text,
 )
 
 OWN_VALUES = {"_output": "run.output", "_name": "run.name", "_time": "run.time"}
@@ -56,7 +56,7 @@ class _Reader:
         self._head, self._documents = documents[0], documents[1:]
         self._problems = problems
         self._fields = Fields(problems)
-        self._top: Mapping[str, Entry] = self._fields.mapping(self._head, "", _KEYS)
+        self._top: Mapping[str, Item] = self._fields.mapping(self._head, "", _KEYS)
         self._warnings = build_duplicate_warnings(documents)
         for node in nodes:
             if node.is_null:
@@ -147,7 +147,7 @@ class _Reader:
         found = [self._command(command, join_key("template", command.key)) for command in entries]
         return tuple(command for command in found if command is not None)
 
-    def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
+    def _command(self, entry: Item, key: str) -> CommandTemplate | None:
         if not _COMMAND_NAME.fullmatch(entry.key):
             self._problems.add("cannot name a command", key, entry.position, "a name has letters, digits, _ and -")
         text = self._fields.text(entry.node, key, "the text of a command")
@@ -179,7 +179,7 @@ class _Reader:
             self._check_reserved(item, join_key("default", item.key))
         return dict(entry.node.value)
 
-    def _cases(self, alias: Entry, key: str) -> dict[str, Params]:
+    def _cases(self, alias: Item, key: str) -> dict[str, Params]:
         """`case: {param: value}`; every case sets the same parameters."""
         cases: dict[str, Params] = {}
         for case in self._fields.open_mapping(alias.node, key, "a mapping of cases, each {param: value}"):
@@ -210,7 +210,7 @@ class _Reader:
             position=document.position,
         )
 
-    def _chosen(self, entry: Entry, commands: Sequence[str]) -> tuple[str, ...] | None:
+    def _chosen(self, entry: Item, commands: Sequence[str]) -> tuple[str, ...] | None:
         """The commands of a document, in the template's order; an empty choice is ignored."""
         if entry.node.is_null:
             return None
@@ -221,7 +221,7 @@ class _Reader:
                 self._problems.add(f"there is no command {name!r}", "_cmd", entry.node.position, hint)
         return tuple(name for name in commands if name in names) or None
 
-    def _check_reserved(self, entry: Entry, key: str) -> None:
+    def _check_reserved(self, entry: Item, key: str) -> None:
         if entry.key in _RESERVED:
             hint = "choose another name" if entry.key in OWN_VALUES else "it is what `param` keeps the commands under"
             self._problems.add("this name is taken by the run's own values", key, entry.position, hint)
@@ -268,9 +268,9 @@ def _translate(piece: Piece) -> Piece:
     if isinstance(piece, Placeholder) and piece.name in OWN_VALUES:
         return replace(piece, name=OWN_VALUES[piece.name])
     if isinstance(piece, Placeholder) and "." in piece.name:
-        return Text(f"{{{piece.name}}}")
+        return ShellText(f"{{{piece.name}}}")
     if isinstance(piece, Flag) and "." in piece.name:
-        return Text(f"[{piece.name}]")
+        return ShellText(f"[{piece.name}]")
     return piece
 
 

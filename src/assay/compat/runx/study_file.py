@@ -19,7 +19,7 @@ from assay.compat.study_files import build_folder, build_name, read_overrides
 from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings
 from assay.config.overrides import Overrides
 from assay.config.places import read_farm
-from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
+from assay.config.source import Item, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.layout import RUN_DIR_REFERENCE
@@ -32,9 +32,9 @@ from assay.values.study import (
     Farm,
     Position,
     Problem,
+    ShellText,
     Study,
     Sweep,
-    Text,
 )
 
 FarmKind = Literal["generic", "draco", "ngc", "template"]
@@ -127,8 +127,8 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 class _Layer:
     """The keys of one file or section, the older lower-case ones under their new names."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
-    others: list[Entry] = field(default_factory=list)
+    entries: dict[str, Item] = field(default_factory=dict)
+    others: list[Item] = field(default_factory=list)
 
     @classmethod
     def of(cls, node: Node | None) -> _Layer:
@@ -183,7 +183,7 @@ class _Reader:
             warnings=tuple(self._warnings),
         )
 
-    def _find(self, key: str, section: _Layer | None = None) -> Entry | None:
+    def _find(self, key: str, section: _Layer | None = None) -> Item | None:
         """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is absent."""
         layers = (self._experiment, *([section] if section else []), self._config)
         for layer in layers:
@@ -205,7 +205,7 @@ class _Reader:
         if text is None:
             return ()
         # the space keeps the flags apart from a command that ends in a quote
-        pieces = (Text(f"{text.strip()} "), AllFlags())
+        pieces = (ShellText(f"{text.strip()} "), AllFlags())
         return (CommandTemplate(COMMAND, pieces, position=entry.node.position),)
 
     def _sweeps(self) -> tuple[Sweep, ...]:
@@ -233,7 +233,7 @@ class _Reader:
             return (Sweep(overrides.build_base()),), axes
         return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
 
-    def _inherited(self, entry: Entry) -> tuple[Sweep, ...]:
+    def _inherited(self, entry: Item) -> tuple[Sweep, ...]:
         """Every item begins as a copy of the first, its RUNX.SKIP aside: a skipped first item is a template."""
         items = self._fields.elements(entry.node, entry.key, "a list of mappings")
         first = {inherited.key: inherited for inherited in items[0].items() if inherited.key != SKIP} if items else {}
@@ -247,7 +247,7 @@ class _Reader:
             sweeps.append(self._sweep(merged.values(), key, item.position))
         return self._leave_out_skipped(sweeps, entry)
 
-    def _sweep(self, entries: Iterable[Entry], key: str, position: Position) -> Sweep | None:
+    def _sweep(self, entries: Iterable[Item], key: str, position: Position) -> Sweep | None:
         """One grid; None where RUNX.SKIP leaves it out."""
         found = list(entries)
         for entry in found:
@@ -273,7 +273,7 @@ class _Reader:
         ]
         return Choices(tuple(values), axis.position)
 
-    def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Entry) -> tuple[Sweep, ...]:
+    def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Item) -> tuple[Sweep, ...]:
         if sweeps and not any(sweeps):
             hint = f"remove a {SKIP}, or add an item that is not skipped"
             self._problems.add("every item is skipped: there is nothing to run", entry.key, entry.position, hint)

@@ -50,7 +50,7 @@ _MOST_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GoldenSource:
     """One recording, or several of one file. `paths`: of TensorBoard all event files of one folder."""
 
     name: str
@@ -61,7 +61,7 @@ class Source:
     facts: Mapping[str, Any] | None = None
 
 
-def list_sources(path: str) -> list[Source]:
+def list_sources(path: str) -> list[GoldenSource]:
     """Raises UsageError where there is nothing that is known."""
     if os.path.isdir(path):
         unknown: list[str] = []
@@ -81,7 +81,7 @@ def list_sources(path: str) -> list[Source]:
     return list(_build_sources(path, os.path.basename(path), format_))
 
 
-def _list_folder(folder: str, unknown: list[str]) -> Iterator[Source]:
+def _list_folder(folder: str, unknown: list[str]) -> Iterator[GoldenSource]:
     """Hidden files are not looked at; one of another kind (a checkpoint, a configuration) is added to `unknown`."""
     count = 0
     for inner, folders, names in os.walk(folder, onerror=_raise):
@@ -98,22 +98,22 @@ def _list_folder(folder: str, unknown: list[str]) -> Iterator[Source]:
         events = tuple(path for path, format_ in formats.items() if format_ == EVENTS)
         if events:
             key = os.path.relpath(inner, folder)
-            yield Source(inner, os.path.basename(os.path.abspath(folder)) if key == "." else key, EVENTS, events)
+            yield GoldenSource(inner, os.path.basename(os.path.abspath(folder)) if key == "." else key, EVENTS, events)
 
 
 def _raise(error: OSError) -> None:
     refuse(str(error.filename), f"it cannot be read: {error.strerror}")
 
 
-def _build_sources(path: str, key: str, format_: str) -> Iterator[Source]:
+def _build_sources(path: str, key: str, format_: str) -> Iterator[GoldenSource]:
     if format_ != RCP:
-        yield Source(path, key, format_, (path,))
+        yield GoldenSource(path, key, format_, (path,))
         return
     for entry, part in load_document(path).items():
-        yield Source(f"{path} {entry}", entry, RCP, (path,), entry, part)
+        yield GoldenSource(f"{path} {entry}", entry, RCP, (path,), entry, part)
 
 
-def _mark_numbers(sources: Sequence[Source]) -> list[Source]:
+def _mark_numbers(sources: Sequence[GoldenSource]) -> list[GoldenSource]:
     """Sources with their running numbers as `#` in their keys."""
     keys = [_DATE.sub(_MARK, _COUNTED.sub(rf"\1\2{_MARK}", each.key)) for each in sources]
     for at in (0, -1):  # the first number of a name, or the last one
@@ -142,8 +142,12 @@ def _is_size(key: str, match: re.Match[str]) -> bool:
 
 
 def choose_sources(
-    sources: Sequence[Source], where: str, environment: str | None = None, like: Sequence[str] = (), flag: str = _FLAG
-) -> list[Source]:
+    sources: Sequence[GoldenSource],
+    where: str,
+    environment: str | None = None,
+    like: Sequence[str] = (),
+    flag: str = _FLAG,
+) -> list[GoldenSource]:
     """The sources of one environment: the one that is asked for, the only one, or the one that is called as in `like`.
     Raises UsageError with the choices, as values of `flag`."""
     keys = list(dict.fromkeys(each.key for each in sources))
@@ -213,7 +217,7 @@ class CurveFile:
     stepless: Collection[str]  # names with a number that has no step
 
 
-def load_curves(source: Source, wanted: Wanted | None = None) -> list[CurveFile]:
+def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[CurveFile]:
     """The recordings of a file: RCP files and goldens of ours hold several. Raises UsageError where it holds none."""
     path, facts, found = source.paths[0], Facts(), list[_Collector]()
     if source.format in _LINES:

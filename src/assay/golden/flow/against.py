@@ -12,7 +12,7 @@ from statistics import median
 from assay.errors import NotFoundError, UsageError, suggest
 from assay.golden import manifests
 from assay.golden.files.formats import CONVERGED, MLLOG, RCP, refuse
-from assay.golden.files.sources import CurveFile, Source, choose_sources, list_sources, load_curves
+from assay.golden.files.sources import CurveFile, GoldenSource, choose_sources, list_sources, load_curves
 from assay.golden.judge.against import NOISE_UNKNOWN, describe_unit
 from assay.golden.judge.convergence import count_peers, judge_segment
 from assay.golden.judge.evidence import find_dead, is_cost
@@ -50,7 +50,7 @@ class Goldens:
     warnings: tuple[str, ...]
 
 
-def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[Source] = ()) -> Goldens:
+def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[GoldenSource] = ()) -> Goldens:
     """Raises UsageError for goldens that cannot be used, and for a folder with those of several environments."""
     sources = _leave_out(list_sources(path), runs, path)
     like = [each.key for each in runs]
@@ -79,7 +79,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
 
 
-def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) -> list[Source]:
+def _leave_out(sources: Sequence[GoldenSource], runs: Sequence[GoldenSource], where: str) -> list[GoldenSource]:
     """The recordings that are not the run itself, which would pass by itself."""
     own = {os.path.realpath(path) for run in runs for path in run.paths}
     found = [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]

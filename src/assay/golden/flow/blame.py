@@ -24,7 +24,7 @@ from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions,
 from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
 from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest
-from assay.golden.results import BlameReport, Cell, Moved
+from assay.golden.results import BlameCell, BlameReport, Moved
 from assay.golden.values import Golden, Rule, Segment
 from assay.launch.api import Report, RunHooks, build_side_command, check_paths
 from assay.show.formatting import render_count
@@ -220,9 +220,9 @@ class _CellRuns:
         lost = [f"it logs no {metric} at step {step}" for metric, step in find_lost_steps(segment, values)]
         return [*bad, *values.problems, *lost, "its steps are not those of the golden"][0]
 
-    def describe(self, cell: str) -> Cell:
+    def describe(self, cell: str) -> BlameCell:
         runs = min(map(len, self.values.get(cell, {}).values()), default=0)
-        return Cell(cell[0], cell[1], runs, self.problems.get(cell, ""))
+        return BlameCell(cell[0], cell[1], runs, self.problems.get(cell, ""))
 
     # ------------------------------------------------------------ judging
 

@@ -26,7 +26,7 @@ NO_LINE = "matches no line of the log"
 NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
 
-class RunFollower(Protocol):
+class LiveReader(Protocol):
     """Reads a run's files while it runs."""
 
     def read(self, entry: Entry, final: bool) -> None: ...
@@ -36,9 +36,9 @@ class RunFollower(Protocol):
         ...
 
 
-def follow_runs(hooks: RunHooks, followers: Callable[[Entry], RunFollower]) -> RunHooks:
+def follow_runs(hooks: RunHooks, followers: Callable[[Entry], LiveReader]) -> RunHooks:
     """Hooks with which each run has a follower, and ends as soon as that wants no more."""
-    live: dict[str, RunFollower] = {}
+    live: dict[str, LiveReader] = {}
 
     def prune(entries: Sequence[Entry]) -> dict[str, Ending]:
         known = [path for entry in entries if (path := entry.dir) in live]
@@ -52,8 +52,8 @@ class Listening:
     """An observer around another: each run's follower reads after every tick and once more at the end."""
 
     _inner: Observer
-    _make: Callable[[Entry], RunFollower]
-    _live: dict[str, RunFollower]
+    _make: Callable[[Entry], LiveReader]
+    _live: dict[str, LiveReader]
 
     def started(self, entry: Entry) -> None:
         self._live[entry.dir] = self._make(entry)
@@ -77,7 +77,7 @@ class Listening:
         self._inner.flush()
 
 
-class RunFiles:
+class RunOutput:
     """What a run writes: its parsed log, attempt by attempt, and metrics in files of its own (JSON lines, csv,
     TensorBoard, or by `assay.log`)."""
 
@@ -116,7 +116,7 @@ class SegmentFollower:
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
         self._recorder.values.counts = test.step is None
-        self._files = RunFiles()
+        self._files = RunOutput()
 
     @property
     def values(self) -> Values:

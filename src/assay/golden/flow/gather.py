@@ -11,8 +11,8 @@ from assay.follow.api import Entry
 from assay.golden import manifests
 from assay.golden.flow.environments import choose_golden, name_golden
 from assay.golden.flow.followers import (
-    RunFiles,
-    RunFollower,
+    LiveReader,
+    RunOutput,
     SegmentFollower,
     describe_end,
     find_log,
@@ -128,12 +128,12 @@ class _Gathering:
     def last_step(self) -> int | None:
         return self.recorder.last_step
 
-    def follow(self, _entry: Entry | None = None) -> RunFollower:
+    def follow(self, _entry: Entry | None = None) -> LiveReader:
         """A new attempt trains from the start: what the one before it recorded does not count."""
         test = self.context.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
         self.recorder = TrainingRecorder(reader, test.steps_to_record, test.same_line)
-        self.file_values, self._files = Values(), RunFiles()
+        self.file_values, self._files = Values(), RunOutput()
         return self
 
     def read(self, entry: Entry, final: bool) -> None:
@@ -329,7 +329,7 @@ class _StartGathering(_Gathering):
     def last_step(self) -> int | None:
         return self._follower.values.last_step
 
-    def follow(self, _entry: Entry | None = None) -> RunFollower:
+    def follow(self, _entry: Entry | None = None) -> LiveReader:
         self._follower = SegmentFollower(self.context.test)
         return self._follower
 

@@ -26,7 +26,7 @@ from assay.golden.judge.pointwise import compare, measure_relative, render_bound
 from assay.golden.judge.same import measure_noise
 from assay.golden.judge.window import WindowReport, find_outside, render_steps
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.judge.statistics import Array, np, t_quantile
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
@@ -183,7 +183,7 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
 def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
     plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
-    effects, np = measure_pair(pair, starts), load_numpy()
+    effects = measure_pair(pair, starts)
     # the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at first
     # must not hide what is outside later
     quiet = np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own)))

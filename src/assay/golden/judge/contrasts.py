@@ -14,7 +14,7 @@ from typing import Literal
 from assay.golden.judge.effects import average, build_starts, default_delta, find_resolution, measure_size
 from assay.golden.judge.pointwise import has_equal_replicas
 from assay.golden.values import Golden, Rule, Segment, Track
-from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 ALPHA = 0.05  # how often an effect of 0 is called moved
@@ -46,7 +46,7 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class MetricShift:
     """How far a metric was moved, in its own unit."""
 
     kind: Kind
@@ -94,32 +94,30 @@ def _join(cells: Cells, rule: Rule, label: str) -> Curves | None:
     return Curves(f"{rule.metric} {label}".strip(), steps, starts, rows, resolution) if rows else None
 
 
-def measure_shift(curves: Curves, weights: Mapping[str, int]) -> Shift:
+def measure_shift(curves: Curves, weights: Mapping[str, int]) -> MetricShift:
     """The sum of the cells' means by their weights; the first cell is what it is relative to."""
-    np = load_numpy()
     rows = {cell: np.array(curves.cells[cell], dtype=float) for cell in weights}
     level = float(next(iter(rows.values())).mean())
     if _find_equal(curves, list(weights)):
-        return Shift("equal", level=level)
+        return MetricShift("equal", level=level)
     apart = sum(weight * rows[cell].mean(axis=0) for cell, weight in weights.items())
     at, effect = int(np.abs(apart).argmax()), float(apart.mean())
     largest, step = float(apart[at]), curves.steps[at]
     single = {cell for cell in weights if len(rows[cell]) == 1 and not curves.is_steady(cell)}
     if len(single) == len(weights):
-        return Shift("noise unknown", effect, level, largest, step)
+        return MetricShift("noise unknown", effect, level, largest, step)
     if all(cell in single or curves.is_steady(cell) for cell in weights):
         floor = (2 * curves.resolution + _ROUNDING * max(float(np.abs(each).max()) for each in rows.values())) * 1.001
         kind: Kind = "rounding" if len(weights) > 2 and abs(largest) <= floor else "moved"
-        return Shift(kind, effect, level, largest, step)
-    return _judge_noise(curves, weights, single, apart, Shift("within noise", effect, level, largest, step))
+        return MetricShift(kind, effect, level, largest, step)
+    return _judge_noise(curves, weights, single, apart, MetricShift("within noise", effect, level, largest, step))
 
 
 def _judge_noise(
-    curves: Curves, weights: Mapping[str, int], single: Collection[str], apart: Array, shift: Shift
-) -> Shift:
+    curves: Curves, weights: Mapping[str, int], single: Collection[str], apart: Array, shift: MetricShift
+) -> MetricShift:
     """Windows are compared relative to their level, so that their spreads can be pooled. `single`: cells of one run,
     whose spread is taken to be that of the others."""
-    np = load_numpy()
     rows = {cell: np.array(each, dtype=float) for cell, each in curves.cells.items()}
     size = measure_size(rows[next(iter(weights))], curves.starts)
     windows = average(apart[None], curves.starts)[0] / size
@@ -144,7 +142,6 @@ def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
 def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: Collection[str], tail: float) -> Array:
     """How far chance carries the sum, per column. The spread of two repeats says little: it is that of the cells
     themselves or of all that were repeated, whichever is larger, and half of it the mean of all windows."""
-    np = load_numpy()
     variances = {cell: each.var(axis=0, ddof=1) for cell, each in runs.items() if len(each) > 1}
     spread = {cell: (each + each.mean()) / 2 for cell, each in variances.items() if each.any()}
     noisy = [cell for cell in weights if cell in spread or (spread and cell in single)]
@@ -158,7 +155,7 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
     return np.array([t_quantile(int(each), tail) for each in freedom]) * np.sqrt(np.maximum(own, pooled))
 
 
-def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, Shift]:
+def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, MetricShift]:
     """Shifts between two goldens, by metric and label; those with other steps are left out."""
     cells = {"a": before.segments, "b": after.segments}
     found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []

@@ -10,7 +10,7 @@ from typing import Literal
 
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.series import find_direction
 
@@ -59,7 +59,7 @@ def is_gradient(metric: str) -> bool:
 
 def build_alarms(rule: Rule, windows: int) -> Array:
     """The effect from which a window may fail: delta, but less in the first window of gradient norms."""
-    alarms = load_numpy().full(windows, default_delta(rule))
+    alarms = np.full(windows, default_delta(rule))
     at_first = find_first_delta(rule)
     if at_first is not None and windows > 1:
         alarms[0] = at_first
@@ -93,7 +93,6 @@ def find_rule_problem(rule: Rule) -> str | None:
 
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
     """Where each window begins, as indices into `steps`. A short remainder belongs to the last window."""
-    np = load_numpy()
     at = np.asarray(steps)
     spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
     span = int(at[-1] - at[0]) + spacing
@@ -137,24 +136,22 @@ class Effects:
         return self.relative(self.effect - reach), self.relative(self.effect + reach)
 
     def relative(self, effect: Array) -> Array:
-        np = load_numpy()
         with np.errstate(over="ignore"):
             return np.expm1(effect) if self.in_logs else effect
 
     @property
     def envelope(self) -> Array:
         """The largest distance that is known to be harmless."""
-        return load_numpy().maximum(self.replicas, self.variants)
+        return np.maximum(self.replicas, self.variants)
 
 
 def stack_variants(pair: Pair) -> Array:
     """An array with one row for each variant."""
-    np = load_numpy()
     return np.array([track.values for track in pair.variants], dtype=float).reshape(-1, len(pair.steps))
 
 
 def stack(runs: Sequence[Track | Aligned]) -> Array:
-    return load_numpy().array([run.values for run in runs], dtype=float)
+    return np.array([run.values for run in runs], dtype=float)
 
 
 def measure_pair(pair: Pair, starts: Sequence[int]) -> Effects:
@@ -163,7 +160,6 @@ def measure_pair(pair: Pair, starts: Sequence[int]) -> Effects:
 
 def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variants: Array | None = None) -> Effects:
     """Windows in which a check lacks a value, or has one that is not finite, get NaN as their effect."""
-    np = load_numpy()
     variants = golden[:0] if variants is None else variants
     in_logs = bool((golden > 0).all() and (variants > 0).all() and not (checks <= 0).any())
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -197,18 +193,15 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
 
 def _find_largest(distances: Array, windows: int) -> Array:
     """The largest distance in each window or an earlier one: rounding grows, and a window may be quiet by chance."""
-    np = load_numpy()
     return np.maximum.accumulate(distances.max(axis=0)) if len(distances) else np.zeros(windows)
 
 
 def _average_levels(values: Array, starts: Sequence[int], in_logs: bool) -> Array:
     """A window's mean over all runs: of logs the geometric one, so that check over golden is the effect."""
-    np = load_numpy()
     return np.exp(average(np.log(values), starts).mean(axis=0)) if in_logs else average(values, starts).mean(axis=0)
 
 
 def average(values: Array, starts: Sequence[int]) -> Array:
-    np = load_numpy()
     counts = np.diff([*starts, values.shape[1]])
     return np.add.reduceat(values, starts, axis=1) / counts
 
@@ -216,7 +209,6 @@ def average(values: Array, starts: Sequence[int]) -> Array:
 def build_differences(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
     """Step by step the log-ratio to the golden's first replica, or, with a size per window, the difference in units
     of it. Equal values are exactly 0 apart."""
-    np = load_numpy()
     if size is None:
         return np.log(values) - np.log(first)
     apart = values - first
@@ -226,7 +218,6 @@ def build_differences(values: Array, first: Array, starts: Sequence[int], size: 
 
 def measure_size(golden: Array, starts: Sequence[int]) -> Array:
     """The golden's mean absolute value per window, or over all windows where that is 0."""
-    np = load_numpy()
     size = average(np.abs(golden), starts).mean(axis=0)
     return np.where(size > 0, size, np.abs(golden).mean())
 
@@ -245,7 +236,6 @@ def pool_variance(spread: Array) -> Array:
 
     A window without a finite variance (a check ended before it, or is infinitely far away) is ignored.
     """
-    np = load_numpy()
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
 
@@ -261,7 +251,6 @@ def is_schedule(rule: Rule) -> bool:
 
 def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Array:
     """Below this no difference is a change: rounding of the arithmetic, and of the digits that were logged."""
-    np = load_numpy()
     ends = [*starts[1:], len(pair.steps)]
     counts = np.diff([*starts, len(pair.steps)])
     quantum = 0.0 if is_schedule(rule) else find_quantum(stack(pair.golden))
@@ -300,7 +289,6 @@ def _last_digit(text: str) -> float:
 
 def find_quantum(golden: Array) -> float:
     """The step between neighbouring values of a metric that counts (an accuracy: 1/128); 0 for any other."""
-    np = load_numpy()
     values = np.unique(golden)
     if len(values) < FEW_VALUES:
         return 0.0
@@ -336,7 +324,6 @@ class WindowTolerance:
 
 def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> WindowTolerance:
     """Replicas are measured noise; variants are the user's word, and that ends at the user's delta."""
-    np = load_numpy()
     delta = default_delta(rule)
 
     def widen(multiple: Array | float) -> Array:

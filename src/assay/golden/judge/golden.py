@@ -33,7 +33,7 @@ from assay.golden.judge.pairing import describe_subject, line_up
 from assay.golden.judge.pointwise import has_equal_replicas, measure_relative
 from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
-from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
+from assay.judge.statistics import Array, normal_quantile, np, t_quantile
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import parse_plain
@@ -165,7 +165,7 @@ def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
 def _spread(golden: Array, starts: Sequence[int]) -> Array:
     """The variance between replicas per window, in the units in which the windows are judged."""
     size = None if (golden > 0).all() else measure_size(golden, starts)
-    with load_numpy().errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         return average(build_differences(golden, golden[:1], starts, size), starts).var(axis=0, ddof=1)
 
 

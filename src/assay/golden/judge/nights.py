@@ -25,7 +25,7 @@ _MOST_CAUSES = 3
 _TREND = 4.5  # standard deviations: nights that follow each other may be alike
 
 
-class Step(Protocol):
+class NightStep(Protocol):
     """A change point: the index of its first value, the levels, and its relative size with an interval."""
 
     at: int
@@ -46,7 +46,7 @@ class Drift:
     interval: tuple[float, float]
 
 
-FindSteps = Callable[[Sequence[float | None]], Sequence[Step]]
+FindSteps = Callable[[Sequence[float | None]], Sequence[NightStep]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _judge_metric(
     if known < FEWEST_NIGHTS:
         message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
-    steps: list[Step | Drift] = [*find_steps(levels)] or [*find_drift(levels)]
+    steps: list[NightStep | Drift] = [*find_steps(levels)] or [*find_drift(levels)]
     moves = list(_build_moves(name, nights, steps))
     still = [at for at, move in enumerate(moves) if move.state == "open"]
     unseen = [night.date for night in nights if name not in night.levels and not night.is_good]
@@ -175,7 +175,7 @@ def find_drift(levels: Sequence[float | None]) -> list[Drift]:
     return [Drift(known[-third][0], before, after, effect, (effect, effect))]
 
 
-def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step | Drift]) -> Iterator[Move]:
+def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep | Drift]) -> Iterator[Move]:
     """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
     within the uncertainty of the last step from the level before it."""
     edges = [*(step.at for step in steps), len(nights)]

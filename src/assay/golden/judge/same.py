@@ -30,7 +30,7 @@ from assay.golden.judge.pairing import Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_fraction
 from assay.golden.judge.window import judge_single
 from assay.golden.values import Rule
-from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
@@ -59,7 +59,7 @@ class Noise:
 def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool = True) -> Noise:
     """Noise by the residuals of all recordings about their mean, averaged over windows. Not `alike`: windows may be
     of different noise; each counts in units of its own, or of the median where that is larger."""
-    np, golden = load_numpy(), stack(pair.golden)
+    golden = stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
     means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
     variance = (means**2).mean(axis=0)
@@ -73,7 +73,6 @@ def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool 
 def find_autocorrelation_time(rows: Array) -> float:
     """The sum of the autocorrelations of all rows together at all lags, before the first two lags whose sum is not
     positive (Geyer). The rows are not centred: an offset that a run keeps is a correlation at every lag."""
-    np = load_numpy()
     columns = rows.shape[1]
     power = np.abs(np.fft.rfft(rows, 2 * columns)) ** 2
     covariances = np.fft.irfft(power.sum(axis=0))[:columns]
@@ -121,7 +120,6 @@ def _build_means(
     rule: Rule, pair: Pair, effects: Effects, starts: Sequence[int], noise: Noise, tests: int
 ) -> Iterator[Mean]:
     """What variants show is harmless up to delta, as in the paired rule."""
-    np = load_numpy()
     declared = np.minimum(MULTIPLE * effects.variants, default_delta(rule))
     harmless = declared + build_floor(rule, pair, starts, effects)
     runs = math.sqrt(1 / len(pair.checks) + 1 / len(pair.golden))

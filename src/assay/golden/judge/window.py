@@ -35,7 +35,7 @@ from assay.golden.judge.effects import (
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
@@ -57,7 +57,6 @@ class Windows:
 
 def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Windows:
     """`tests`: the number of comparisons that alpha is divided by."""
-    np = load_numpy()
     delta, alarms = default_delta(rule), build_alarms(rule, len(effects.effect))
     relative = effects.relative(effects.effect)
     with np.errstate(invalid="ignore"):
@@ -77,7 +76,7 @@ def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) ->
 
 def find_outside(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Array:
     """Windows that are surely beyond what the recordings show: by their distance, or by their effect."""
-    with load_numpy().errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         low, high = effects.bounds(rule.alpha / tests)
         least = limits.floor + limits.declared
         return (effects.distance > limits.sure) | (effects.spreads & ((low > least) | (high < -least)))
@@ -86,7 +85,7 @@ def find_outside(rule: Rule, effects: Effects, limits: WindowTolerance, tests: i
 def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
     """The excess of the differences upward, and of those downward, over what is harmless: fractions of the golden."""
     above, below = effects.worse - limits.inside
-    return load_numpy().stack([effects.relative(above), -effects.relative(-below)])
+    return np.stack([effects.relative(above), -effects.relative(-below)])
 
 
 def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
@@ -108,7 +107,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     limits = build_limits(rule, pair, starts, effects)
     found = decide(rule, effects, limits, len(starts) * peers)
     if effects.recordings == 1:  # only the spread of the checks is known: it can only fail
-        nothing = load_numpy().zeros_like(found.judged)
+        nothing = np.zeros_like(found.judged)
         found = Windows(found.failed, nothing, nothing, found.judged)
     return describe_windows(WindowReport(rule, pair, effects, tuple(starts), peers, limits), found)
 
@@ -133,7 +132,6 @@ def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
 
 def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding:
     """One recording and one check that differs: it cannot be distinguished from noise."""
-    np = load_numpy()
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
@@ -194,7 +192,6 @@ def second_half(pair: Pair) -> Pair:
 
 def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """The windows that fail or changed; the others are not reported."""
-    np = load_numpy()
     starts = build_starts(rule, pair.steps)
     effects = measure_pair(pair, starts)
     limits = build_limits(rule, pair, starts, effects)
@@ -220,7 +217,6 @@ class WindowReport:
     limits: WindowTolerance
 
     def describe(self, kind: VerdictKind, marks: Array) -> Finding:
-        np = load_numpy()
         signed = np.array([self.is_signed(window, kind) for window in range(len(self.starts))])
         relative, distance = (self.effects.relative(each) for each in (self.effects.effect, self.effects.distance))
         shown = np.where(signed, relative, self._find_part() if kind is VerdictKind.FAIL else distance)
@@ -259,7 +255,7 @@ class WindowReport:
     def _find_part(self) -> Array:
         """The part of each window that is worse, or the larger one where both are, beyond what is harmless: it is
         compared with the limit."""
-        np, (above, below) = load_numpy(), measure_parts(self.effects, self.limits)
+        above, below = measure_parts(self.effects, self.limits)
         way = better_way(self.rule)
         return np.where(above >= below if way == "both" else way == "min", above, -below)
 
@@ -270,7 +266,6 @@ class WindowReport:
 
     def _find_onset(self, marks: Array) -> int:
         """The first step in the window that is farther from the golden than the limit; otherwise the window's first."""
-        np = load_numpy()
         first = int(np.argmax(marks))
         end = self.starts[first + 1] if first + 1 < len(self.starts) else len(self.pair.steps)
         counts = np.diff([*self.starts, len(self.pair.steps)])
@@ -321,7 +316,7 @@ class WindowReport:
 
     def find_better(self) -> Array:
         """Windows that are better than the golden by more than delta."""
-        np, effect = load_numpy(), self.effects.relative(self.effects.effect)
+        effect = self.effects.relative(self.effects.effect)
         delta, way = default_delta(self.rule), better_way(self.rule)
         return effect < -delta if way == "min" else effect > delta if way == "max" else np.zeros_like(effect, bool)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError
-from assay.golden.judge.contrasts import Shift
+from assay.golden.judge.contrasts import MetricShift
 from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
@@ -331,7 +331,7 @@ def render_shift(value: float) -> str:
     return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
 
 
-def render_noise(shift: Shift, level: float = 1.0, unit: str = "") -> str | None:
+def render_noise(shift: MetricShift, level: float = 1.0, unit: str = "") -> str | None:
     """`±0.002`; `0` where every run repeats itself bit for bit; None where that is unknown."""
     if shift.kind == "noise unknown" or not level:
         return None
@@ -385,7 +385,7 @@ def _describe_moved(metric: str, parts: Mapping[str, Moved]) -> str:
     return f"{text}; together by another {render_shift(more.effect)}" if abs(more.effect) > _TINY * least else text
 
 
-def _describe_part(shift: Shift | None) -> str:
+def _describe_part(shift: MetricShift | None) -> str:
     if shift is None:
         return "an unknown amount"
     effect = render_shift(shift.effect)

@@ -93,7 +93,7 @@ class RunLocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProgramCall:
     """A program that is called somewhere; `command` is how a person does the same."""
 
     argv: list[str]
@@ -308,9 +308,9 @@ class CommandBackend(Backend):
             "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
         }  # fmt: skip
 
-    def _announce(self, argv: list[str], location: RunLocation, folder: str) -> Call:
+    def _announce(self, argv: list[str], location: RunLocation, folder: str) -> ProgramCall:
         env, cwd = self._own_environment(), self._cwd(folder)
-        call = Call(argv, location, env, cwd, location.describe(argv, env, cwd))
+        call = ProgramCall(argv, location, env, cwd, location.describe(argv, env, cwd))
         self.announce(call.command)
         return call
 
@@ -360,7 +360,7 @@ class CommandBackend(Backend):
             planned[name] = (os.path.join(raw, f"{i}.{suffix}"), spec)
         return planned
 
-    def _load_outputs(self, outputs: Planned, raw: str, call: Call, output: CapturedOutput) -> dict[str, Any]:
+    def _load_outputs(self, outputs: Planned, raw: str, call: ProgramCall, output: CapturedOutput) -> dict[str, Any]:
         paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
         missing = [name for name, path in paths.items() if path is None]
         if missing:

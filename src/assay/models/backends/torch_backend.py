@@ -20,8 +20,8 @@ from typing import Any
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu
 from assay.models.backends.torch_calls import (
+    CallRecorder,
     Given,
-    Recorder,
     TensorName,
     blaming,
     build_model,
@@ -180,7 +180,7 @@ class TorchBackend(Backend):
 
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference, with every call, its tensors and gradients."""
-        opened, recorder = self._open(spec), Recorder()
+        opened, recorder = self._open(spec), CallRecorder()
         with preserved(opened.module):
             found, notes = run_model(opened, recorder, spec)
         recorder.finish()
@@ -200,7 +200,7 @@ class TorchBackend(Backend):
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference with rounding of the target's type at each border of a call, and in the parameters."""
         opened = self._open(spec)
-        recorder = Recorder(noise=find_noise(spec.grain))
+        recorder = CallRecorder(noise=find_noise(spec.grain))
         grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
         module = opened.module
         with preserved(module, grain), recorder.rounding(is_closed(module) or not any(module.children())):
@@ -245,7 +245,7 @@ class TorchBackend(Backend):
         with preserved(opened.module):
             if self._is_compiled:
                 return self._mark_compiled(opened, spec), []
-            recorder = Recorder()
+            recorder = CallRecorder()
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
 
@@ -266,7 +266,7 @@ class TorchBackend(Backend):
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         grain = getattr(torch, spec.grain) if spec.grain not in ("", TF32) else None
 
-        recorder = Recorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
+        recorder = CallRecorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
 
         def load(name: str) -> Any:
             tensor = from_array(load_ref(refs[name]))
@@ -369,7 +369,7 @@ def _quieten(module: Any) -> list[str]:
     return [f"switched off, as dropout draws other numbers on each target: {join_some(active)}"] if active else []
 
 
-def _describe_uncalled(opened: Opened, recorder: Recorder) -> list[str]:
+def _describe_uncalled(opened: Opened, recorder: CallRecorder) -> list[str]:
     called = {call.label.partition("#")[0] for call in recorder.calls}
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
     left = [
@@ -384,7 +384,7 @@ NO_BACKWARD = "the backward pass is not judged"
 
 
 def run_model(
-    opened: Opened, recorder: Recorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
+    opened: Opened, recorder: CallRecorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Forward, and backward from fixed random gradients of the outputs: outputs and gradients by name, and notes."""
     seed_all(spec.seed)
@@ -416,7 +416,7 @@ def run_model(
     return {**outputs, **{name: each for name, each in grads.items() if each is not None}}, []
 
 
-def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any, kwargs: Any) -> Any:
+def _execute(opened: Opened, recorder: CallRecorder | None, function: Any, args: Any, kwargs: Any) -> Any:
     with blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
             interpreter = build_interpreter(opened.graph, recorder)
@@ -460,7 +460,7 @@ def name_op(target: Any) -> str:
     return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
 
 
-def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:
+def build_interpreter(graph: Any, recorder: CallRecorder | None) -> Any:
 
     class Recording(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:

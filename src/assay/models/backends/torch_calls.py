@@ -201,7 +201,7 @@ def seed_all(seed: int) -> None:
 
 
 @dataclass(slots=True)
-class Call:
+class ModuleCall:
     """One call of a module or op. `order`: of its beginning; calls are listed in the order of their ends."""
 
     label: str
@@ -217,18 +217,18 @@ class Call:
     draws: bool = False  # random numbers
 
 
-class Recorder:
+class CallRecorder:
     """Every call with its tensors. `noise`: each output, and each gradient, is moved by up to this fraction."""
 
     def __init__(self, *, noise: float = 0.0) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.calls: list[Call] = []
+        self.calls: list[ModuleCall] = []
         self.kept: dict[str, bytes] = {}  # arguments by label
         self._noise = noise
         self._names: dict[tuple[int, int], str] = {}
         self._alive: list[Tensor] = []  # while it is, its id is its own
         self._counts: Counter[str] = Counter()
-        self._open: list[tuple[Call, Any]] = []
+        self._open: list[tuple[ModuleCall, Any]] = []
 
     def enter_module(self, name: str, module: Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         params = [key for key, value in module.named_parameters() if value.requires_grad]
@@ -239,7 +239,7 @@ class Recorder:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Begin a call. Returns the arguments that it goes on with."""
         label = _number(name, self._counts)
-        call = Call(label, kind, len(self.calls) + len(self._open), params=list(params))
+        call = ModuleCall(label, kind, len(self.calls) + len(self._open), params=list(params))
         for outer, _ in self._open:
             outer.is_leaf = False
         given = join_given(args, kwargs)
@@ -259,7 +259,7 @@ class Recorder:
         self.calls.append(call)
         return map_leaves(output, torch.Tensor, lambda path, each: self._note_output(call, path, each))
 
-    def _note_input(self, call: Call, path: str, tensor: Tensor) -> TensorName:
+    def _note_input(self, call: ModuleCall, path: str, tensor: Tensor) -> TensorName:
         key = (id(tensor), tensor._version)  # noqa: SLF001 - torch has no other name for it
         name = self._names.get(key)
         if name is None:
@@ -268,14 +268,14 @@ class Recorder:
         call.inputs.append(name)
         return TensorName(name, bool(tensor.requires_grad))
 
-    def _alias(self, call: Call, path: str, tensor: Tensor) -> Tensor:
+    def _alias(self, call: ModuleCall, path: str, tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         alias = tensor.view_as(tensor)
         alias.register_hook(lambda grad: self._keep_gradient(f"{call.label}:grad_in[{path}]", grad))
         return alias
 
-    def _note_output(self, call: Call, path: str, tensor: Tensor) -> Tensor:
+    def _note_output(self, call: ModuleCall, path: str, tensor: Tensor) -> Tensor:
         name = name_leaf(call.label, path)
         if self._noise:
             tensor = self.perturb(tensor)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 
 
-class ShowRequest(ReportPages):
+class ModelReportRequest(ReportPages):
     """How a report is printed and written."""
 
     as_json: bool = json_option("Print the report as JSON.")
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
 
 
-class ModelRunRequest(RunFlags, ShowRequest, ModelFlags):
+class ModelRunRequest(RunFlags, ModelReportRequest, ModelFlags):
     """The options of the commands that are a run."""
 
     quiet: bool = quiet_option()
@@ -103,7 +103,7 @@ def run_request(
     return int(finished.report.exit_code)
 
 
-def show_report(report: ModelReport, request: ShowRequest, takes_stdout: bool, console: Console) -> None:
+def show_report(report: ModelReport, request: ModelReportRequest, takes_stdout: bool, console: Console) -> None:
     from assay.models.report.check import build_document
 
     document = build_document(report)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
-from assay.models.commands.check import ModelRunRequest, ShowRequest, keep_option, run_request, show_report
+from assay.models.commands.check import ModelRunRequest, ModelReportRequest, keep_option, run_request, show_report
 from assay.models.values.flags import tolerance_option
 from assay.show.console import Console
 from assay.show.report_files import check_targets
@@ -62,7 +62,7 @@ def compare(request: CompareModelsRequest, console: Console) -> int:
     return run_request(asked, goal, console, keep_outputs=request.keep_outputs, other=other)
 
 
-class JudgeRequest(ShowRequest):
+class JudgeRequest(ModelReportRequest):
     path: str = argument()
     actual: str | None = argument(required=False)
     tolerances: tuple[str, ...] = tolerance_option()

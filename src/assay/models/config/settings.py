@@ -21,7 +21,7 @@ from typing import Any
 
 from assay.config.fields import Fields
 from assay.config.settings import Settings
-from assay.config.source import Entry, Node, Problems, join_key
+from assay.config.source import Item, Node, Problems, join_key
 from assay.errors import UsageError, did_you_mean
 from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Tolerances
 from assay.models.values.tensors import Tolerance
@@ -110,7 +110,7 @@ class _Reader(Fields):
             tuple(name for name, _, _ in self._list_entries(table, "tensors", key)),
         )
 
-    def _list_entries(self, table: Mapping[str, Entry], name: str, key: str) -> list[tuple[str, Node, str]]:
+    def _list_entries(self, table: Mapping[str, Item], name: str, key: str) -> list[tuple[str, Node, str]]:
         """The name, value and whole key of each entry of an inner table, whose names are the user's own."""
         if name not in table:
             return []
@@ -129,7 +129,7 @@ class _Reader(Fields):
 
     # ------------------------------------------------------------ tolerances
 
-    def _read_tolerances(self, table: Mapping[str, Entry], key: str, base: Tolerances) -> Tolerances:
+    def _read_tolerances(self, table: Mapping[str, Item], key: str, base: Tolerances) -> Tolerances:
         model = self.child(table, "tolerance", key, partial(self._read_tolerance, base=base.model), base.model)
         by_op, by_tensor = (
             dict(known)
@@ -153,7 +153,7 @@ class _Reader(Fields):
 
     # ------------------------------------------------------------ inputs
 
-    def _read_inputs(self, table: Mapping[str, Entry], key: str, base: InputChoice) -> InputChoice:
+    def _read_inputs(self, table: Mapping[str, Item], key: str, base: InputChoice) -> InputChoice:
         ranges, dims = (self._list_entries(table, name, key) for name in ("ranges", "dims"))
         return InputChoice(
             samples=self.child(table, "samples", key, partial(self.integer, minimum=1), base.samples),

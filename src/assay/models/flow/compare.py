@@ -25,7 +25,7 @@ from assay.models.flow.cases import (
     load_specs,
 )
 from assay.models.graph.graph import build_outline, find_ends, infer_specs, load_model
-from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
+from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, GroupPair, ModelSide, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
 from assay.models.graph.operators import find_coarse
 from assay.models.graph.paired_view import (
@@ -122,20 +122,20 @@ class ComparedCases(Cases):
         return build_outline(self.request.other, groups=())
 
     @cached_property
-    def left(self) -> Side:
-        return Side(self.proto)
+    def left(self) -> ModelSide:
+        return ModelSide(self.proto)
 
     @cached_property
-    def right(self) -> Side:
-        return Side(sort_nodes(load_model(self.request.other)))
+    def right(self) -> ModelSide:
+        return ModelSide(sort_nodes(load_model(self.request.other)))
 
     @cached_property
-    def pairs(self) -> dict[str, Pair]:
+    def pairs(self) -> dict[str, GroupPair]:
         """Without those that have other shapes, as after a change of the layout: no number can be compared."""
         found = match_models(self.left, self.right, self.ends)
         return {root: pair for root, pair in found.items() if self._has_one_shape(pair)}
 
-    def _has_one_shape(self, pair: Pair) -> bool:
+    def _has_one_shape(self, pair: GroupPair) -> bool:
         sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
         shapes = [TensorSpec("", "", None if spec is None else spec.shape) for spec in sides]
         return _fits(*shapes)
@@ -164,10 +164,10 @@ class ComparedCases(Cases):
     # ------------------------------------------------------------ layers
 
     @cached_property
-    def _rows(self) -> dict[str, tuple[Layer, Pair]]:
+    def _rows(self) -> dict[str, tuple[Layer, GroupPair]]:
         """What the first model computes between paired tensors, and the pair at its end, by name of the case."""
         owners = {index: layer for layer in self.whole.layers for index in layer.nodes}
-        rows, used = dict[int, tuple[Layer, Pair]](), set[int]()
+        rows, used = dict[int, tuple[Layer, GroupPair]](), set[int]()
         for pair in (each for each in self.pairs.values() if each.left.node in owners):
             nodes = self._find_nodes(pair)
             heavy = [owners[index] for index in nodes if name_kind(self.left.wiring.nodes[index].op_type) in WEIGHTED]
@@ -181,12 +181,12 @@ class ComparedCases(Cases):
             rows[main.number] = self._build_layer(main, nodes, pair), pair
         return {layer.name: (layer, pair) for _, (layer, pair) in sorted(rows.items())}
 
-    def _find_nodes(self, pair: Pair) -> list[int]:
+    def _find_nodes(self, pair: GroupPair) -> list[int]:
         wiring = self.left.wiring
         found = wiring.find_ancestors([pair.left.value], stop=set(self.stops) - {pair.left.value})
         return [index for index in found if not is_constant_node(wiring.nodes[index])]
 
-    def _build_layer(self, main: Layer, nodes: Sequence[int], pair: Pair) -> Layer:
+    def _build_layer(self, main: Layer, nodes: Sequence[int], pair: GroupPair) -> Layer:
         wiring = self.left.wiring
         inputs, _ = find_ends(wiring, nodes)
         others = [index for index in nodes if index not in main.nodes]

@@ -66,7 +66,7 @@ class TensorGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class GroupPair:
     left: TensorGroup
     right: TensorGroup
     how: str
@@ -77,7 +77,7 @@ class Pair:
         return f"{self.how} ({self.weights})" if self.weights else self.how
 
 
-class Side:
+class ModelSide:
     """One of the two models, in groups of tensors."""
 
     def __init__(self, model: Model) -> None:
@@ -264,7 +264,7 @@ class Side:
 # ---------------------------------------------------------------- pairs
 
 
-def match_models(left: Side, right: Side, ends: Mapping[str, str]) -> dict[str, Pair]:
+def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> dict[str, GroupPair]:
     """The pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
     found = _Pairing(left, right)
     for one in left.wiring.inputs:
@@ -280,25 +280,25 @@ def match_models(left: Side, right: Side, ends: Mapping[str, str]) -> dict[str, 
 
 
 class _Pairing:
-    def __init__(self, left: Side, right: Side) -> None:
+    def __init__(self, left: ModelSide, right: ModelSide) -> None:
         self.left, self.right = left, right
-        self.pairs: dict[str, Pair] = {}  # by root of the left
+        self.pairs: dict[str, GroupPair] = {}  # by root of the left
         self._taken: dict[str, str] = {}  # root of the right → root of the left
 
     def add(self, left: TensorGroup, right: TensorGroup, how: str) -> None:
         """Pair two groups, unless one of them is paired already."""
         if left.root not in self.pairs and right.root not in self._taken:
             left, right = self._absorb(left, right)
-            self.pairs[left.root] = Pair(left, right, how)
+            self.pairs[left.root] = GroupPair(left, right, how)
             self._taken[right.root] = left.root
 
-    def compare(self, pair: Pair) -> Pair:
+    def compare(self, pair: GroupPair) -> GroupPair:
         """The pair with how its weights compare: those of its node, which comes before what was fused into it."""
         left = self._find_weighted(self.left, pair.left, self.pairs)
         right = self._find_weighted(self.right, pair.right, self._taken)
         return replace(pair, weights=compare_weights(self.left.load_weights(left), self.right.load_weights(right)))
 
-    def _find_weighted(self, side: Side, group: TensorGroup, paired: Container[str]) -> TensorGroup:
+    def _find_weighted(self, side: ModelSide, group: TensorGroup, paired: Container[str]) -> TensorGroup:
         while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] not in paired:
             group = side.groups[group.sources[0]]
         return group
@@ -319,7 +319,7 @@ class _Pairing:
             else:
                 return left, right
 
-    def _find_next(self, side: Side, group: TensorGroup) -> TensorGroup | None:
+    def _find_next(self, side: ModelSide, group: TensorGroup) -> TensorGroup | None:
         readers = side.readers.get(group.root, [])
         if group.node < 0 or len(readers) != 1 or side.is_output(group):
             return None

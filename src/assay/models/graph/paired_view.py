@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from assay.models.graph.graph import find_ends
-from assay.models.graph.matching import ROUNDING, Pair, Side
+from assay.models.graph.matching import ROUNDING, GroupPair, ModelSide
 from assay.models.graph.onnx_library import (
     Graph,
     Model,
@@ -31,7 +31,7 @@ OWN = "other/"  # before the names of tensors that only the second model has
 _FLOAT8_BITS = 5  # three bits of a mantissa: as coarse as so many of an integer
 
 
-def build_view(side: Side, pairs: Iterable[Pair]) -> Model:
+def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
     """Inputs and paired tensors under the left names; integers are dequantised and quantised again."""
     model = copy_model(side.model)
     renamed = {pair.right.value: pair.left.value for pair in pairs}
@@ -126,7 +126,7 @@ def is_rounding(node: Node) -> bool:
     return op in ROUNDING or op.startswith(("QLinear", "QGemm", "DynamicQuantize", "MatMulNBits")) or "Integer" in op
 
 
-def find_bits(side: Side) -> tuple[int | None, int | None]:
+def find_bits(side: ModelSide) -> tuple[int | None, int | None]:
     """The fewest bits of weights and of activations; None: they are not rounded."""
     weights, activations = [], []
     for node in side.wiring.nodes:

@@ -19,7 +19,7 @@ from assay.models.judge.tensor_errors import (
     walk_errors,
 )
 from assay.models.libraries import np
-from assay.models.values.tensors import Element, Heat, Histogram, Number, Tolerance
+from assay.models.values.tensors import Element, ErrorHistogram, Heat, Number, Tolerance
 from assay.system.fast_dataclasses import dataclass, field
 
 _LEAST = 1e-300  # nothing is divided by less
@@ -278,7 +278,7 @@ def can_draw(expected: Array, actual: Array) -> bool:
     return kind not in (None, Kind.TEXT) and expected.shape == actual.shape and expected.size > 0
 
 
-def build_histogram(expected: Array, actual: Array) -> Histogram:
+def build_histogram(expected: Array, actual: Array) -> ErrorHistogram:
     """The absolute errors by powers of ten, the sixteen largest of them."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
@@ -293,16 +293,16 @@ def build_histogram(expected: Array, actual: Array) -> Histogram:
     return _cut_histogram(totals.tolist(), zero, broken)
 
 
-def _cut_histogram(totals: list[int], zero: int, broken: int) -> Histogram:
+def _cut_histogram(totals: list[int], zero: int, broken: int) -> ErrorHistogram:
     used = [index for index, count in enumerate(totals) if count]
     if not used:
-        return Histogram((), (), zero, broken)
+        return ErrorHistogram((), (), zero, broken)
     last = used[-1]
     first = max(used[0], last - _MOST_BARS + 1)
     counts = [sum(totals[: first + 1]), *totals[first + 1 : last + 1]]
     edges = [0.0 if used[0] < first else 10.0 ** (first + _LOWEST)]
     edges += [10.0 ** (index + 1 + _LOWEST) for index in range(first, last + 1)]
-    return Histogram(tuple(edges), tuple(counts), zero, broken)
+    return ErrorHistogram(tuple(edges), tuple(counts), zero, broken)
 
 
 def build_heat(expected: Array, actual: Array, rows: int, columns: int, tolerance: Tolerance) -> Heat:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from assay.models.values.tensors import Heat, Histogram, TensorComparison, TensorDiff
+from assay.models.values.tensors import ErrorHistogram, Heat, TensorComparison, TensorDiff
 from assay.show import formatting
 from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
@@ -226,7 +226,7 @@ def render_value(value: float | str) -> str:
 # ---------------------------------------------------------------- drawings
 
 
-def list_bars(histogram: Histogram) -> list[tuple[str, int]]:
+def list_bars(histogram: ErrorHistogram) -> list[tuple[str, int]]:
     """Label and count, equal elements first, what has no error last."""
     bars = [("equal", histogram.zero)]
     for low, high, count in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):

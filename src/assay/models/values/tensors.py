@@ -80,7 +80,7 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class ErrorHistogram:
     """Counts of absolute errors between powers of ten; `zero` counts what is equal."""
 
     edges: tuple[float, ...]  # one more than counts
@@ -151,6 +151,6 @@ class TensorDiff:
     comparison: TensorComparison
     expected: str  # path, with the tensor's name where the file holds several; empty: shown elsewhere
     actual: str
-    histogram: Histogram | None = None  # None: there was nothing to compare
+    histogram: ErrorHistogram | None = None  # None: there was nothing to compare
     heat: Heat | None = None
     part: str = ""  # what of the tensors was compared: `slice 0,:,:`; empty: all

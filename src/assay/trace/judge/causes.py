@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from assay.judge.statistics import load_numpy
+from assay.judge.statistics import np
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.pairing import Pairs, find_moved_rows
@@ -126,5 +126,5 @@ def _describe_rows(mine: Weight, other: Weight) -> str:
     total = len(mine.hashes)
     if moved:
         return f"{moved} of its {total} rows are in another order"
-    count = int(load_numpy().count_nonzero(mine.hashes != other.hashes))
+    count = int(np.count_nonzero(mine.hashes != other.hashes))
     return f"{count} of its {render_count(total, 'row')} {'is' if count == 1 else 'are'} not the same"

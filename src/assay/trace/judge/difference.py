@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.judge.causes import Cause, find_causes
@@ -120,7 +120,6 @@ class Comparison:
     def _allow_scales(self) -> None:
         """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
         taken after the backward pass. The gradients of outputs must show it: of one number any other is a multiple."""
-        np = load_numpy()
         is_loss, is_gradient, is_backward = map(self._find_phases, ("loss", "gradient", "backward"))
         for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
@@ -135,7 +134,7 @@ class Comparison:
 
     def _divide(self, rows: Array, factor: float) -> Array:
         """How many times the noise these rows differ where B is divided by a factor."""
-        np, compared = load_numpy(), self.compared
+        compared = self.compared
         mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
         rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
         return rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
@@ -178,12 +177,12 @@ class Comparison:
         """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
         if self.other_precision:
             return self._find_growth()
-        found = load_numpy().flatnonzero(self.ratio > WITHIN)
+        found = np.flatnonzero(self.ratio > WITHIN)
         return self._find_state(self._choose_gradient(int(found[0]))) if len(found) else None
 
     def _find_growth(self) -> int | None:
         """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
-        np, compared = load_numpy(), self.compared
+        compared = self.compared
         is_first = self._find_phases("input", "forward", "loss") & (compared.step == compared.step[:1])
         at = np.flatnonzero(is_first & np.isfinite(compared.error))
         if not len(at):
@@ -197,7 +196,6 @@ class Comparison:
         largest one is meant, unless a gradient before them was not recorded."""
         if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
-        np = load_numpy()
         same = self._find_phases("gradient") & (self.compared.step == self.compared.step[number])
         same = np.flatnonzero(same & (self.ratio > WITHIN))  # a gradient that is noise alone is large
         largest = int(same[np.nanargmax(self.compared.error[same])])
@@ -307,7 +305,7 @@ class Comparison:
             if key[:2] == (phase, module) and (phase == "backward" or name.split(".")[0] == key[2])
         ]
         same = self.compared.step == self.compared.step[number]
-        return _get_one(load_numpy().isin(self.compared.point, owners) & same, -1)
+        return _get_one(np.isin(self.compared.point, owners) & same, -1)
 
     def _find_before(self, number: int) -> str | None:
         """The module of the last point before it that agrees, in the same step and phase."""
@@ -356,7 +354,7 @@ class Comparison:
             return
         is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
         is_same = self._find_phases(row.phase) & (self.compared.step == row.step) & is_many
-        others = [self._find_factor(n) for n in load_numpy().flatnonzero(is_same)[:200].tolist()]
+        others = [self._find_factor(n) for n in np.flatnonzero(is_same)[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
@@ -460,13 +458,12 @@ class Comparison:
         rows = render_count(len(self.compared.a), "tensor")
         if not self.compared.error.any():
             return f"{rows} are equal bit for bit"
-        worst = int(load_numpy().nanargmax(self.ratio))
+        worst = int(np.nanargmax(self.ratio))
         size = render_number(self.ratio[worst], 2)
         return f"{rows} are within noise: the largest error is {size} times it, at {self._key(worst)[1] or OUTERMOST}"
 
     def _is_broken(self) -> bool:
         """Whether what is not finite reached what is trained, in a step that was not skipped."""
-        np = load_numpy()
         lean = load_lean(self.a.rows)
         reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
         return bool(reached & {"loss", *NAMED})
@@ -499,7 +496,7 @@ class Comparison:
 
 def _get_one(is_meant: Array, at: int) -> int | None:
     """The first (0) or last (-1) of the rows that are meant."""
-    found = load_numpy().flatnonzero(is_meant)
+    found = np.flatnonzero(is_meant)
     return int(found[at]) if len(found) else None
 
 
@@ -509,7 +506,7 @@ def _comes_before(one: First, other: First) -> bool:
 
 def _has_unplaced_data(side: Side) -> bool:
     """Whether the data of several ranks may not be those of the other side."""
-    points = load_numpy().unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
+    points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
     return any(side.keys[int(number)][0] == "input" for number in points)
 
 
@@ -534,7 +531,6 @@ def render_error(value: float | None) -> str:
 
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
     """Points count as paired when a row of theirs was compared."""
-    np = load_numpy()
     mine, theirs = (
         {*np.unique(points).tolist(), *fused}
         for points, fused in zip((compared.point, compared.other), pairs.parts, strict=True)
@@ -548,7 +544,7 @@ def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Cov
 
 def _find_precision(a: Side, b: Side, compared: Compared) -> str:
     """The type of B where the floating-point types of more than a few pairs differ."""
-    points, at = load_numpy().unique(compared.point, return_index=True)
+    points, at = np.unique(compared.point, return_index=True)
     pairs = zip(points, compared.other[at], strict=True)
     types = [(a.points[int(i)].dtype, b.points[int(j)].dtype) for i, j in pairs]
     different = [theirs for mine, theirs in types if mine != theirs and mine in EPSILONS and theirs in EPSILONS]
@@ -562,7 +558,7 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
         for i, key in enumerate(side.keys):
             if key[0] == "gradient" and i not in taken and key[1:3] in known:
                 is_cut = any(own[:2] == ("backward", key[1]) and j not in taken for j, own in enumerate(side.keys))
-                rows = load_numpy().flatnonzero(side.rows["point"] == i)
+                rows = np.flatnonzero(side.rows["point"] == i)
                 step = int(side.rows["step"][rows[0]]) if len(rows) else 0
                 text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
                 source = (side.points[i].source or "", "")
@@ -586,7 +582,6 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
 def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
     """The number that the second sketch is the first multiplied by, where it is such a multiple. `fewest`: numbers that
     are not 0; of one alone any other is a multiple."""
-    np = load_numpy()
     square, size = float(mine @ mine), float(np.linalg.norm(theirs))
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
@@ -595,7 +590,6 @@ def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2
 
 def _has_dropped(side: Side, inside: str, step: int) -> bool:
     """Whether dropout in a module gives other values than it gets; where those were not recorded, it gives zeros."""
-    np = load_numpy()
     points = [i for i, key in enumerate(side.keys) if key[0] == "forward" and "drop" in side.points[i].kind.lower()]
     own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
     rows = side.rows[np.isin(side.rows["point"], own) & (side.rows["step"] == step)]
@@ -616,7 +610,6 @@ def _find_ancestor(one: str, other: str) -> str:
 
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, Compared]:
     """Pairs by order alone that differ, although a stronger pair after them in the same step does not, are wrong."""
-    np = load_numpy()
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
         return pairs, compared
@@ -633,7 +626,6 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
     """Parts of fused tensors are compared by the norm of all of them together: their sketches do not add up."""
-    np = load_numpy()
     found: list[tuple[Any, ...]] = []
     for mine, theirs in pairs.fused:
         steps = _sum_squares(a, mine), _sum_squares(b, theirs)
@@ -653,7 +645,7 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
 def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:
     """Step → the last row of these points, and the sum of squares of all of them."""
     found: dict[int, tuple[int, float]] = {}
-    for row in load_numpy().flatnonzero(load_numpy().isin(side.rows["point"], points)).tolist():
+    for row in np.flatnonzero(np.isin(side.rows["point"], points)).tolist():
         step = int(side.rows["step"][row])
         found[step] = (row, found.get(step, (0, 0.0))[1] + float(side.rows["sumsq"][row]))
     return found
@@ -680,7 +672,6 @@ def _list(steps: Mapping[int, Any]) -> str:
 
 def find_nonfinite(side: Side, lean: Mapping[str, Array]) -> Array:
     """The rows with values that are not finite. In a step that the scaler skipped they are large on purpose."""
-    np = load_numpy()
     skipped = [step for step, line in side.steps.items() if line.get("skipped")]
     return np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
 
@@ -691,7 +682,7 @@ def judge_finite(side: Side) -> tuple[Verdict, First | None]:
     found, first = find_nonfinite(side, lean), None
     findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]
     if len(found):
-        row = int(found[load_numpy().lexsort((side.order[found], lean["step"][found]))[0]])
+        row = int(found[np.lexsort((side.order[found], lean["step"][found]))[0]])
         first = _describe_nonfinite(side, row, int(lean["nonfinite"][row]), int(lean["count"][row]))
         findings = [Finding(VerdictKind.FAIL, first.module, first.text, step=first.step)]
     if not side.is_whole:

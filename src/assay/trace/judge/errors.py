@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.judge.sides import Side, load_lean, release
 from assay.trace.records import NO_VALUES
@@ -46,7 +46,6 @@ class Compared:
     @property
     def ratio(self) -> Array:
         """Errors in units of noise; infinite where there is a difference and no noise."""
-        np = load_numpy()
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.error == 0, 0.0, self.error / self.noise)
 
@@ -55,7 +54,6 @@ class Compared:
         return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> Compared:
-        np = load_numpy()
         columns = {name: getattr(self, name) for name in _COLUMNS}
         more = zip(columns.items(), zip(*rows, strict=True), strict=True)
         return replace(self, **{name: np.r_[old, np.array(new)].astype(old.dtype) for (name, old), new in more})
@@ -65,7 +63,6 @@ def compare_rows(
     a: Side, b: Side, other: Array, noise_a: Sequence[tuple[Side, Array]], noise_b: Sequence[tuple[Side, Array]]
 ) -> Compared:
     """`other`: point of A → point of B. Noise: perturbed executions of a side, with its points → theirs."""
-    np = load_numpy()
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
     is_read = (lean_a["flags"][ia] | lean_b["flags"][ib]) & NO_VALUES == 0
@@ -93,7 +90,6 @@ def compare_rows(
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:
     """Rows of the same pair of points, step and n-th time."""
-    np = load_numpy()
     back = np.full(int(b["point"].max(initial=0)) + 1, -1)
     paired = np.flatnonzero((other >= 0) & (other < len(back)))
     back[other[paired]] = paired
@@ -106,7 +102,6 @@ def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[
 
 def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
     """A number for point, step and n-th time, the same on both sides."""
-    np = load_numpy()
     plain = (step[rows].astype(np.uint64) << np.uint64(32)) | point[rows].astype(np.uint64)
     if not len(plain):
         return plain, rows
@@ -118,7 +113,6 @@ def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array], ia: Array, ib: Array) -> Array:
-    np = load_numpy()
     error = np.zeros(len(ia))
     types, others = number_types(a, b)
     same = types[lean_a["point"][ia]] == others[lean_b["point"][ib]]
@@ -147,13 +141,11 @@ _UNDERFLOW = 1e-15  # below it squares are lost in float32: the sketch is a norm
 def number_types(a: Side, b: Side) -> tuple[Array, Array]:
     """A number for the type of each point, the same on both sides."""
     numbers: dict[str, int] = {}
-    np = load_numpy()
     mine, theirs = ([numbers.setdefault(each.dtype, len(numbers)) for each in side.points] for side in (a, b))
     return np.array(mine, dtype=int), np.array(theirs, dtype=int)
 
 
 def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
-    np = load_numpy()
     distance = np.empty(len(ia))
     for start in range(0, len(ia), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -166,7 +158,6 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
 
 def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
     """The least size of the error, by norms and sums alone."""
-    np = load_numpy()
     size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
     norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
     sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
@@ -175,7 +166,6 @@ def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Arra
 
 def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:
     """The largest distance from a perturbed execution, for each row of the side."""
-    np = load_numpy()
     noise = np.full(len(side.rows), np.nan)
     for other, pairs in perturbed:
         theirs = load_lean(other.rows)
@@ -186,17 +176,16 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
 
 def _list_units(side: Side) -> Array:
     """The last place of each point's type; 0 of whole numbers."""
-    return load_numpy().array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
+    return np.array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
 
 
 def _find_short(side: Side) -> Array:
-    return load_numpy().array([point.dtype in _SHORT for point in side.points], bool)
+    return np.array([point.dtype in _SHORT for point in side.points], bool)
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:
     """With what rounding may do. From the first tensor of 16 bits on, everything but the data is rounded to that type
     on the way, also what is float32 again; and a unit of such a type is as much as any other rounding does."""
-    np = load_numpy()
     flows, is_data = (a.find_phases(*phases)[points] for phases in (_FLOWING, ("input",)))
     coarse = np.cumsum(short).astype(bool) & ~is_data & (units > 0)
     units = np.where(coarse, np.fmax(units, np.max(units, where=short, initial=0.0)), units)

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.sides import Key, Side, load_lean
 from assay.trace.records import Weight
@@ -92,7 +92,7 @@ def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pair
         fused = tuple(_list_fused(pairing, parts))
         _align(pairing, fused)
         pairing.follow(_find_modules(pairing), SEQUENCE)
-    return Pairs(load_numpy().array(pairing.other, dtype=int), pairing.how, fused)
+    return Pairs(np.array(pairing.other, dtype=int), pairing.how, fused)
 
 
 def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -124,7 +124,6 @@ def _pair_hashes(pairing: _Pairing, left_a: Sequence[int], left_b: Sequence[int]
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
     """Phase, step and hash of each point's first row, where no other point has the same; nothing but zeros does not
     count."""
-    np = load_numpy()
     lean = load_lean(side.rows)
     _, first = np.unique(lean["point"], return_index=True)
     wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
@@ -189,7 +188,6 @@ def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
 
 def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
     """Parameters most of whose rows are found among those of one that is as large or larger, in any order."""
-    np = load_numpy()
     if not small or not large:
         return []
     rows = np.concatenate([each.hashes for each in large])
@@ -209,7 +207,6 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
 
 def find_moved_rows(mine: Array, theirs: Array) -> int:
     """How many rows two parameters have in another order; 0: none, or they have other rows."""
-    np = load_numpy()
     if mine.shape != theirs.shape or len(mine) < 2 or not np.array_equal(np.sort(mine), np.sort(theirs)):
         return 0
     return int((mine != theirs).sum())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.records import Point, Trace, Weight
 
@@ -45,7 +45,7 @@ class Side:
 
     def find_phases(self, *phases: str) -> Array:
         """Whether each point is of one of these phases."""
-        return load_numpy().array([key[0] in phases for key in self.keys], bool)
+        return np.array([key[0] in phases for key in self.keys], bool)
 
 
 def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
@@ -73,7 +73,6 @@ def _list_shapes(ranks: Sequence[Trace]) -> Shapes:
 
 def build_side(ranks: Sequence[Trace]) -> Side:
     """Rank by rank: a point of rank 1 has another key than that of rank 0."""
-    np = load_numpy()
     if len(ranks) == 1:
         rows, order = ranks[0].rows, np.arange(len(ranks[0].rows))
     else:
@@ -94,7 +93,7 @@ def _finish(
 ) -> Side:
     steps = {each["step"]: each for each in reversed(ranks[0].steps)}
     drift = find_drift(ranks) if len(ranks) > 1 else None
-    by_norm = load_numpy().zeros(len(rows), bool)
+    by_norm = np.zeros(len(rows), bool)
     meta, weights, is_whole = ranks[0].meta, ranks[0].weights, all(each.is_complete for each in ranks)
     return Side(meta, points, keys, rows, order, exact, steps, weights, len(ranks), is_whole, by_norm, drift=drift)
 
@@ -112,7 +111,6 @@ def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
 
 def load_lean(rows: Array) -> dict[str, Array]:
     """The narrow columns, copied in pieces: a file of gigabytes is never in memory as a whole."""
-    np = load_numpy()
     columns = {name: np.empty(len(rows), rows.dtype[name]) for name in LEAN}
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
@@ -140,7 +138,6 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
     """`shapes`: of the other side."""
     if len(ranks) == 1:
         return build_side(ranks)
-    np = load_numpy()
     lines = [_number_rows(each) for each in ranks]
     common = set(lines[0]).intersection(*lines[1:])
     chosen = [key for key in lines[0] if key in common]  # in the order of the first rank
@@ -169,7 +166,6 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
 
 def _find_equal(parts: Sequence[Array], names: Sequence[str]) -> Array:
     """The rows that are the same on all ranks, by these columns."""
-    np = load_numpy()
     return np.logical_and.reduce([part[name] == parts[0][name] for part in parts[1:] for name in names])
 
 
@@ -193,7 +189,6 @@ def _is_mean(point: Point) -> bool:
 def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
     """Rows of parameters that are cut in their first dimension are one after another on the ranks. Where a rank has a
     part of each row, those of the whole are not known."""
-    np = load_numpy()
     rows = [{(each.module, each.name): each for each in rank.weights} for rank in ranks]
     sharded = _find_sharded(ranks[0])
     found = []
@@ -234,7 +229,6 @@ def _number_rows(trace: Trace) -> dict[tuple[Any, ...], int]:
 
 def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
     """Shards and partial sums of all ranks together; the others as the first rank has them."""
-    np = load_numpy()
     total = parts[0].copy()
     total["inputs"] = 0
     adds, partial = (kinds != "replicate") & (kinds != ""), kinds == "partial"

@@ -32,7 +32,7 @@ from assay.web.answers import send
 from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
-from assay.web.routes import TEXT, Param, Routes, many, ref
+from assay.web.routes import TEXT, Routes, UrlParam, many, ref
 from assay.web.site import build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
@@ -241,7 +241,7 @@ def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
 
 ROUTES = Routes()
 _WHICH_RUNS = "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses"
-_CURVE_PARAMS = (METRIC, Param("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x", "zoom"))
+_CURVE_PARAMS = (METRIC, UrlParam("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x", "zoom"))
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
 _MOST_CHARTS = 12

@@ -11,7 +11,7 @@ from assay.reading.summary import SummaryOptions
 from assay.values.options import split_commas
 from assay.values.state import State
 from assay.values.where import parse_where
-from assay.web.routes import TEXT, Param, Schema
+from assay.web.routes import TEXT, Schema, UrlParam
 
 Tab = Literal["table", "curves", "scatter", "slices", "parallel", "history", "importance"]
 XAxis = Literal["", "step", "epoch", "time"]
@@ -21,7 +21,7 @@ PER_PAGE = 50
 _LONGEST_WHERE = 4000  # every reader can ask, and each comparison looks at all runs
 _ORDER = "metrics, parameters or time, each with or without :min or :max, separated by commas"
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter"})  # metrics that have no chart of their own
-METRIC = Param("metric", "which metric", needed=True)
+METRIC = UrlParam("metric", "which metric", needed=True)
 _MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
 
 
@@ -111,11 +111,11 @@ def read_x(text: str) -> XAxis:
     return cast("XAxis", text)
 
 
-def view_params(*names: str) -> tuple[Param, ...]:
+def view_params(*names: str) -> tuple[UrlParam, ...]:
     """The fields of these names, in their order, as the JSON interface describes them."""
     hints = get_type_hints(StudyView, include_extras=True)
     return tuple(
-        Param(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))
+        UrlParam(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))
         for name in StudyView._fields
         if name in names
     )

@@ -40,7 +40,7 @@ _TEXTS = (".json", ".cpuprofile")
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfileFile:
     name: str
     size: int
     address: str  # of the file itself
@@ -58,7 +58,7 @@ class Profile:
         return not self.problem and self.name.lower().endswith(_PERFETTO)
 
 
-def list_profiles(location: StudyLocation, slug: str, run: str) -> list[Profile]:
+def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileFile]:
     run_dir, found = os.path.join(location.dir, run), []
     for file in list_files(run_dir):
         is_meant = file.name in _AT_TOP or file.name.lower().endswith(_ELSEWHERE)
@@ -66,7 +66,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[Profile]
         if is_meant or is_profile:
             base = build_address("studies", slug, "runs", run, "files")
             problem = find_problem(os.path.join(run_dir, file.name), file.size)
-            found.append(Profile(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
+            found.append(ProfileFile(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
     return found
 
 

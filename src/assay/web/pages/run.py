@@ -54,7 +54,7 @@ from assay.web.pages.run_files import (
 )
 from assay.web.pages.study_page import build_answer, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
-from assay.web.routes import COUNT, Param, Routes, Schema, ref
+from assay.web.routes import COUNT, Routes, Schema, UrlParam, ref
 from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
@@ -356,17 +356,17 @@ def find_children(rows: Sequence[RunRow], key: str) -> list[str]:
 
 ROUTES = Routes()
 _CURVE_PARAMS = (
-    Param("metric", "which metric"),
-    Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
+    UrlParam("metric", "which metric"),
+    UrlParam("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
     *view_params("x", "zoom"),
 )
 _LOG_ANSWER: Schema = {"anyOf": [ref("LogPart"), ref("LogMatches")]}
 _LOG_PARAMS = (
-    Param("command", "which command; without it the one that failed, else the last"),
-    Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
-    Param("file", "instead of a command: a file of the run by its name"),
-    Param("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
-    Param("find", "instead of a part: lines that hold these words"),
+    UrlParam("command", "which command; without it the one that failed, else the last"),
+    UrlParam("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
+    UrlParam("file", "instead of a command: a file of the run by its name"),
+    UrlParam("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
+    UrlParam("find", "instead of a part: lines that hold these words"),
 )
 _MOST_CHARTS = 24  # the others by a click
 _MOST_SEARCHES = 3  # each may take seconds

@@ -43,7 +43,7 @@ _CELLS = ".cells"  # the folder of pictures in a table
 PAGE_KIND = "text/html"  # in a frame without scripts
 _MOST_LOGGED = 8  # tables and pages
 _LARGEST_TABLE = 4 << 20
-_MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 50, 30, 300
+_MOST_ROWS, _MOST_COLUMNS, _LONGEST = 50, 30, 300
 
 
 class RunFile(NamedTuple):
@@ -59,7 +59,7 @@ class RunFile(NamedTuple):
         return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     text: str
     picture: str = ""  # the name of its file
 
@@ -68,13 +68,13 @@ class Cell(NamedTuple):
         return bool(re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|NaN|-?Infinity", self.text))
 
 
-class Logged(NamedTuple):
+class LoggedPage(NamedTuple):
     """A page that a script logged, or a table: the first of its `total` rows."""
 
     file: RunFile
     title: str
     columns: Sequence[str] = ()
-    rows: Sequence[Sequence[Cell]] = ()
+    rows: Sequence[Sequence[TableCell]] = ()
     total: int = 0
 
     @property
@@ -194,14 +194,14 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
     return [(file, title) for file, (_, title) in found[:_MOST_SHOWN]]
 
 
-def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[Logged]:
+def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[LoggedPage]:
     """The newest table or page of each name that the script logged. What is too large, or damaged, stays a file."""
     media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
     known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
     newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
     found = []
     for file in islice(reversed(newest.values()), _MOST_LOGGED):
-        logged = Logged(file, media[file.name][1])
+        logged = LoggedPage(file, media[file.name][1])
         if logged.is_page and file.size <= LARGEST_IMAGE:
             found.append(logged)
         elif not logged.is_page and file.size <= _LARGEST_TABLE:
@@ -210,7 +210,7 @@ def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[Logged]:
     return found
 
 
-def _load_table(run_dir: str, logged: Logged, pictures: set[str]) -> Logged:
+def _load_table(run_dir: str, logged: LoggedPage, pictures: set[str]) -> LoggedPage:
     with open(find_file(run_dir, logged.file.name), "rb") as file:
         table = json.loads(file.read(_LARGEST_TABLE))
     columns = [_build_cell(each, set()).text for each in table["columns"][:_MOST_COLUMNS]]
@@ -218,11 +218,11 @@ def _load_table(run_dir: str, logged: Logged, pictures: set[str]) -> Logged:
     return logged._replace(columns=columns, rows=rows, total=len(table["data"]))
 
 
-def _build_cell(value: Any, pictures: set[str]) -> Cell:
+def _build_cell(value: Any, pictures: set[str]) -> TableCell:
     name = f"files/{value['file']}" if isinstance(value, dict) and isinstance(value.get("file"), str) else ""
     value = float(f"{value:.6g}") if isinstance(value, float) and abs(value) < 1e5 else value
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return Cell(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…", name if name in pictures else "")
+    return TableCell(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…", name if name in pictures else "")
 
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
