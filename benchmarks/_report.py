@@ -78,8 +78,9 @@ def render_number(value: float) -> str:
 
 def load_purpose(script: str) -> str:
     """The first paragraph of the script's docstring: what its figures are about."""
-    text = ast.get_docstring(ast.parse((HERE / f"{script}.py").read_text("utf-8"))) or ""
-    return text.partition("\n\n")[0]
+    path = HERE / f"{script}.py"
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) if path.exists() else None
+    return (text or "").partition("\n\n")[0]
 
 
 def render_target(figure: dict[str, Any]) -> str:

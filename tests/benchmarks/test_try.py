@@ -27,9 +27,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_clear_improvement_ends_at_the_first_look(script: ModuleType) -> None:
-    pairs = [script.Pair(seed, 1.0 + seed / 1000, 0.5) for seed in range(script.MOST)]
+    pairs = [script.SeedPair(seed, 1.0 + seed / 1000, 0.5) for seed in range(script.MOST)]
     assert script.decide(pairs) == ("better", 6)
-    assert script.decide([script.Pair(pair.seed, pair.a, pair.a) for pair in pairs])[0] == "same"
+    assert script.decide([script.SeedPair(pair.seed, pair.a, pair.a) for pair in pairs])[0] == "same"
 
 
 def test_a_ledger_keeps_the_two_real_ones(script: ModuleType) -> None:

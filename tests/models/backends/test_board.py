@@ -127,8 +127,8 @@ def test_an_expired_lock_is_taken_over(place):
 def test_a_lock_whose_maker_died_at_once_is_taken_over_in_time(place, beat):
     place.hold(beat=beat)
     with place.guard("t1", wait_s=30, expiry_s=1) as guard:
-        assert guard.stdout.readline() == f"held {OWNER}\n"
-        assert guard.stdout.readline() == "locked\n"
+        lines = list(iter(guard.stdout.readline, "locked\n"))
+        assert lines in ([f"held {OWNER}\n"], []), "none where the machine is so busy that it has expired at the first look"
 
 
 def test_a_lock_in_use_is_kept_fresh(place):
