@@ -356,8 +356,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     is_other = node is not None and node != fields.get("host")
     return [
         _build_section(
-            "Environment of the machine that submitted it" if is_other else "Environment",
-            [*plain, *gpus, *line],
+            "Environment of the machine that submitted it" if is_other else "Environment", [*plain, *gpus, *line]
         ),
         _build_section(
             "Git",
