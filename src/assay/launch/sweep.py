@@ -147,7 +147,8 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
         wait_for([reader], [], [], _BEGIN_S)
         os.close(reader)
         console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
-        console.print(f"next: {hints[0]}\n      {hints[1]}")
+        console.print(f"next: {hints[0]}")
+        console.print(f"      {hints[1]}")
         return False
     os.close(reader)
     _waiting.append(writer)
