@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from assay.errors import InfrastructureError
-from assay.plugins import Merged, load
-
 # Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
 CHILDREN = {
     "readings": "assay.observe.readings:main",
@@ -18,6 +15,9 @@ CHILDREN = {
 
 
 def run_child(name: str) -> int | None:
+    from assay.errors import InfrastructureError  # not before `assay.cli` has settled what Ctrl-C does
+    from assay.plugins import Merged, load
+
     children = Merged("children", CHILDREN)
     if name not in children:
         print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)

@@ -95,3 +95,11 @@ def test_importing_the_command_line_changes_no_signal() -> None:
     text = "import signal, assay.cli.main; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout == "True\n"
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_settled() -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "assay", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ)
+    names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    before = names[names.index("assay") + 1 : names.index("assay.cli")]
+    assert before == [], "a traceback is all that Ctrl-C gives meanwhile"

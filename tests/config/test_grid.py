@@ -22,11 +22,21 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
+def test_parentheses_and_infinity_that_are_meant() -> None:
+    (sweep,) = sweeps("params: {a: f(x), b: 'f(x', c: .inf, d: x)}")
+    assert [axis.values for axis in sweep.axes.values()] == [("f(x)",), ("f(x",), (float("inf"),), ("x)",)]
+
+
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
         ("params: [a]", "2:9 params:", "must be a mapping of parameters"),
         ("params: {a: []}", "2:13 params.a:", "list of values is empty"),
+        ("params: {a: choice(1,2)}", "2:13 params.a: the parenthesis is not closed", "write [1, …];"),
+        ("params: {a: range(1,2)}", "2:13 params.a: the parenthesis is not closed", "write {range: [1, …]};"),
+        ("params: {a: [(1,2), 3]}", "2:14 params.a: the parenthesis is not closed", "write [1, …];"),
+        ("params: {a: 1e400}", "2:13 params.a:", "is beyond the largest number, about 1e308"),
+        ("params: {a: [1, -1e400]}", "2:17 params.a:", "for infinity write -.inf"),
         ("params: {study: 1}", "2:10 params.study:", "this name is taken"),
         ("params: {a: {unifrom: [0, 1]}}", "2:14 params.a.unifrom:", "did you mean 'uniform'"),
         ("params: {a: {values: [1, 2]}}", "2:14 params.a.values:", "write [1, 2]; "),

@@ -260,6 +260,13 @@ class TestLimits:
         assert run.markers() == {"train.exit.0", "avg.exit.124"}
         assert not run.path("avg.timeout").exists()
 
+    @pytest.mark.parametrize("launch", ["", "_start"])
+    def test_a_command_that_is_longer_than_an_argument_may_be(self, runs: Runs, launch: str) -> None:
+        text = f"x='{'ä' * 70_000}'; echo ${{#x}}; [ ! -e /dev/fd/9 ] && read -r x || exit 3"
+        run = runs.make(text, timeout_s=50.0)
+        bash(run, code=3, ASSAY_LAUNCH=launch, LC_ALL="C.UTF-8", **{"BASH_FUNC__start%%": '() { eval "$1"; }'})
+        assert run.text("train.log") == "70000\n"
+
     def test_a_fraction_is_rounded_up(self) -> None:
         spec = RunSpec("0", "r", {}, (Command("train", "true", 1.2),), timeout_s=0.1)
         text = render_job(spec, JobText("u", "s", "code"))

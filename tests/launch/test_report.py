@@ -10,10 +10,11 @@ from assay.follow.attempts import RetryPolicy
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.follow.log_tails import split_log
-from assay.launch.prepared import Prepared, Report, RunOptions
+from assay.launch.prepared import Again, Prepared, Report, RunOptions
 from assay.launch.report import render_report
 from assay.launch.runner import build_bare_study
-from assay.values.run import Command, Outcome, Plan, RunSpec, State
+from assay.system.fast_dataclasses import replace
+from assay.values.run import Command, JobHandle, Outcome, Plan, RunSpec, State
 
 
 class Study:
@@ -134,3 +135,16 @@ def test_colour_is_only_colour(study: Study) -> None:
     study.add(State.FAILED)
     assert "\x1b" not in study.render()
     assert re.sub(r"\x1b\[\d+m", "", study.render(color=True)) == study.render()
+
+
+def test_what_another_host_may_run_is_not_retried(study: Study) -> None:
+    """`--retry lost` would start it a second time."""
+    prepared = study.add(State.LOST, State.LOST).report.prepared
+    study.report.prepared = replace(prepared, options=replace(prepared.options, again=Again(("assay", "run"), "s.yml")))
+    for entry in study.report.entries:
+        entry.handle = JobHandle("local", "1", "other", 1, 1, "b", None, 1, 0.0)
+    assert study.render().endswith("next: assay ls runs/s\n")
+    study.report.entries[0].outcome = Outcome(State.LOST, 1, {}, "its process is gone")
+    assert "next: assay rerun runs/s/r0\n      assay ls runs/s\n" in study.render()
+    study.report.entries[1].outcome = Outcome(State.LOST, 1, {}, "its process is gone")
+    assert study.render().endswith("next: assay run s.yml --retry lost\n")

@@ -320,10 +320,37 @@ def test_a_pattern_that_was_corrected_is_reported_with_the_command_that_reads_th
     shop: StudyProcesses,
 ) -> None:
     shop.write_study("echo Loss 0.5", "metrics: {loss: 'loss ({number})'}\n")
-    assert "metrics.loss matched no line" in shop.run().err
+    assert "metrics.loss matched no number" in shop.run().err
     assert "newer" not in shop.run().err, "the runs have this pattern"
     shop.write_study("echo Loss 0.5", "metrics: {loss: 'Loss ({number})'}\n")
     command = shop.run().err.partition("to read their logs with it: assay ")[2].splitlines()[0]
     assert shop.call(*command.split()).code == 0
     assert load_losses(shop) == [0.5]
     assert "newer" not in shop.run().err
+
+
+def test_a_pattern_that_was_corrected_is_reported_beside_new_runs(shop: StudyProcesses) -> None:
+    """The old one has values, too: the table would compare what two patterns read."""
+    shop.write_study("echo loss 0.5", "metrics: {loss: 'loss (\\d)'}\nparams: {n: [1]}\n")
+    assert shop.run().code == 0
+    shop.write_study("echo loss 0.5", "metrics: {loss: 'loss ({number})'}\nparams: {n: [1, 2]}\n")
+    again = shop.run().err
+    assert "metrics.loss is newer than the runs of earlier calls" in again
+    assert "matched no" not in again
+    shop.write_study("echo loss 0.5", "metrics: {loss: 'loss ({number})'}\nparams: {n: [2, 3]}\n")
+    assert "newer" not in shop.run().err
+
+
+def test_what_could_not_be_read_is_reported_once_and_shown(shop: StudyProcesses) -> None:
+    shop.write(
+        "train.sh", """echo 'loss 0,5'; printf '{"acc": "0.7", "phase": "val"}\\n{"acc": 0.' > $ASSAY_RUN_DIR/m.jsonl"""
+    )
+    metrics = "metrics: {loss: 'loss (\\S+)', more: {jsonl: m.jsonl}}\n"
+    shop.write_study("bash train.sh", f"{metrics}params: {{n: [1, 2]}}\n")
+    first = " ".join(shop.run().err.split())
+    assert first.count("not all could be read in 2 runs; n=1: 1 value not read, such as ") == 1
+    assert "matched no line" not in first
+    shown = " ".join(shop.call("show", "--root", str(shop.root), "study/n=2").out.split())
+    assert "run.log: 1 value not read, such as loss: '0,5'" in shown
+    assert """m.jsonl: 1 value not read, such as acc: '0.7'; 1 line not read, such as {"acc": 0.""" in shown
+    assert "could be read" not in shop.run().err

@@ -384,7 +384,7 @@ def test_a_broken_index_does_not_decide(bench: Bench, monkeypatch: pytest.Monkey
     assert ledger(bench) == NAMES[:3]
     monkeypatch.setenv("ASSAY_CACHE_DIR", bench.extra["ASSAY_CACHE_DIR"])
     ended = call(bench, "--set", "search.trials=4").stderr
-    assert "metrics.accuracy matched no line" in ended
+    assert "metrics.accuracy matched no number" in ended
     assert "metrics.loss" not in ended
 
 

@@ -1,7 +1,7 @@
 """The command line. What a signal does is settled here, before the imports of the commands, which take longest."""
 
+import _signal as signal  # type: ignore[import-not-found]  # `signal` loads enum, and Ctrl-C may come before that ends
 import os
-import signal
 import sys
 
 

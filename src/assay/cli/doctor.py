@@ -39,10 +39,7 @@ _OLDEST_BASH = (4, 4)  # `mapfile -d`
 _NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
 _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
 _LITTLE_ROOM = 1 << 30
-_EXTRAS = (
-    Part("pandas", "frames", "assay.runs(...).to_pandas()"),
-    Part("numpy", "demo", "assay demo"),
-)
+_EXTRAS = (Part("pandas", "frames", "assay.runs(...).to_pandas()"), Part("numpy", "demo", "assay demo"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ def describe(node: Node) -> str:
         return node.mapping_name
     if node.kind == "sequence":
         return "a list"
-    value = node.value
-    if value is None:
+    if (value := node.value) is None:
         return "nothing"
     return f"the text {value!r}" if isinstance(value, str) else node.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isinf
 from typing import Any, cast
 
 from assay.config.fields import Fields, build_axis
@@ -105,9 +106,10 @@ class GridReader:
                 value = shown if isinstance(shown, dict) else {}
                 hint = f"{_spell(value)}; a mapping meant as the value itself is written [{_flow(value)}]"
                 self._problems.add("unknown kind of axis", at, position, hint)
-        elif node.is_plain and (meant := translate_hydra(node.text)):
-            hint = f"write {meant}; a text that looks like this goes into quotes"
-            self._problems.add("this is Hydra's notation, which Assay does not read", key, node.position, hint)
+        for each in (node, *node.elements()):
+            if each.is_plain and (mistake := _find_mistake(each.text, each.value)):
+                hint = f"{mistake[1]}; a text that looks like this goes into quotes"
+                self._problems.add(mistake[0], key, each.position, hint)
         return build_axis(node, key, self._problems)
 
     def _special_axis(self, entry: Item, key: str) -> Axis:
@@ -126,13 +128,12 @@ class GridReader:
 
     def _is_whole(self, node: Node, key: str) -> bool:
         values = [element.value for element in node.elements()]
-        if len(values) == 2 and all(isinstance(value, int) for value in values):
-            if all(abs(value) < LARGEST_WHOLE for value in values):
-                return True
-            self._problems.add("the bounds must lie between -2**53 and 2**53", key, node.position)
+        if len(values) != 2 or not all(isinstance(value, int) for value in values):
+            self._fields.refuse(node, key, "two whole numbers", "write [low, high]; both are included")
             return False
-        self._fields.refuse(node, key, "two whole numbers", "write [low, high]; both are included")
-        return False
+        if not all(abs(value) < LARGEST_WHOLE for value in values):
+            self._problems.add("the bounds must lie between -2**53 and 2**53", key, node.position)
+        return all(abs(value) < LARGEST_WHOLE for value in values)
 
     def _bounds(self, node: Node, key: str, *, positive: bool) -> tuple[float, float]:
         elements = node.elements()
@@ -143,9 +144,8 @@ class GridReader:
         if low is None or high is None:
             return 1.0, 2.0
         if not low < high or high - low == float("inf"):
-            self._problems.add(
-                f"the bounds {low:g} and {high:g} enclose nothing", key, node.position, "low comes first"
-            )
+            message = f"the bounds {low:g} and {high:g} enclose nothing"
+            self._problems.add(message, key, node.position, "low comes first")
         elif positive and low <= 0:
             plain = key.rpartition(".")[2].removeprefix("log_")
             self._problems.add("both bounds must be above zero", key, node.position, f"or use {plain}")
@@ -240,6 +240,18 @@ class GridReader:
         self._problems.add(f"unknown parameter {name!r}", key, node.position, did_you_mean(name, sweep.axes))
 
 
+def _find_mistake(text: str, value: Value) -> tuple[str, str] | None:
+    """Why a scalar without quotes is hardly meant as it is, and what to write."""
+    if meant := translate_hydra(text):
+        return "this is Hydra's notation, which Assay does not read", f"write {meant}"
+    if text.count("(") > text.count(")"):
+        meant = translate_hydra(f"{text}, …)") or f"[{text.rpartition('(')[2]}, …]"
+        return "the parenthesis is not closed: between brackets a comma ends a value", f"write {meant}"
+    if isinstance(value, float) and isinf(value) and "inf" not in text.lower():
+        return "is beyond the largest number, about 1e308", f"for infinity write {'-' * (value < 0)}.inf"
+    return None
+
+
 def _spell(value: Mapping[str, Any]) -> str:
     """A hint how to write a mapping that is not an axis, often another tool's notation."""
     import difflib
@@ -247,8 +259,7 @@ def _spell(value: Mapping[str, Any]) -> str:
     for name in ("values", "value"):
         if name in value:
             return f"write {_flow(value[name])}"
-    kind = next((name for name in value if name in AXIS_KINDS), None)
-    if kind is not None:
+    if kind := next((name for name in value if name in AXIS_KINDS), None):
         others = ", ".join(name for name in value if name != kind)
         counts = "; how many are drawn: `subset: {count: 20, seed: 0}`" if {"count", "seed"} & value.keys() else ""
         return f"an axis has no {others}: write {{{kind}: {_flow(value[kind])}}}{counts}"

@@ -210,16 +210,14 @@ class _Reader:
         return name or "study"
 
     def _slots(self) -> tuple[str, ...] | None:
-        node = self._node("slots")
-        if node is None:
+        if (node := self._node("slots")) is None:
             return None
         wanted = 'a list such as [0, 1], ["0,1", "2,3"] for two GPUs each, or [cpu, cpu]'
         elements = self._fields.elements(node, "slots", wanted)
         return tuple(map(str.strip, self._fields.texts(node, "slots", wanted))) if elements else ()
 
     def _env(self) -> tuple[tuple[str, str], ...]:
-        node = self._node("env")
-        if node is None:
+        if (node := self._node("env")) is None:
             return ()
         found = []
         for entry in self._fields.open_mapping(node, "env", "a mapping of variables to values"):
@@ -241,8 +239,7 @@ class _Reader:
         return os.path.normpath(os.path.join(base, os.path.expanduser(text)))
 
     def _code(self) -> CodePolicy:
-        node = self._node("code")
-        if node is None:
+        if (node := self._node("code")) is None:
             return CodePolicy()
         if node.kind != "mapping":
             kind = self._fields.one_of(node, "code", ("snapshot", "live"))
@@ -265,8 +262,7 @@ class _Reader:
         return plugins.load(readers[key])(self._fields, self._top, sweeps)
 
     def _resources(self) -> Resources:
-        node = self._node("resources")
-        if node is None:
+        if (node := self._node("resources")) is None:
             return Resources()
         entries = self._fields.mapping(node, "resources", ("gpus", "cpus", "gpu_memory", "runs_per_gpu"))
 
@@ -280,8 +276,7 @@ class _Reader:
 
     def _resume(self, commands: tuple[CommandTemplate, ...]) -> Resume | None:
         """`resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""
-        node = self._node("resume")
-        if node is None:
+        if (node := self._node("resume")) is None:
             return None
         key, param = "resume", node
         files: tuple[str, ...] = CHECKPOINT_FILES
@@ -372,8 +367,7 @@ class _Reader:
                 self._problems.add("says no command", key, entry.position, "as in {run: python train.py, timeout: 1h}")
                 return None
             node = fields["run"].node
-        text = self._fields.text(node, key, "the text of a command")
-        if text is None:
+        if (text := self._fields.text(node, key, "the text of a command")) is None:
             if node.kind == "mapping":
                 self._problems.add("a command that begins with { needs quotes", key, node.position)
             return None
@@ -469,8 +463,7 @@ class _MetricReader:
     def _pattern(
         self, name: str, node: Node, key: str, labels: tuple[str, ...] = (), command: str | None = None
     ) -> Pattern | None:
-        text = self._fields.text(node, key, "a regular expression")
-        if text is None:
+        if (text := self._fields.text(node, key, "a regular expression")) is None:
             return None
         regex = expand_number(text)
         try:

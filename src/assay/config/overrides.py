@@ -43,17 +43,14 @@ def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems
         elif meant := translate_hydra(value):
             hint = f"write {name}={quote(meant)}; a text that looks like this goes into quotes inside of quotes"
             problems.add("is Hydra's notation, which Assay does not read", "", position, hint)
-        else:
-            node = _parse_value(value, start, word, flavour, problems)
-            if node is not None:
-                found[name] = Item(name, position, node)
+        elif (node := _parse_value(value, start, word, flavour, problems)) is not None:
+            found[name] = Item(name, position, node)
     return found
 
 
 def translate_hydra(text: str) -> str | None:
     """What Assay has for Hydra's `choice(…)`, `range(…)` or `interval(…)`; None: it is none of them."""
-    found = _HYDRA.fullmatch(text)
-    if found is None:
+    if (found := _HYDRA.fullmatch(text)) is None:
         return None
     values = found[2].strip()
     meant = {"choice": f"[{values}]", "range": f"{{range: [{values}]}}", "interval": f"{{uniform: [{values}]}}"}

@@ -232,7 +232,8 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   : > "{name}$_s.exit.$_code" || exit 4; _note {name} exit $_code; [ $_code = 0 ] || exit $_code ;;
 esac
 """
-
+_LONG = "'eval \"$(cat <&9)\" 9<&-' 9< <(printf %s {})"  # the kernel takes no argument of 128 KiB
+_LONG_CHARACTERS = 2**15  # of at most four bytes each
 
 # One log for both streams, or a file for each: what is parsed must not be torn apart by the other.
 _STREAMS = {"both": '> "{log}" 2>&1', "stdout": '> "{log}" 2> "{other}"', "stderr": '2> "{log}" > "{other}"'}
@@ -242,16 +243,15 @@ def _render_command(spec: RunSpec, index: int, workdir: str) -> str:
     command = spec.commands[index]
     name = command.name
     is_secret = spec.private is not None and name in spec.private.commands
-    is_plain = is_plain_call(command.text) and not is_secret
-    template = _LIMITED if _has_limit(spec) else _BARE if is_plain else _PLAIN
+    template = _LIMITED if _has_limit(spec) else _BARE if is_plain_call(command.text) and not is_secret else _PLAIN
     shown = f"# {_one_line(command.text)}\n" if is_secret else ""
+    text = f'"$_text_{index}"' if is_secret else quote_text(command.text)
+    log, other = (_log_name(each, name) for each in (spec.log_name, spec.other_log_name))
     return shown + template.format(
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
-        text=f'"$_text_{index}"' if is_secret else quote_text(command.text),
-        streams=_STREAMS[spec.log_stream].format(
-            log=_log_name(spec.log_name, name), other=_log_name(spec.other_log_name, name)
-        ),
+        text=_LONG.format(text) if template is _LIMITED and len(command.text) > _LONG_CHARACTERS else text,
+        streams=_STREAMS[spec.log_stream].format(log=log, other=other),
         limit=_seconds(command.timeout_s),
     )
 

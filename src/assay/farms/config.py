@@ -11,15 +11,7 @@ from assay.config.fields import Fields
 from assay.config.settings import Settings
 from assay.config.source import Item, Node, Problems, join_key
 from assay.errors import UsageError
-from assay.farms.engines import (
-    APPTAINER,
-    PYXIS,
-    REQUIRED,
-    SIGNALS,
-    SSH_PREFIX,
-    find_engines,
-    parse_signal,
-)
+from assay.farms.engines import APPTAINER, PYXIS, REQUIRED, SIGNALS, SSH_PREFIX, find_engines, parse_signal
 from assay.system.ssh import NO_HOST, is_host
 from assay.values.study import Farm, Position
 

@@ -27,13 +27,7 @@ from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ray_bridge import Bridge, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
-from assay.farms.submit import (
-    SubmitExecutor,
-    find_lost_hosts,
-    find_unfinished,
-    load_submit_code,
-    write_submission,
-)
+from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
 from assay.farms.submit_lines import build_job_command
 from assay.farms.waiting import Key
 from assay.show.formatting import render_duration

@@ -479,8 +479,8 @@ class SlurmExecutor(SubmitExecutor):
         note = queue.load_summary(task)
         if note is None:
             return "lost", f"Slurm does not know its job {task} any more"
-        said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
-        said += _EXIT_CODES.get(note.code, "")
+        said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}"
+        said += (f", on {note.nodes}" if note.nodes else "") + _EXIT_CODES.get(note.code, "")
         return ("taken back" if note.is_taken_back else "lost"), said
 
     def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
@@ -521,7 +521,9 @@ class SlurmExecutor(SubmitExecutor):
         self._scancel([(handle, run_dir)])
 
     def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
-        """All by one command; of what has ended already Slurm knows nothing any more."""
+        """All by one command; of what has ended already Slurm knows nothing any more. What it has just started again
+        is the next attempt, which has a place of its own."""
+        jobs = [job for job in jobs if _load_place(job[1], job[0].attempt + 1) != _load_place(job[1], job[0].attempt)]
         dirs = {run_dir for _, run_dir in jobs}
         found = [
             self._find_task(run_dir, handle.attempt)

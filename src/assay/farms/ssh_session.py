@@ -75,12 +75,7 @@ class SshSession:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         argv = [find_client("host"), *_PLAIN, *self._address.words, "--", self._address.name, command]
         self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for us, and jobs are ended over there
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            start_new_session=True,
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0, start_new_session=True
         )
         if not self._wait_until_ready():
             code = self._process.poll()

@@ -194,11 +194,7 @@ def _study_and_run(run_dir: str) -> str:
 
 
 def _assignments(request: JobRequest) -> str:
-    pairs = {
-        **request.env,
-        layout.ENV_ATTEMPT_NUMBER: str(request.attempt),
-        layout.ENV_ATTEMPT: request.tag,
-    }
+    pairs = {**request.env, layout.ENV_ATTEMPT_NUMBER: str(request.attempt), layout.ENV_ATTEMPT: request.tag}
     return " ".join(f"{key}={shlex.quote(value)}" for key, value in pairs.items() if value)
 
 

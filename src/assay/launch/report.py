@@ -86,7 +86,7 @@ def _find_log(entry: Entry) -> str | None:
 
 def _describe_failed(entry: Entry) -> str:
     reason, exit_code = (entry.outcome.reason, entry.outcome.exit_code) if entry.outcome else ("", None)
-    if entry.outcome is None and entry.handle is not None:
+    if _may_run(entry) and entry.handle is not None:
         reason = f"{load_place(entry.dir, entry.handle).host} has it, which cannot be asked from here; it may still run"
     code = "" if exit_code is None or "exit code" in reason else f"exit code {exit_code}"
     attempts = f"{entry.attempt} attempts" if entry.attempt > 1 else ""
@@ -94,19 +94,25 @@ def _describe_failed(entry: Entry) -> str:
     return f"{str(entry.state).upper()} {entry.spec.name}" + (f": {facts}" if facts else "")
 
 
+def _may_run(entry: Entry) -> bool:
+    """Whether another host has it: --retry would start it a second time."""
+    return entry.outcome is None and entry.handle is not None
+
+
 def build_next_steps(report: Report) -> tuple[str, ...]:
     """Commands that make sense now; each works when it is pasted in this folder."""
     location = report.prepared.location
     failed = report.failed
     steps = []
+    over = [entry for entry in failed if not _may_run(entry)]
     if failed:
         with_log = next((entry for entry in failed if _find_log(entry)), None)
         steps += [show_command(["logs"], location, with_log.spec.name)] if with_log else []
-        steps += [_build_retry(report, failed)]
+        steps += [_build_retry(report, over)] if over else []
     again = report.prepared.options.again
     if report.count(State.STOPPED) and not report.interrupted and again and again.takes_retry:
         steps.append(again.build("--retry", "stopped"))  # by `assay stop`: a call without it leaves them alone
-    if report.count(State.RUNNING, State.QUEUED):
+    if report.count(State.RUNNING, State.QUEUED) or len(over) < len(failed):
         steps.append(show_command(["ls"], location))
     if report.count(State.DONE, State.PRUNED):
         steps.append(show_command(["sum"], location))
@@ -118,7 +124,8 @@ def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
     again = report.prepared.options.again
     if again and not again.takes_retry:
         return again.build()
-    if again and (len(failed) > 1 or report.prepared.farm is not None):
+    takes_others = any(map(_may_run, report.failed)) and any(entry.state is State.LOST for entry in failed)
+    if again and (len(failed) > 1 or report.prepared.farm is not None) and not takes_others:
         names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
         return again.build(*(word for name in names for word in ("--retry", name)))
     return show_command(["rerun"], report.prepared.location, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))

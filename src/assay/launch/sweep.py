@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from select import select as wait_for
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from assay.config.load import load_study
 from assay.config.places import choose_farm
@@ -44,6 +44,7 @@ from assay.launch.run_rules import Listen, find_rules
 from assay.launch.slot_choice import Slots, WaitNotice, choose_slots
 from assay.launch.steps import RunContext, RunStep, find_steps
 from assay.launch.supervise import LoopSettings, Supervisor
+from assay.observe.files import UNREAD, describe_unread
 from assay.plan.expand import NameSource, build_plan, select
 from assay.plugins import find_dialect
 from assay.record import presence, run_directory
@@ -426,13 +427,10 @@ def _is_interrupted(entry: Entry) -> bool:
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
-T = TypeVar("T")
-
-
-def _suppress_lost_output(show: Callable[[T], None]) -> Callable[[T], None]:
+def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:
     """A terminal or a reader that has gone does not end the supervision."""
 
-    def show_if_possible(value: T) -> None:
+    def show_if_possible(value: Event | Supervisor) -> None:
         with suppress(OSError):
             show(value)
 
@@ -489,8 +487,10 @@ def _build_report(
 ) -> Report:
     entries = supervisor.entries
     verdict, warnings = _judge(prepared, entries, index)
-    ends = [note for step in steps for note in step.describe_end(entries)]
-    doubts = (*ends, *_describe_unmatched(prepared, entries, index), *_describe_not_finite(prepared, entries, index))
+    doubts = [note for step in steps for note in step.describe_end(entries)]
+    with suppress(InfrastructureError):  # of the index: the runs themselves are complete
+        for describe in (_describe_unmatched, _describe_unread, _describe_not_finite):
+            doubts += describe(prepared, entries, index)
     code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
     last = {entry.spec.name: entry.attempt for entry in entries}
     is_over = all(entry.state.is_over for entry in entries)
@@ -520,48 +520,48 @@ def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) 
     present = list_names(location.dir)
     new = [location.key(entry.dir) for entry in entries if entry.spec.name not in present]
     with suppress(InfrastructureError):
-        known = index.load_runs(
-            [location.name] if prepared.search is not None else None, None if prepared.search else new
-        )
-        gone = [row.key for row in known if not os.path.isdir(os.path.join(location.root, row.key))]
-        if gone:
+        known = index.load_runs(None, new) if prepared.search is None else index.load_runs([location.name])
+        if gone := [row.key for row in known if not os.path.isdir(os.path.join(location.root, row.key))]:
             index.forget_runs(gone)
 
 
 def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
     """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong.
-    Where all were kept, those that were added to the file since: runs keep the patterns that they were made with."""
-    location, kept = prepared.location, [entry for entry in entries if entry.state is State.DONE]
-    done = [entry for entry in kept if entry.finished_here] or kept
+    Also patterns that are newer than the runs that were kept, which keep those that they were made with."""
+    location, done = prepared.location, [entry for entry in entries if entry.state is State.DONE]
+    new, kept = ([entry for entry in done if entry.finished_here is is_new] for is_new in (True, False))
     wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]
-    names = {(p.metric, p.regex): p.metric for p in wanted if p.metric not in ("step", "epoch")}
-    with suppress(InfrastructureError):
-        found = index.load_summaries(keys=[location.key(entry.dir) for entry in done]) if done and names else {}
-        seen = {metric for metrics in found.values() for metric in metrics}
-        lost = {key: name for key, name in names.items() if done and name not in seen}
-        if not lost:
-            return []
-        example = show_command(["logs"], location, os.path.basename(done[0].dir))
-        why = f"matched no line of any run; compare its pattern with a log: {example}"
-        if not done[0].finished_here:
-            record = run_directory.try_record(done[0].dir)
-            own = [(p.metric, p.regex) for p in record.spec.patterns if isinstance(p, Pattern)] if record else [*lost]
-            lost = {key: name for key, name in lost.items() if key not in own}
-            again = show_command(["index", "reparse"], location, options=("--file", prepared.study.source))
-            why = f"is newer than the runs, which keep their patterns; to read their logs with it: {again}"
-        return [f"metrics.{name} {why}" for name in dict.fromkeys(lost.values())]
-    return []
+    pairs = [(p.metric, p.regex) for p in wanted if p.metric not in ("step", "epoch")]
+    if not done or not pairs:
+        return []
+    logs = show_command(["logs"], location, os.path.basename(done[0].dir))
+    again = show_command(["index", "reparse"], location, options=("--file", prepared.study.source))
+    found = index.load_summaries(keys=[location.key(entry.dir) for entry in new or kept])
+    lost = [pair for pair in pairs if not any(pair[0] in metrics for metrics in found.values())]
+    record = run_directory.try_record(kept[0].dir) if kept and (lost or new) else None
+    own = [(p.metric, p.regex) for p in record.spec.patterns if isinstance(p, Pattern)] if record else pairs
+    newer = [pair for pair in (pairs if new else lost) if pair not in own]
+    why = {f"matched no number in any run; compare its pattern with a log: {logs}": lost if new else []}
+    why[f"is newer than the runs of earlier calls, which keep theirs; to read their logs with it: {again}"] = newer
+    return list(dict.fromkeys(f"metrics.{name} {text}" for text, which in why.items() for name, _ in which))
+
+
+def _describe_unread(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
+    """One note for all runs that ended here with values or lines that could not be read."""
+    names = {prepared.location.key(entry.dir): entry.spec.name for entry in entries if entry.finished_here}
+    cursors = index.load_cursors(None, [prepared.location.name], [*UNREAD]) if names else {}
+    found = [f"{names[key]}: {describe_unread(cursors[key].state)}" for key in names if key in cursors]
+    return [f"not all could be read in {render_count(len(found), 'run')}; {found[0]}"] if found else []
 
 
 def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
     """Metrics that ended as NaN or infinite in runs that are done: a training that diverged ends with exit code 0."""
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     found: dict[str, list[str]] = {}
-    with suppress(InfrastructureError):
-        for key, summaries in index.load_summaries(keys=list(done)).items() if done else ():
-            for metric, summary in summaries.items():
-                if not math.isfinite(summary.last):
-                    found.setdefault(metric, []).append(done[key].spec.name)
+    for key, summaries in index.load_summaries(keys=list(done)).items() if done else ():
+        for metric, summary in summaries.items():
+            if not math.isfinite(summary.last):
+                found.setdefault(metric, []).append(done[key].spec.name)
     runs = {metric: "1 run is" if len(names) == 1 else f"{len(names)} runs are" for metric, names in found.items()}
     return [f"{runs[each]} done, and {each} is not finite at the end: {join_first(found[each], 3)}" for each in found]
 

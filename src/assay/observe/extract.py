@@ -77,12 +77,8 @@ class Extractor:
     @property
     def state(self) -> dict[str, Any]:
         """Everything a new process needs to go on after the last byte fed; JSON-able."""
-        return {
-            "tail": self._tail.decode("latin-1"),
-            "position": self.position,
-            "skipped": self.skipped,
-            "example": self.example,
-        }
+        skipped = {"skipped": self.skipped, "example": self.example} if self.skipped else {}
+        return {"tail": self._tail.decode("latin-1"), "position": self.position, **skipped}
 
     @classmethod
     def restore(cls, patterns: Sequence[Pattern], command: str | None, state: Mapping[str, Any]) -> Extractor:
@@ -156,15 +152,10 @@ def _read(metric: str, starts: list[int], texts: list[str], skips: list[_Skip]) 
     values = parse_numbers(texts)
     if values is not None:
         return _Values(metric, starts, values)
-    tried = [(start, parse_number(text)) for start, text in zip(starts, texts, strict=True)]
-    skips.extend(
-        _Skip(start, f"{metric}: {text!r}") for (start, value), text in zip(tried, texts, strict=True) if value is None
-    )
-    return _Values(
-        metric,
-        [start for start, value in tried if value is not None],
-        [value for _, value in tried if value is not None],
-    )
+    tried = [(start, text, parse_number(text)) for start, text in zip(starts, texts, strict=True)]
+    skips.extend(_Skip(start, f"{metric}: {text!r}") for start, text, value in tried if value is None)
+    sound = [(start, value) for start, _, value in tried if value is not None]
+    return _Values(metric, [start for start, _ in sound], [value for _, value in sound])
 
 
 def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:

@@ -2,9 +2,10 @@
 
 Each reader takes the bytes after an offset and the state that the last call returned, and gives what it found, how
 many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
-`damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
-nothing ended is read as well. Points come metric by metric, each in the file's order. A caller that gives `texts`
-in the state finds there the first step and text of each name whose value is not a number; of the step itself by `""`.
+`damaged` counts lines that could not be read, `example` shows the first of them; `unread` and `unread_example` do so
+for values that were meant as numbers. With `final`, a last line that nothing ended is read as well. Points come metric
+by metric, each in the file's order. A caller that gives `texts` in the state finds there the first step and text of
+each name whose value is not a number; of the step itself by `""`.
 One that gives `empty` finds name and step of each null and empty cell.
 
 The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isnan
@@ -32,6 +34,8 @@ ParsedColumns = tuple[Columns, int, State]
 _NUMBERS = {int, float}
 _TENSOR = re.compile(rb"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
 _EXAMPLE_CHARACTERS = 80
+# what is counted in a state, also in that of a log: in words, and where the first one is
+UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
 
 
 # ---------------------------------------------------------------- JSON lines
@@ -61,12 +65,9 @@ def _load_rows(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _load_row(line: bytes, state: State) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if isinstance(row, dict):
-        return row
+    with suppress(ValueError, RecursionError):
+        if isinstance(row := json.loads(line), dict):
+            return row
     _count_damage(state, line)
     return None
 
@@ -79,8 +80,8 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
     by_key = {key: [row[key] for row in rows] for key in keys}
     if not all(_NUMBERS.issuperset(map(type, values)) for values in by_key.values()):
         return False
-    steps = by_key.pop(_step_key(keys, step) or "", [NONE] * len(rows))
-    times = by_key.pop(_time_key(by_key) or "", [NONE] * len(rows))
+    steps = by_key.pop(_find_key(keys, STEP_KEYS, step) or "", [NONE] * len(rows))
+    times = by_key.pop(_find_key(by_key, TIME_KEYS) or "", [NONE] * len(rows))
     try:
         found: Columns = {}
         for key, values in by_key.items():
@@ -94,11 +95,11 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
 
 def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: State) -> None:
     flat = dict(_flatten(row))
-    stated = flat.pop(_step_key(flat, step) or "", None)
+    stated = flat.pop(_find_key(flat, STEP_KEYS, step) or "", None)
     place = _or_none(_number(stated))
     if stated is not None and isnan(place):
         _note_text(state, "", place, str(stated))
-    time = _or_none(_time(flat.pop(_time_key(flat) or "", None)))
+    time = _or_none(_time(flat.pop(_find_key(flat, TIME_KEYS) or "", None)))
     for key, value in flat.items():
         number = _number(value)
         if number is not None:
@@ -186,11 +187,11 @@ def _read_csv_line(text: str, delimiter: str) -> list[str]:
 
 def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: str | None, state: State) -> None:
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
-    step_cells = cells.pop(_step_key(cells, step) or "", ("",) * len(rows))
+    step_cells = cells.pop(_find_key(cells, STEP_KEYS, step) or "", ("",) * len(rows))
     steps = parse_numbers(step_cells) or [_or_none(parse_number(cell)) for cell in step_cells]
     if "texts" in state and any(lost := [cell for cell, place in zip(step_cells, steps, strict=True) if isnan(place)]):
         _note_text(state, "", NONE, next(filter(None, lost)))
-    time_cells = cells.pop(_time_key(cells) or "", ("",) * len(rows))
+    time_cells = cells.pop(_find_key(cells, TIME_KEYS) or "", ("",) * len(rows))
     times = parse_numbers(time_cells) or [_or_none(_time(cell)) for cell in time_cells]
     for metric, texts in cells.items():
         values = parse_numbers(texts)
@@ -310,8 +311,7 @@ def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
         return
     for name, cell, value in zip(names, row[2::2], values, strict=True):
         if value is None and cell:
-            state["unread"] = state.get("unread", 0) + 1
-            state.setdefault("unread_example", f"{name}={cell.decode('utf-8', 'replace')}"[:_EXAMPLE_CHARACTERS])
+            _count_unread(state, f"{name}={cell.decode('utf-8', 'replace')}")
     found = dict(zip(names, values, strict=True))
     place, time = _or_none(found.pop("epoch", None)), _or_none(found.pop("timestamp", None))
     for name, value in found.items():
@@ -339,13 +339,8 @@ def _split_lines(data: bytes, *, final: bool) -> tuple[list[bytes], int]:
     return [line for line in lines if line and not line.isspace()], consumed
 
 
-def _step_key(keys: Iterable[str], asked: str | None) -> str | None:
-    candidates = (asked,) if asked is not None else STEP_KEYS
-    return next((key for key in candidates if key in keys), None)
-
-
-def _time_key(keys: Iterable[str]) -> str | None:
-    return next((key for key in TIME_KEYS if key in keys), None)
+def _find_key(keys: Iterable[str], usual: Sequence[str], asked: str | None = None) -> str | None:
+    return next((key for key in (usual if asked is None else (asked,)) if key in keys), None)
 
 
 def _or_none(value: float | None) -> float:
@@ -353,10 +348,23 @@ def _or_none(value: float | None) -> float:
 
 
 def _note_text(state: State, name: str, step: float, text: str) -> None:
+    if parse_number(text) is not None:  # in quotes, or larger than any float
+        _count_unread(state, f"{name or 'step'}: {text!r}")
     if text.strip() and "texts" in state:
         state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
     elif "empty" in state:
         state["empty"].append((name, step))
+
+
+def describe_unread(state: Mapping[str, Any]) -> str:
+    """What could not be read, in words; empty: nothing."""
+    counts = [(state[name], *words) for name, words in UNREAD.items() if state.get(name)]
+    return "; ".join(f"{count} {what}{'s'[: count - 1]} not read, such as {state[at]}" for count, what, at in counts)
+
+
+def _count_unread(state: State, example: str) -> None:
+    state["unread"] = state.get("unread", 0) + 1
+    state.setdefault("unread_example", example[:_EXAMPLE_CHARACTERS])
 
 
 def _count_damage(state: State, line: bytes) -> None:

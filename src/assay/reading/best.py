@@ -262,11 +262,7 @@ def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -
     if best.group is None or best.spread is None:
         facts = [("run", best.name), (metric, own)]
     else:
-        facts = [
-            ("group", best.name),
-            (metric, _describe_spread(best.spread)),
-            ("best run", f"{run.row.name}: {own}"),
-        ]
+        facts = [("group", best.name), (metric, _describe_spread(best.spread)), ("best run", f"{run.row.name}: {own}")]
     if run.row.received:
         facts.append(("received", describe_facts(run.row.received)))
     if run.row.tags:

@@ -163,8 +163,7 @@ def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
     metrics = data.metrics.items()
     return [
         ListedRun(
-            data.rows[i],
-            {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < len(c.count) and c.count[i]},
+            data.rows[i], {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < len(c.count) and c.count[i]}
         )
         for i in keep
     ]

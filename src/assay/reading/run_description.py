@@ -16,6 +16,7 @@ from assay.follow.collect import find_sources
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import refresh_one
 from assay.follow.run_status import RunStatus, load_shown
+from assay.observe.files import describe_unread
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.checkpoints import describe_checkpoint
@@ -26,7 +27,7 @@ from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.system.files import read_text
 from assay.values import layout
-from assay.values.document import Document, Facts, Section, TableBlock, Text
+from assay.values.document import Document, Facts, Notes, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date, render_value
 from assay.values.run import JobHandle, Outcome, State, build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
@@ -62,6 +63,7 @@ class RunDescription:
     files: Mapping[str, int]  # name -> bytes
     marks: Marks
     children: tuple[str, ...] = ()  # keys of runs that repeat this one with changes
+    unread: tuple[str, ...] = ()  # values and lines of its sources that could not be read
 
     @property
     def commands(self) -> dict[str, str]:
@@ -76,12 +78,15 @@ def describe_run(
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
     readings, no_readings = load_readings(os.path.join(run_dir, layout.READINGS_FILE))
+    sources = tuple(source.name for source in find_sources(run_dir, status.record.spec))
+    unread = [(source, describe_unread(index.load_cursor(key, source).state)) for source in sources]
     return RunDescription(
         key=key,
         dir=run_dir,
         status=status,
         metrics=index.load_summaries(keys=[key]).get(key, {}),
-        sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
+        sources=sources,
+        unread=tuple(f"{source}: {text}" for source, text in unread if text),
         readings=readings,
         no_readings=no_readings,
         environment=run_directory.load_environment(run_dir),
@@ -152,7 +157,7 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
         Section((Facts(build_state_facts(run, now)),)),
         _build_section("Parameters", [(name, render_value(value)) for name, value in params.items()]),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
-        Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
+        Section((TableBlock(build_metric_table(run.metrics)), Notes(run.unread)), "Metrics"),
         Section(build_attempt_blocks(run, now), "Attempts"),
         _build_section("Resources", [*build_resource_facts(run)]),
         Section((Facts(build_origin_facts(run, now), folds=False),), "Origin"),
@@ -356,8 +361,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     is_other = node is not None and node != fields.get("host")
     return [
         _build_section(
-            "Environment of the machine that submitted it" if is_other else "Environment",
-            [*plain, *gpus, *line],
+            "Environment of the machine that submitted it" if is_other else "Environment", [*plain, *gpus, *line]
         ),
         _build_section(
             "Git",
@@ -399,6 +403,7 @@ def build_facts(run: RunDescription) -> dict[str, Any]:
         ],
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
+        "unread": list(run.unread),
         "readings": asdict(run.readings) if run.readings else None,
         "no_readings": run.no_readings,
         "created_at": record.created_at,

@@ -277,6 +277,10 @@ COMMANDS = {
         "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
         ["run --a 3 --b 2", "run --a 5 --b 2"],
     ),
+    "a list of what is skipped is swept like any other": (
+        "CMD: run\nHPARAMS: [{a: 1, RUNX.SKIP: [false, false]}, {a: 2, RUNX.SKIP: [true, false]}]\n",
+        ["run --a 1", "run --a 1", "run --a 2"],
+    ),
 }
 
 

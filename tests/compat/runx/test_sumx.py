@@ -291,6 +291,12 @@ class TestBadInput:
         assert said.code == 2
         assert "logx.metric" in said.err
 
+    def test_a_run_without_metrics_is_named_where_its_parameters_are_damaged(self, user: UserFolder) -> None:
+        user.write("logs/sweep/two/hparams.json", "{broken")
+        assert "sweep/two/hparams.json: not JSON" in user.assay("sumx", "sweep").err
+        write_run(user, "one", {"acc": [1.0]})
+        assert user.well("sumx", "sweep").err.count("sweep/two/hparams.json: not JSON") == 1
+
     def test_a_damaged_line_costs_only_itself(self, user: UserFolder) -> None:
         write_documents_runs(user)
         path = user.folder / "logs/sweep/run4/metrics.csv"

@@ -14,15 +14,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from assay.compat.mlrunner.files import format_time, output_of, render_script
-from assay.compat.original_command import (
-    Parsed,
-    Parser,
-    call_original,
-    say_problems,
-    warn,
-    write_lines,
-    write_report,
-)
+from assay.compat.original_command import Parsed, Parser, call_original, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode, UsageError
 from assay.follow.api import Entry, Event
 from assay.launch.api import Prepared, Report, choose_slots, left_commands, wanted_commands

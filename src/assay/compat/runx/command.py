@@ -8,15 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.compat.original_command import (
-    Parsed,
-    Parser,
-    call_original,
-    say_problems,
-    warn,
-    write_lines,
-    write_report,
-)
+from assay.compat.original_command import Parsed, Parser, call_original, say_problems, warn, write_lines, write_report
 from assay.errors import AssayError, ExitCode
 from assay.show.console import Console
 from assay.values.state import RETRY, State

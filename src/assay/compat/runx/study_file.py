@@ -261,7 +261,8 @@ class _Reader:
                 if node.kind != "scalar":
                     hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
                     self._fields.refuse(node, join_key(key, TAG), "a text, or a list of texts", hint)
-        axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if e.key != SKIP}
+        is_swept = {SKIP: any(len(e.node.elements()) > 1 for e in found if e.key == SKIP)}  # [false, false]: two runs
+        axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if is_swept.get(e.key, True)}
         return Sweep(axes, position=position)
 
     def _axis(self, node: Node, key: str) -> Choices:

@@ -47,6 +47,7 @@ def build_sumx(
     console = CollectingConsole()
     data = load_fresh_table(index, locations, console)
     warnings = console.lines
+    warnings += [f"{row.key}/{row.reason}" for row in data.rows if row.origin in ("runx", "mlrunner") and row.reason]
     found = [i for i, row in enumerate(data.rows) if any(column.count[i] for column in data.metrics.values())]
     keep = [i for i in found if not data.rows[i].is_foreign]
     if len(keep) < len(found):
@@ -54,7 +55,7 @@ def build_sumx(
     if not keep:
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
-        raise UsageError(f"no valid experiments found in {names}", hint)
+        raise UsageError(f"no valid experiments found in {names}", "; ".join((hint, *warnings)))
     epochs = _build_epochs(data, _load_starts(index, data, keep, warnings))
     params = _load_params(data, locations)
     if not sortwith:
@@ -100,8 +101,6 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
         if state.get("unread"):
             left_out = f"{state['unread']} value(s) left out that are not numbers, such as {state['unread_example']}"
             warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {left_out}")
-        if row.origin in ("runx", "mlrunner") and row.reason:
-            warnings.append(f"{row.key}/{row.reason}")
     return starts
 
 

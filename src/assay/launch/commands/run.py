@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode, UsageError, did_you_mean
 from assay.launch.live_view import BestSoFar, Watcher, choose_goal
-from assay.launch.prepared import (
-    Again,
-    Prepared,
-    Report,
-    RunOptions,
-    build_dry_lines,
-    build_dry_rows,
-    check_prepared,
-)
+from assay.launch.prepared import Again, Prepared, Report, RunOptions, build_dry_lines, build_dry_rows, check_prepared
 from assay.launch.report import render_report
 from assay.launch.steps import RunStep, find_steps
 from assay.launch.sweep import RunHooks, go_to_background, prepare, run_study

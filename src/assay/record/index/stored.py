@@ -53,8 +53,7 @@ _NAME = "SELECT number FROM names WHERE name = ?"
 _CURSOR = """SELECT c.run, c.source, c.bytes_read, c.state FROM runs r JOIN cursors c ON c.run = r.run
     WHERE r.key = ? AND c.source = (SELECT number FROM names WHERE name = ?) AND c.bytes_read > 0"""
 _SUMMARISED = "SELECT DISTINCT r.key FROM cursors c JOIN runs r ON r.run = c.run WHERE c.bytes_read = 0"
-_CURSORS = """SELECT r.key, c.run, c.source, c.bytes_read, c.state FROM cursors c JOIN runs r ON r.run = c.run
-    WHERE c.source = (SELECT number FROM names WHERE name = ?)"""
+_CURSORS = "SELECT r.key, c.run, c.source, c.bytes_read, c.state FROM cursors c JOIN runs r ON r.run = c.run WHERE "
 _SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM chunks
     WHERE run = (SELECT run FROM runs WHERE key = ?) AND metric = (SELECT number FROM names WHERE name = ?)
     ORDER BY chunk"""
@@ -275,15 +274,16 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_cursors(
-        self, source: str, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
+        self, source: str | None, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
     ) -> dict[str, Cursor]:
-        """Key → cursor, of every run of which this source has been read: one look instead of thousands. `noting`: only
-        where the state holds one of these keys."""
+        """Key → cursor, of every run of which this source has been read: one look instead of thousands. None: one of
+        any source. `noting`: only where the state holds one of these keys."""
         where, chosen = _build_choice(studies, None)
+        where = ("TRUE" if source is None else "c.source = (SELECT number FROM names WHERE name = ?)") + where  # noqa: S608
         where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
+        values = [*([] if source is None else [storable(source)]), *chosen, *(f'%"{key}"%' for key in noting)]
         with self._reading() as db:
-            keys = [f'%"{key}"%' for key in noting]
-            found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen, *keys]).fetchall()
+            found = db.execute(f"{_CURSORS}{where}", values).fetchall()
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     def load_verdict_offset(self, study: str) -> int:

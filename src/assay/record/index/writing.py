@@ -51,10 +51,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
 _TAGS = RunRow._fields.index("tags")  # then the note and how it was received
-_RUN_COLUMNS = (
-    *(field if field != "commit" else "git_commit" for field in OWN_FIELDS),
-    "active_at",
-)
+_RUN_COLUMNS = (*(field if field != "commit" else "git_commit" for field in OWN_FIELDS), "active_at")
 _PUT_RUN = f"""INSERT INTO runs ({", ".join(_RUN_COLUMNS)}) VALUES ({", ".join("?" * len(_RUN_COLUMNS))})
     ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _RUN_COLUMNS[1:])}"""  # noqa: S608
 _PUT_ROW = """INSERT INTO run_cache (run, run_row) SELECT run, ? FROM runs WHERE key = ?
