@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -329,27 +329,6 @@ def test_what_the_accounting_says(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert load_summary("7_1") == note
-
-
-def test_what_slurm_has_just_started_again_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Sequence[str]] = []
-    monkeypatch.setattr(queue, "call", lambda argv, _limit: asked.append(argv))
-    arrays = tmp_path / layout.STUDY_META_DIR / layout.SLURM_DIR
-    arrays.mkdir(parents=True)
-    (arrays / "0123456789ab.log").write_text("7\n")
-    (arrays / "0123456789ab.exit.0").touch()
-    jobs = []
-    for index, next_place in enumerate(("0123456789ab 0", "0123456789ac 1", None)):
-        run_dir = tmp_path / f"r{index}"
-        run_dir.mkdir()
-        (run_dir / "submit.log.1").write_text(f"0123456789ab {index}\n")
-        if next_place is not None:
-            (run_dir / "submit.log.2").write_text(f"{next_place}\n")
-        jobs.append((JobHandle("slurm", "0", "here", 0, 0, "", None, 1, 0.0), str(run_dir)))
-    executor = build()
-    executor._scancel(jobs)
-    executor.close()
-    assert asked == [("scancel", "--quiet", "7_1", "7_2")]
 
 
 def test_a_job_without_a_node_is_not_reported_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

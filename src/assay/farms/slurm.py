@@ -521,9 +521,7 @@ class SlurmExecutor(SubmitExecutor):
         self._scancel([(handle, run_dir)])
 
     def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
-        """All by one command; of what has ended already Slurm knows nothing any more. What it has just started again
-        is the next attempt, which has a place of its own."""
-        jobs = [job for job in jobs if _load_place(job[1], job[0].attempt + 1) != _load_place(job[1], job[0].attempt)]
+        """All by one command; of what has ended already Slurm knows nothing any more."""
         dirs = {run_dir for _, run_dir in jobs}
         found = [
             self._find_task(run_dir, handle.attempt)
