@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from assay import __main__
 from assay.__main__ import CHILDREN
+
+SOURCE = Path(__main__.__file__).parent
 
 MODULE = """
 def lists():
@@ -21,6 +24,12 @@ def lists():
 def call_child(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "assay", "child", *words]
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_only_the_process_of_a_benchmark_loads_what_is_in_the_working_folder() -> None:
+    """A `json.py` of the user's would be loaded as ours; a benchmark measures the code that is there."""
+    lines = [line for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines() if '"-m", "assay"' in line]
+    assert [line for line in lines if '"-P", "-m"' not in line and '"child", "bench"]' not in line] == []
 
 
 @pytest.mark.parametrize("name", sorted(CHILDREN))

@@ -147,7 +147,8 @@ class Run:
         self._place = place
         self._files = MediaFiles(place.dir, partial(say_once, _WHO))
         self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
-        self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last
+        self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last, or several
+        self._held: dict[str, float] = {}  # given with commit=False: it may be replaced until the step ends
         self._seen: dict[str, float] = {}  # the last value of each name
         self._counts: dict[str, int] = {}
         self._facts = {name: options.get(name) for name in ("project", "entity", "group", "job_type", "notes")}
@@ -169,7 +170,7 @@ class Run:
         self._write_config()
         self._write()
         self._write_tags()
-        atexit.register(self._write)  # most scripts leave the end to us
+        atexit.register(self._leave)  # most scripts leave the end to us
 
     @property
     def project(self) -> str:
@@ -233,10 +234,9 @@ class Run:
             raise UsageError(f"the run {self.name} has finished; a process has one run at a time, by wandb.init()")
         if step is not None and not self._move_to(step):
             return
-        numbers = dict(find_numbers(_WHO, self._keep_media(data)))
-        if self._place.dir:
-            self._record(numbers)
-        self._fold(numbers)
+        self._held.update(find_numbers(_WHO, self._keep_media(data)))
+        if commit is not False:
+            self._release()
         if commit or (commit is None and step is None):
             self.step += 1
 
@@ -265,14 +265,18 @@ class Run:
             text = f"step={int(number)} is behind step {self.step}: this and the like are left out; steps only grow"
             say_once(_WHO, "step behind", text)
             return False
+        if int(number) > self.step:
+            self._release()
         self.step = int(number)
         return True
 
-    def _record(self, numbers: Mapping[str, float]) -> None:
+    def _release(self) -> None:
         """A line for each way of counting steps."""
+        numbers, self._held = self._held, {}
+        self._fold(numbers)
         self._seen.update(numbers)
         lines: dict[float, dict[str, object]] = {}
-        for name, value in numbers.items():
+        for name, value in numbers.items() if self._place.dir else ():
             axis = _find_pattern(self._axes, name)
             at = self._seen.get(axis, self.step) if axis else self.step
             lines.setdefault(at, {})[_RENAMED.get(name, name)] = value
@@ -287,23 +291,19 @@ class Run:
         """The summary of what was logged: the last value, or what `define_metric` asked for."""
         values: dict[str, Any] = self.summary.__dict__["_values"]
         for name, value in numbers.items():
-            fold = _find_pattern(self._folds, name) or "last"
+            folds = (_find_pattern(self._folds, name) or "last").split(",")
             count = self._counts[name] = self._counts.get(name, 0) + 1
-            before: Any = values.get(name)
-            if count == 1 or fold == "last" or not isinstance(before, int | float):
-                values[name] = value
-            elif fold == "mean":
-                values[name] = before + (value - before) / count
-            else:
-                values[name] = min(before, value) if fold == "min" else max(before, value)
+            before = values.get(name) if count > 1 else None
+            earlier: Any = before if isinstance(before, Mapping) else dict.fromkeys(folds, before)
+            found = {fold: _combine(fold, earlier.get(fold), value, count) for fold in folds}
+            values[name] = found if len(found) > 1 else found[folds[0]]
 
     def _log_summary(self, changed: Mapping[str, Any]) -> None:
         """What the script sets itself becomes a metric of its own, so that tables show it; no curve is changed."""
-        numbers = dict(
-            find_numbers(_WHO, {name: value for name, value in changed.items() if not isinstance(value, str)})
-        )
+        given = {name: value for name, value in changed.items() if not isinstance(value, str)}
+        numbers = dict(find_numbers(_WHO, given))
         if self._place.dir and numbers:
-            taken = {*self._counts, "step", "epoch", "time"}
+            taken = {*self._counts, *self._held, "step", "epoch", "time"}
             script.log({f"summary/{name}" if name in taken else name: value for name, value in numbers.items()})
         self._write()
 
@@ -313,10 +313,10 @@ class Run:
         """`step_metric` counts the steps of the metrics of this name (`val/*` for several)."""
         if step_metric is not None:
             self._axes[name] = str(step_metric)
-        for word in (summary or "").split(","):
-            fold = {"best": "max" if goal == "maximize" else "min"}.get(word, word)
-            if fold in ("min", "max", "mean", "last"):
-                self._folds[name] = fold
+        best = "max" if goal == "maximize" else "min"
+        words = [best if word.strip() == "best" else word.strip() for word in (summary or "").split(",")]
+        if folds := [word for word in dict.fromkeys(words) if word in ("min", "max", "mean", "last")]:
+            self._folds[name] = ",".join(folds)
         return Media()
 
     # ------------------------------------------------------------ what is kept of it
@@ -337,6 +337,10 @@ class Run:
         except (OSError, ValueError) as error:
             say_once(_WHO, "write", f"the summary cannot be written: {error}. The script goes on.")
 
+    def _leave(self) -> None:
+        self._release()
+        self._write()
+
     def _write_tags(self) -> None:
         """Tags and notes as `assay tag` and `assay note` write them, where the run has none."""
         tags = [tag for tag in (re.sub(r"[\s,]+", "-", str(tag))[:_TAG_LIMIT] for tag in self._tags) if tag]
@@ -355,9 +359,9 @@ class Run:
         """The end of a run that no study asked for: an exit code other than 0, or an exception, is a failure."""
         global _run  # noqa: PLW0603
         del quiet
-        self._write()
+        self._leave()
         self._is_over = True
-        atexit.unregister(self._write)
+        atexit.unregister(self._leave)
         self._place.end(exit_code)
         if _run is self:
             _run = None
@@ -418,6 +422,12 @@ class Run:
 
 def _find_pattern(patterns: Mapping[str, str], name: str) -> str | None:
     return patterns.get(name) or next((patterns[each] for each in patterns if fnmatchcase(name, each)), None)
+
+
+def _combine(fold: str, before: Any, value: float, count: int) -> float:
+    if fold == "last" or not isinstance(before, int | float) or before != before:  # noqa: PLR0124 NaN
+        return value
+    return {"min": min(before, value), "max": max(before, value), "mean": before + (value - before) / count}[fold]
 
 
 def _is_same(given: Any, param: Any) -> bool:

@@ -422,6 +422,7 @@ def test_addresses_are_read_as_libpq_reads_them(text: str, expected: dict[str, s
     found = parse_address(text)
     assert found.keywords == expected
     assert expected.get("password", "\0") not in found.shown
+    assert parse_address("postgresql://u:ab@h/d?sslpassword=abc").hide("ab abc") == "*** ***"
 
 
 @pytest.mark.parametrize(

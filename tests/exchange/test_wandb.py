@@ -174,6 +174,7 @@ def test_nothing_to_run(tmp_path: Path) -> None:
 def test_steps_are_counted_as_wandb_counts_them() -> None:
     run = wandb.init(project="p", name="a/b")
     wandb.log({"x": 1})
+    wandb.log({"x": 9}, commit=False)
     wandb.log({"x": 2}, commit=False)
     wandb.log({"y": 3})
     wandb.log({"x": 4}, step=10)
@@ -183,13 +184,16 @@ def test_steps_are_counted_as_wandb_counts_them() -> None:
     assert find_dir(run) == Path("runs/p/a-b").absolute()
     assert read_lines(find_dir(run)) == [
         {"step": 0, "x": 1},
-        {"step": 1, "x": 2},
-        {"step": 1, "y": 3},
+        {"step": 1, "x": 2, "y": 3},
         {"step": 10, "x": 4},
         {"step": 10, "x": 5},
         {"step": 20, "x": 6},
         {"step": 21, "x": 7},
     ]
+    run.log({"x": 8}, step=30, commit=False)
+    run.log({"x": 9}, step=31, commit=False)
+    run.finish()
+    assert read_lines(find_dir(run))[-2:] == [{"step": 30, "x": 8}, {"step": 31, "x": 9}]
 
 
 def test_a_step_behind_the_last_one_and_names_that_a_line_has_already(capfd: pytest.CaptureFixture[str]) -> None:
@@ -215,15 +219,17 @@ def test_a_metric_may_count_the_steps_of_others() -> None:
     wandb.define_metric("round")
     wandb.define_metric("val/*", step_metric="round", summary="min")
     wandb.define_metric("acc", summary="best", goal="maximize")
-    wandb.log({"round": 7, "val/loss": 0.5, "acc": 0.2})
-    wandb.log({"val/loss": 0.75, "acc": 0.1})
+    wandb.define_metric("lr", summary="min, max,mean")
+    wandb.log({"round": 7, "val/loss": 0.5, "acc": 0.2, "lr": 4.0})
+    wandb.log({"val/loss": 0.75, "acc": 0.1, "lr": 3.0})
     assert read_lines(find_dir(run)) == [
-        {"step": 0, "round": 7, "acc": 0.2},
+        {"step": 0, "round": 7, "acc": 0.2, "lr": 4.0},
         {"step": 7, "val/loss": 0.5},
         {"step": 7, "val/loss": 0.75},
-        {"step": 1, "acc": 0.1},
+        {"step": 1, "acc": 0.1, "lr": 3.0},
     ]
-    assert dict(run.summary) == {"round": 7, "val/loss": 0.5, "acc": 0.2}
+    folded = {"min": 3.0, "max": 4.0, "mean": 3.5}
+    assert dict(run.summary) == {"round": 7, "val/loss": 0.5, "acc": 0.2, "lr": folded}
 
 
 def test_what_is_not_a_number_is_left_out_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,9 +284,16 @@ def test_a_picture_is_what_the_array_holds() -> None:
         wandb.log({"a/b": wandb.Image(data, caption="first")}, step=step)
         line = read_media(run)["a/b"]
         assert {**line, "time": 0} == {
-            "step": step, "time": 0, "name": "a/b", "kind": "image", "file": f"media/a-b/{step}.png", "caption": "first",
+            "step": step, "time": 0, "name": "a/b", "kind": "image", "file": f"media/a/b/{step}.png", "caption": "first",
         }  # fmt: skip
         assert read_picture(find_dir(run) / "files" / line["file"]) == (size, pixels)
+
+
+def test_every_name_has_files_of_its_own() -> None:
+    run = wandb.init(name="é" * 300 + "\u202e")
+    names = ["a/b", "a-b", "a\\b", "é" * 120, "é" * 121, "..", "", "\u202ea", "\u202da"]
+    wandb.log({name: wandb.Image([[0]]) for name in names})
+    assert len({line["file"] for line in read_media(run).values()}) == len(names)
 
 
 def test_pictures_of_other_kinds(tmp_path: Path) -> None:

@@ -160,6 +160,9 @@ def test_runs_appear_as_they_were_at_once(place: Place, served: Bench) -> None:
     later = place.send(place.pack("lr=0.1,n=8"))
     assert later.json()["link"].endswith("/studies/fit/runs/lr%3D0.1%2Cn%3D8")
     assert len(place.client.get("/api/studies/fit/runs").json()) == 3
+    (place.root / "fit" / GOOD / "received.json").unlink()  # as if it had been made here
+    with open_client(place.root) as again:
+        assert again.get("/api/studies/fit/curves").json()["notes"] == ["without 2 uploaded runs, not adopted"]
 
 
 def test_a_second_root_with_a_study_of_this_name(place: Place, served: Bench) -> None:
@@ -213,6 +216,7 @@ BAD_MEMBERS = {
     "ours alone": add("fit/.assay/verdicts.jsonl"),
     "hidden study": add(".ssh/run/run.json"),
     "option": add("fit/-rf/run.json"),
+    "turned": add("fit/a\u202eb/run.json"),
     "no run.json": add("fit/other/train.log"),
     "damaged run.json": add("fit/other/run.json", b"{"),
     "foreign run.json": add("fit/other/run.json", b'{"a": 1}'),

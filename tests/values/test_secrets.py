@@ -17,6 +17,7 @@ from assay.values.secrets import (
     build_file_matcher,
     hide_arguments,
     hide_diff,
+    hide_named,
     hide_spec,
     hide_text,
     is_secret,
@@ -147,6 +148,11 @@ def test_a_diff_shows_programs_and_no_secrets() -> None:
         'diff --git a/t.py b/t.py\n+token = next(it)\n+token = "***"\n+x = ***\n'
     )
     assert hide_diff(diff, known=["known123"]) == shown
+
+
+def test_secrets_inside_of_parameters_are_hidden_by_their_names() -> None:
+    params = {"token": "x", "a": {"api_key": "x", "b": [{"password": "x"}]}, "n": 3}
+    assert hide_named(params) == {"token": HIDDEN, "a": {"api_key": HIDDEN, "b": [{"password": HIDDEN}]}, "n": 3}
 
 
 def test_a_hidden_run_keeps_its_id_and_the_real_values_apart() -> None:

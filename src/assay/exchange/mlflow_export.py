@@ -82,12 +82,7 @@ class MlflowRequest(Request):
     )
     no_artifacts: bool = option("--no-artifacts", default=False, help="Send no files at all.")
     timeout: int = option(
-        "--timeout",
-        type=int,
-        minimum=1,
-        default=30,
-        metavar="S",
-        help="Seconds that a request may take.",
+        "--timeout", type=int, minimum=1, default=30, metavar="S", help="Seconds that a request may take."
     )
     root: str | None = root_option()
 

@@ -269,9 +269,4 @@ class Notifier:
 
 
 def build_best(leader: Leader) -> dict[str, Any]:
-    return {
-        "run": leader.run,
-        "metric": leader.goal.metric,
-        "direction": leader.goal.direction,
-        "value": leader.value,
-    }
+    return {"run": leader.run, "metric": leader.goal.metric, "direction": leader.goal.direction, "value": leader.value}

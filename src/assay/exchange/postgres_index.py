@@ -79,7 +79,7 @@ class DatabaseAddress(NamedTuple):
 
     def hide(self, text: str) -> str:
         """A message of the database, on one line and without the password."""
-        for secret in sorted(filter(None, (self.keywords.get("password"), self.keywords.get("sslpassword"))), key=len):
+        for secret in sorted(filter(None, map(self.keywords.get, ("password", "sslpassword"))), key=len, reverse=True):
             text = text.replace(secret, "***")
         return " ".join(text.split())
 

@@ -42,15 +42,8 @@ METRICS_S = 30.0  # of CPU time, for reading the metrics of an upload
 _LONGEST_PART, _DEEPEST = 255, 40
 # what zipfile raises for archives that are damaged
 _DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    struct.error,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    RuntimeError,
-)
+    zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, ArithmeticError, LookupError, RuntimeError,
+)  # fmt: skip
 _OUR_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
     errno.EMFILE, errno.ENFILE, errno.ENOMEM,
@@ -225,7 +218,8 @@ def _check_place(parts: Sequence[str], is_folder: bool) -> None:
     shown = repr("/".join(parts)[:200])
     if len(parts) < 3 and not is_folder:
         raise RefusedUploadError(f"{shown} does not belong to a run: names are STUDY/RUN/FILE")
-    if not is_study_name(parts[0]) or any(part.startswith((".", "-", " ")) for part in parts[1:2]):
+    run = "".join(parts[1:2])  # it is printed, and one that is written from right to left reads as another
+    if run.startswith((".", "-", " ")) or "Cf" in map(unicodedata.category, run) or not is_study_name(parts[0]):
         raise RefusedUploadError(f"{shown} cannot be the name of a study and a run")
     if parts[-1] == layout.SECRETS_FILE:
         raise RefusedUploadError(f"{shown}: secrets are never taken")

@@ -10,13 +10,14 @@ import json
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from assay import script
 from assay.values import layout
 
-_NAME_LIMIT = 100  # characters of a folder's name
+_NAME_LIMIT, _NAME_BYTES = 100, 200  # of a folder's name: characters, and as UTF-8
 _said: set[tuple[str, str]] = set()
 
 
@@ -94,8 +95,10 @@ def open_run(who: str, project: str | None, name: str | None) -> ScriptRun:
 
 
 def build_name(text: str) -> str:
-    """The name of a folder: one part of a path, visible, without control characters."""
-    return re.sub(r"[\x00-\x1f\x7f/\\]+", "-", text).strip(" .-")[:_NAME_LIMIT]
+    """The name of a folder, as a study may have it: one part of a path, visible, without control characters."""
+    visible = "".join("/" if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") else char for char in text)
+    name = re.sub(r"[/\\]+", "-", visible).strip(" .-")[:_NAME_LIMIT]
+    return name.encode("utf-8", "replace")[:_NAME_BYTES].decode("utf-8", "ignore").rstrip()
 
 
 def build_mapping(values: Any) -> dict[str, Any]:

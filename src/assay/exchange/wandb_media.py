@@ -78,10 +78,9 @@ def _find_file(value: Any) -> tuple[str, Content] | None:
         os.stat(path)  # raises where there is none
         return os.path.splitext(path)[1], path
     if hasattr(value, "read"):
-        content = value.read()
-        return os.path.splitext(str(getattr(value, "name", "")))[1], content.encode() if isinstance(
-            content, str
-        ) else content
+        data = value.read()
+        content = data.encode() if isinstance(data, str) else data
+        return os.path.splitext(str(getattr(value, "name", "")))[1], content
     return None
 
 
@@ -356,7 +355,8 @@ class Artifact(_Accepting):
         if not self._own:
             self._own = tempfile.mkdtemp()
             weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
-        path = os.path.join(self._own, build_name(name))
+        path = os.path.join(self._own, _build_path(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, mode, encoding=encoding if "b" in mode else encoding or "utf-8") as file:
             yield file
         self.add_file(path, name)
@@ -385,7 +385,7 @@ class MediaFiles:
             return ""
         rank = f"-r{script.find_rank()}" if script.find_rank() else ""
         counted = iter(range(sys.maxsize))
-        file = os.path.join(_MEDIA, build_name(name) or "unnamed", f"{step}{number}{rank}")
+        file = os.path.join(_MEDIA, _build_path(name), f"{step}{number}{rank}")
 
         def keep_inner(inner: Media) -> str:
             return self.keep(f"{name}.cells", inner, step, f"{number}-{next(counted)}")
@@ -400,7 +400,7 @@ class MediaFiles:
 
     def keep_artifact(self, artifact: Artifact, aliases: Any = None) -> None:
         def write() -> None:
-            folder = os.path.join(_ARTIFACTS, build_name(artifact.name) or "unnamed")
+            folder = os.path.join(_ARTIFACTS, _build_path(artifact.name))
             number = 0
             while os.path.lexists(os.path.join(self.dir, folder, f"v{number}.json")):
                 number += 1
@@ -449,6 +449,15 @@ class MediaFiles:
         else:
             return True
         return False
+
+
+def _build_path(name: str) -> str:
+    """`a/b` is b in a, so that it is not `a-b`; a part that cannot be the name of a folder gets a hash of its own."""
+    folders = []
+    for part in name.split("/"):
+        folder, digest = build_name(part), zlib.crc32(part.encode("utf-8", "backslashreplace"))
+        folders.append(folder if folder == part else f"{folder}~{digest:08x}")
+    return os.path.join(*folders)
 
 
 def _stay_inside(name: str) -> str:

@@ -355,9 +355,9 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
 
 
 def hide_named(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters with secrets hidden by their names alone: quick, for files that others have written."""
-    hidden = [name for name, value in params.items() if is_secret(str(name), value, DEFAULT_RULES)]
-    return {**params, **dict.fromkeys(hidden, HIDDEN)} if hidden else params
+    """The parameters, of which plain texts are not searched: quick, for files that others have written."""
+    found = {name: each for name, each in params.items() if isinstance(each, dict | list) or is_secret(str(name), each)}
+    return {**params, **hide_params(found)} if found else params
 
 
 def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules: SecretRules) -> tuple[str, ...]:

@@ -40,10 +40,7 @@ class ServeRequest(Request):
     host: str = option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
     port: int = option("--port", type=int, minimum=0, maximum=65535, default=PORT, metavar="N", help="0: a free port.")
     names: tuple[str, ...] = option(
-        "--name",
-        multiple=True,
-        metavar="NAME",
-        help="Another name of this server; may be given again.",
+        "--name", multiple=True, metavar="NAME", help="Another name of this server; may be given again."
     )
     tokens: str | None = option(
         "--tokens",

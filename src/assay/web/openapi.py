@@ -96,10 +96,7 @@ _REASONS = {
     503: "The study or the index cannot be read now",
 }
 _PLAIN = (401, 403, 421)  # answered before anything has read the address
-_PATH_PARAMS = {
-    "study": "a study, as /api/studies names it",
-    "run": "a run: the name of its directory",
-}
+_PATH_PARAMS = {"study": "a study, as /api/studies names it", "run": "a run: the name of its directory"}
 
 
 def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
@@ -118,10 +115,7 @@ def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
             "description": "What `assay serve` answers to programs. Reading needs no token on the machine itself.",
         },
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 

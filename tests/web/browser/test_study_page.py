@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.finished_study import until
 from tests.web.browser.conftest import LIMIT_MS, PHONE, WIDE, Opener, Serving, Watch, wait_until_drawn
 from tests.web.browser.exhibits import SWEEP, Exhibits
@@ -169,7 +169,7 @@ def test_several_charts_tell_names_and_values(open_page: Opener) -> None:
     wait_until_drawn(page)
     legend = page.locator("[data-shared-legend] .curve-keys li")
     expect(legend.first.get_by_role("link")).to_be_visible()
-    names = legend.locator(".of").all_inner_texts()
+    names = legend.locator(".of").all_text_contents()
     assert len(names) == len(set(names)) > 1
     chart = page.locator(".chart.small").first
     box = chart.locator(".u-over").bounding_box()
@@ -180,7 +180,7 @@ def test_several_charts_tell_names_and_values(open_page: Opener) -> None:
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * part / 20)
         if told.inner_text():
             break
-    assert told.locator(".of").inner_text() in names
+    assert told.locator(".of").text_content() in names
     expect(told.locator("b")).to_have_text(re.compile(r"^-?[\d.e-]+ at step \d+"))
     assert chart.bounding_box() == before  # nothing moves, and nothing is covered
     page.mouse.move(5, 5)
@@ -195,6 +195,23 @@ def test_several_charts_tell_names_and_values(open_page: Opener) -> None:
     grid = page.locator(".charts.grid").bounding_box()
     assert grid is not None
     assert right == pytest.approx(grid["x"] + grid["width"], abs=2)
+
+
+def test_names_that_end_alike_are_not_cut(open_page: Opener) -> None:
+    def lengthen(route: Route) -> None:
+        found = (answer := route.fetch()).json()
+        curves = [{**curve, "name": f"{curve['name']} optimiser={'x' * 60}"} for curve in found["curves"]]
+        route.fulfill(response=answer, json={**found, "curves": curves})
+
+    page = open_page(f"/studies/{SWEEP}")
+    page.route(re.compile(r"/curves\?"), lengthen)
+    page.goto(f"{page.url}?tab=curves")
+    wait_until_drawn(page)
+    names = page.locator("[data-shared-legend] .of")
+    expect(names.first).to_contain_text("xxx")
+    assert not page.locator(".of, .of *").evaluate_all(
+        "(all) => all.some((each) => each.scrollWidth > each.clientWidth)"
+    )
 
 
 def test_bands_are_drawn_between_their_edges(open_page: Opener) -> None:

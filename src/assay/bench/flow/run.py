@@ -344,7 +344,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
         own = method.text if environment is None else build_side_command((method.text,), environment or "env")
         words, flags = [here, "-I", "-S", script, shlex.quote(own)], []
         if request.profile:  # the profiler is started together with the command, by its wrapper
-            words += [here, "-m", "assay", "child", "command-profile"]
+            words += [here, "-P", "-m", "assay", "child", "command-profile"]
             flags = _profile_flags(request, output)
     else:
         python = shlex.join(_python(request)) if request.python else f"{here} -m assay child bench"
@@ -355,7 +355,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if request.farm is None:
         return text
     wait = "-" if request.slots and len(request.slots) > 1 else f"{request.max_wait_s or _MAX_WAIT_S:g}"
-    trial = [NODE_PYTHON, "-m", "assay", "child", "bench-trial", f'"{layout.RUN_DIR_REFERENCE}"']
+    trial = [NODE_PYTHON, "-P", "-m", "assay", "child", "bench-trial", f'"{layout.RUN_DIR_REFERENCE}"']
     folder = (variant.folder if variant else None) or request.folder or ""
     return " ".join([*trial, shlex.quote(folder), wait, shlex.quote(text)])
 

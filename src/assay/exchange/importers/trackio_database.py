@@ -15,13 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from assay.exchange.importers.imported_run import (
-    ImportedRun,
-    ImportedRuns,
-    build_series,
-    parse_moment,
-    refuse,
-)
+from assay.exchange.importers.imported_run import ImportedRun, ImportedRuns, build_series, parse_moment, refuse
 from assay.exchange.sqlite_file import ForeignDatabase, has_tables, reading
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass, field

@@ -123,7 +123,7 @@ def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) 
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
     text = render_request(request, location)
     python = shlex.quote(sys.executable) if flags.on in (None, LOCAL) else NODE_PYTHON
-    words = [python, "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
+    words = [python, "-P", "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {
         "model": request.model,

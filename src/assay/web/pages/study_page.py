@@ -369,7 +369,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
     """What `assay plot` draws of parameters, as blocks of a document."""
     names = find_names(study)
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
-    selection = _build_selection(study.location, _add_metrics(study.table, wanted), view)
+    selection, left_out = _build_selection(study.location, _add_metrics(study.table, wanted), view)
     metrics = _find_metrics(view.metric, selection)
     selection, notes = _limit_runs(selection, view, metrics)
     options = _build_options(view, metrics)
@@ -378,7 +378,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
         if not options.param:
             raise UsageError("the runs of this study do not differ in a parameter")
     plots = plotting.BUILDERS[view.tab](selection, options)
-    return [*(Text(note, role="soft") for note in notes), *plotting.build_page("", "", plots).blocks[1:]]
+    return [*(Text(note, role="soft") for note in left_out + notes), *plotting.build_page("", "", plots).blocks[1:]]
 
 
 def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:
@@ -467,13 +467,17 @@ def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float
     return key.values(selection.data.metrics[key.name])
 
 
-def _build_selection(location: StudyLocation, table: IndexTable, view: StudyView) -> plotting.PlottedRuns:
+def _build_selection(
+    location: StudyLocation, table: IndexTable, view: StudyView
+) -> tuple[plotting.PlottedRuns, list[str]]:
+    """The runs to draw, and a note about those that are left out."""
     where = parse_where(view.where) if view.where else None
     chosen = select_rows(table, where, (), view.build_options().states)
-    selection = plotting.build_selection(table, leave_out_foreign(table, chosen) or chosen, [location])
+    keep = leave_out_foreign(table, chosen) or chosen
+    selection, count = plotting.build_selection(table, keep, [location]), len(chosen) - len(keep)
     if not selection.counts:
         raise UsageError("none of these runs has a metric", plotting.describe_metrics(location))
-    return selection
+    return selection, [f"without {count:,} uploaded {'runs' if count > 1 else 'run'}, not adopted"] if count else []
 
 
 # ---------------------------------------------------------------- curves
@@ -483,7 +487,7 @@ def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
     """The chosen metric; else those that are drawn next to each other, the objectives of a search first."""
     if view.metric:
         return [view.metric]
-    selection = _build_selection(study.location, study.table, view)
+    selection, _ = _build_selection(study.location, study.table, view)
     first = [each.name for each in selection.objectives]
     lines = [name for name, count in selection.counts.items() if count > 1 and name not in COUNTERS]
     lines.sort(key=lambda name: (name not in first, metric_priority(name)))
@@ -492,7 +496,9 @@ def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
 
 def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[str, Any]:
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
-    return build_selected_curves(index, _build_selection(study.location, study.table, view), view)
+    selection, notes = _build_selection(study.location, study.table, view)
+    answer = build_selected_curves(index, selection, view)
+    return {**answer, "notes": [*notes, *answer["notes"]]}
 
 
 def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:

@@ -5,7 +5,7 @@ const charts = new Map(); // place → what is drawn there
 const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
 const COLORS = 12; // distinct ones first, then dashes
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // ticks of steps
-const TAIL = 16; // letters of a name that are never cut
+const TAIL = 16; // letters of a name that are not cut
 const SETTLE = 150; // milliseconds that a zoom has to last before its points are asked for
 const PAUSE = 2000; // between two requests for the same curves while a study runs
 
@@ -135,12 +135,14 @@ function makeKey(curve) {
   return key.content.firstChild;
 }
 
-function makeName(place, curve) {
+// A name is cut before its last letters. Where others end with the same it is not cut, so that all stay different.
+function makeName(place, curve, curves) {
+  const end = curve.name.slice(-TAIL);
+  const isWhole = curves.some((other) => other.name !== curve.name && other.name.endsWith(end));
   const slug = place.dataset.studySlug;
   const href = curve.run && slug ? { href: `/studies/${encodeURIComponent(slug)}/runs/${encodeURIComponent(curve.run)}` } : null;
-  const name = make(href ? "a" : "span", "", { class: "of", title: curve.name, ...href });
-  const cut = Math.max(0, curve.name.length - TAIL); // names that are cut stay different: their end is always there
-  name.append(make("span", curve.name.slice(0, cut)), make("span", curve.name.slice(cut)));
+  const name = make(href ? "a" : "span", "", { class: isWhole ? "of whole" : "of", title: curve.name, ...href });
+  name.append(...(isWhole ? [curve.name] : [make("span", curve.name.slice(0, -TAIL)), make("span", end)]));
   return name;
 }
 
@@ -167,6 +169,7 @@ function buildSharedLegend(grid) {
         state.chart.setSeries(index < 0 ? null : state.main[index], { focus: true });
       }
   };
+  const shownCurves = [...known.values()].map(([, curve]) => curve);
   const isHidden = (curve) => [...charts].some(([place, state]) => grid.contains(place) && state.hidden.has(curve.name));
   for (const [place, curve] of [...known.values()].sort(([, one], [, other]) => one.name.localeCompare(other.name, "en", { numeric: true }))) {
     const item = make("li");
@@ -180,7 +183,7 @@ function buildSharedLegend(grid) {
         if (index >= 0 && state.hidden.has(state.answer.curves[index].name) === isShown) toggle(state, index, key);
       }
     });
-    item.append(key, makeName(place, curve));
+    item.append(key, makeName(place, curve, shownCurves));
     item.addEventListener("mouseenter", () => focus(curve));
     item.addEventListener("mouseleave", () => focus(null));
     list.append(item);
@@ -197,7 +200,7 @@ function buildLegend(place, state) {
     const key = make("button", "", { type: "button", class: "swatch", "aria-pressed": String(!state.hidden.has(curve.name)), "aria-label": `Show ${curve.name}` });
     key.append(makeKey(curve));
     key.addEventListener("click", () => toggle(state, index, key));
-    const name = makeName(place, curve);
+    const name = makeName(place, curve, answer.curves);
     const value = make("span", plain(curve.last), { class: typeof curve.last === "string" ? "at bad" : "at", title: "the last value, or the one under the cursor" });
     const points = make("span", `${curve.runs > 1 ? `${curve.runs} runs, ` : ""}${curve.points.toLocaleString("en")} points`, { class: "soft" });
     item.append(key, name, value, points);
@@ -245,7 +248,7 @@ function tellNearest(state, chart) {
   const curve = state.answer.curves[state.nearest];
   if (at == null || !curve || chart.cursor.left < 0) return state.told.replaceChildren();
   const value = `${plain(readAt(chart, state.main[state.nearest], at))} at ${state.answer.x} ${plain(chart.data[0][at])}`;
-  state.told.replaceChildren(makeKey(curve), makeName(state.place, curve), make("b", value));
+  state.told.replaceChildren(makeKey(curve), makeName(state.place, curve, []), make("b", value));
 }
 
 function buildValues(answer) {
