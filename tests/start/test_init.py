@@ -152,6 +152,15 @@ def test_guesses(lines: list[str], expected: dict[str, str]) -> None:
 # ---------------------------------------------------------------- the command
 
 
+def test_of_a_long_line_is_shown_what_a_pattern_matches() -> None:
+    line = f"Epoch 1/10 {'-' * 40} train_loss=0.5 | val_loss=0.4 {'-' * 40}"
+    assert [each.line[:14] for each in guess_patterns([line], [])] == [
+        "Epoch 1/10 ---",
+        "train_loss=0.5",
+        "val_loss=0.4 -",
+    ]
+
+
 def test_the_file_runs_and_its_metrics_are_captured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", write(here, ARGPARSE)]) == 0
     printed = capsys.readouterr().out
