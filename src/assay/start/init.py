@@ -80,8 +80,8 @@ def _check_paths(request: InitRequest) -> tuple[str, str]:
     if not os.path.isfile(script):
         raise UsageError(f"there is no file {request.script}", "name your training script: assay init train.py")
     if script.startswith(os.pardir):
-        folder = os.path.dirname(os.path.abspath(script))
-        raise UsageError(f"{script} is outside of this folder", f"go there: {build_command(['cd'], [folder])}")
+        there = build_command(["cd"], [os.path.dirname(os.path.abspath(script))])
+        raise UsageError(f"{script} is outside of this folder", f"go there: {there}")
     stem = os.path.splitext(os.path.basename(script))[0]
     target = request.output or f"{stem}.yml"
     if os.path.lexists(target):
