@@ -94,6 +94,8 @@ FILES = {
     "torch.py": TORCH,
     "withtorch.py": "import torch\nfrom mod import B\n",
     "broken.py": "import absent_library\n",
+    "other_layout.py": "import kit.words\n",
+    "src/kit.py": "",
     "suite.py": "class Sort:\n    params = [1, 2]\n    def setup(self, n): ...\n    def time_x(self, n): ...\n",
     **{
         f"{folder}/other.py": f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
@@ -151,6 +153,7 @@ HINT = f"; {sys.executable} does not have it: name an interpreter that does with
         ("mod.fails", "KeyError", "'x'", 'mod.py", line 29, in fails'),
         ("plain.Plain.fails", "KeyError", "'x'", 'plain.py", line 19, in fails'),
         ("broken.f", "ModuleNotFoundError", "No module named 'absent_library'", 'broken.py", line 1, in <module>'),
+        ("other_layout.f", "ModuleNotFoundError", "No module named 'kit'; it is in src: give --path src", None),
         ("mod.B.godo", "NoSuchBenchmark", "B has no method 'godo'; did you mean 'good'?", None),
         ("mod.B.filter:x.*", "NoSuchBenchmark", "no method of mod.B matches 'x.*'; it has:", None),
         ("mod.B.leaves", "SystemExit", "it called sys.exit(3)", None),

@@ -282,7 +282,8 @@ def test_names_show_what_differs_in_the_file_and_what_was_changed() -> None:
     assert names(file, "lr=0.5", "epochs=6") == ["lr=0.5,epochs=6"]
     single = "command: x {lr} {epochs}\nparams: {lr: 0.1, epochs: 3}\n"
     assert names(single) == ["lr=0.1,epochs=3"]
-    assert names(single, "epochs=6") == ["lr=0.1,epochs=6"]
+    assert names(single, "epochs=6") == ["epochs=6"]
+    assert names(single, "lr=0.1,0.2") == ["lr=0.1", "lr=0.2"]
 
 
 def test_an_overridden_run_has_the_id_of_the_same_run_in_the_file() -> None:

@@ -143,8 +143,8 @@ def test_repeats_keep_their_number(own_bench: Bench) -> None:
     text = "study: fit\ncommand: 'echo {a} {b}'\nparams: {a: 1, b: 2}\nrepeat: 2\ncode: live\n"
     assert own_bench.run(text).returncode == 0
     rerun(own_bench, "fit/a=1,b=2,repeat=1", "b=3")
-    assert "a=1,b=3,repeat=1" in names(own_bench)
-    assert "a=1,b=3,repeat=0" not in names(own_bench)
+    assert "b=3,repeat=1" in names(own_bench)
+    assert "b=3,repeat=0" not in names(own_bench)
 
 
 def test_settings_of_the_parent_are_kept(fit: Bench, cli: Cli) -> None:

@@ -114,14 +114,20 @@ def test_click(here: Path) -> None:
 
 
 def test_hydra(here: Path) -> None:
-    write(here, "defaults: [x]\nlr: 0.1\nopt: {name: adam, betas: [1, 2]}\ndata: ???\nout: ${x}\n", "conf/base.yaml")
+    groups = (
+        "defaults: [x, net: small, _self_, override hydra/launcher: basic]\nhydra: {sweeper: {params: {lr: '1,2'}}}\n"
+    )
+    rest = "lr: 0.1\nopt: {name: adam, betas: [1, 2]}\ndata: ???\nout: ${x}\nnet: {width: 8}\n"
+    write(here, groups + rest, "conf/base.yaml")
     text = '@hydra.main(version_base=None, config_path="conf", config_name="base")\ndef main(c): pass\n'
     flags = read_flags(write(here, text))
     assert (flags.tool, flags.file) == ("Hydra", "conf/base.yaml")
     assert [(flag.words, flag.default, flag.is_required) for flag in flags.found] == [
+        ("net={net}", "small", False),
         ("lr={lr}", 0.1, False),
         ("opt.name={opt.name}", "adam", False),
         ("data={data}", None, True),
+        ("net.width={net.width}", 8, False),
     ]
 
 
@@ -150,6 +156,11 @@ def test_guesses(lines: list[str], expected: dict[str, str]) -> None:
 
 
 # ---------------------------------------------------------------- the command
+
+
+def test_of_a_long_line_is_shown_what_a_pattern_matches() -> None:
+    line = f"Epoch 1/10 {'-' * 40} train_loss=0.5 | val_loss=0.4 {'-' * 40}"
+    assert [each.line[:8] for each in guess_patterns([line], [])] == ["Epoch 1/", "train_lo", "val_loss"]
 
 
 def test_the_file_runs_and_its_metrics_are_captured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

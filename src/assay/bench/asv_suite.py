@@ -153,7 +153,8 @@ def run_asv(path: str, text: str) -> Mapping[str, str]:
 def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
     own = text.partition("(")[0]
     parts = own.split(".")
-    known = [count for count in range(1, len(parts) + 1) if os.path.exists(_locate(root, parts[:count]))]
+    paths = [os.path.join(root, *parts[:count]) for count in range(1, len(parts) + 1)]
+    known = [n for n, path in enumerate(paths, 1) if any(map(os.path.exists, (f"{path}/__init__.py", f"{path}.py")))]
     module = ".".join(parts[: known[-1]]) if known else "__init__"
     for each in _find_benchmarks(_load(root, module), module):
         if each.path == own:
@@ -161,11 +162,6 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
                 if text == own + name:
                     return each, values
     raise NoSuchBenchmarkError(f"{root} has no benchmark {text!r}")
-
-
-def _locate(root: str, parts: Sequence[str]) -> str:
-    path = os.path.join(root, *parts)
-    return path if os.path.exists(os.path.join(path, "__init__.py")) else f"{path}.py"
 
 
 def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:

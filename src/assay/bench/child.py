@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
-from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
+from assay.bench.framework import add_path_hint, find_framework, find_packages, is_library, load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, check_runs, is_suite
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import asdict, dataclass, field
@@ -168,7 +168,7 @@ def _describe(error: BaseException) -> str:
         return f"{error}; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     if isinstance(error, MemoryError) and not str(error):
         return "Python could not get the memory that it asked for (the error has no message of its own)"
-    return str(error) or "without a message"
+    return add_path_hint(str(error)) or "without a message"
 
 
 def _render_traceback(error: BaseException) -> str:
@@ -289,9 +289,8 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
                 raise  # something that the module itself imports
             break
     if module is None:
-        raise NoSuchBenchmarkError(
-            f"there is no module {parts[0]!r}; modules are found in the working directory and on PYTHONPATH"
-        )
+        where = "modules are found in the working directory and on PYTHONPATH"
+        raise NoSuchBenchmarkError(f"there is no module {parts[0]!r}; {where}")
     return module, parts[len(module.__name__.split(".")) :]
 
 

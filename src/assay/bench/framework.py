@@ -6,6 +6,8 @@ Nothing is imported: only frameworks that the benchmark has loaded are asked, an
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import resource
 import sys
 from collections.abc import Callable
@@ -24,6 +26,13 @@ _LIBRARIES = (
 def is_library(name: str) -> bool:
     """Something that is installed, and not a module of the user's own."""
     return name in _FRAMEWORKS or name in _LIBRARIES
+
+
+def add_path_hint(message: str) -> str:
+    """What is not found by its name may be in the folder `src`, which is not on the path by itself."""
+    found = re.search(r"No module named '(\w+)", message)
+    paths = [f"src/{found[1]}", f"src/{found[1]}.py"] if found else []
+    return f"{message}; it is in src: give --path src" if any(map(os.path.exists, paths)) else message
 
 
 def find_framework() -> dict[str, str] | None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import Timing, measure, measure_rounds, report_timing
+from assay.bench.framework import add_path_hint
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
         raise RuntimeError(f"pytest cannot run {path} and ends with exit code {int(code)}: its output is in the log")
     if session.broken:
         why = str(session.error).strip().rpartition("\n")[2].removeprefix("E ").strip()
-        raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest: {why}")
+        raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest: {add_path_hint(why)}")
     if session.error is not None:
         raise session.error
     if session.failed:

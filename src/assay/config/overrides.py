@@ -159,16 +159,11 @@ def refuse_unknown(
 
 
 def find_name_params(plain: Sequence[Sweep], sweeps: Sequence[Sweep], given: Mapping[str, Axis]) -> tuple[str, ...]:
-    """What names show: what differs in the file, as without overrides, and what is not as the file has it.
-
-    A file whose runs differ in nothing names its run by everything.
-    """
+    """What names show: what differs in the file, as without overrides, and what is not as the file has it."""
     order = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
     found = {name: _find_values(name, plain) for name in order}
     varying = {name for name, values in found.items() if values is None or len(values) > 1}
     named = {name for sweep in plain for name in sweep.axes}
-    if not varying & named:
-        return tuple(order)
     changed = {name for name, axis in given.items() if found.get(name) != _find_values(name, [Sweep({name: axis})])}
     return tuple(name for name in order if name in changed or (name in varying and name in named))
 

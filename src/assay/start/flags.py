@@ -42,8 +42,7 @@ def read_flags(path: str) -> Flags:
             found = {flag.name: flag for flag in reversed(list(read(each))) if flag and re.fullmatch(_NAME, flag.name)}
             if found:
                 return Flags(tool, tuple(reversed(found.values())), file)
-        config = _find_hydra(each, file)
-        if config is not None:
+        if (config := _find_hydra(each, file)) is not None:
             return Flags("Hydra", tuple(_read_hydra(config)), config)
     return Flags("", (), path)
 
@@ -129,8 +128,7 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     is_given = is_required or (several and default is not None)
     words = f"[{name}]" if is_switch or (is_long and not is_given) else f"{flag} {{{name}}}".removeprefix(f"{name} ")
     text = " ".join(str(given.get("help") or "").split())
-    choices = given.get("choices")
-    text += f" ({', '.join(map(str, choices))})" if isinstance(choices, list | tuple) else ""
+    text += f" ({', '.join(map(str, some))})" if isinstance(some := given.get("choices"), list | tuple) else ""
     return ScriptFlag(name, words, default, text.strip()[:_HELP], is_required and default is None)
 
 
@@ -149,18 +147,20 @@ def _find_hydra(tree: ast.Module, path: str) -> str | None:
 
 
 def _read_hydra(path: str) -> Iterator[ScriptFlag]:
-    """The plain values of the file, by dotted names; `???` has to be given, and what refers to others is left alone."""
+    """The groups of `defaults` and the plain values; `???` has to be given, what refers to others is left alone."""
 
     def walk(content: Mapping[Any, Any], before: str) -> Iterator[ScriptFlag]:
-        for key, value in content.items():
-            name = f"{before}{key}"
-            if isinstance(value, dict):
+        for name, value in ((f"{before}{key}", value) for key, value in content.items()):
+            if isinstance(value, dict) and name != "hydra":
                 yield from walk(value, f"{name}.")
-            elif isinstance(value, str | int | float | bool) and "${" not in str(value) and key != "defaults":
+            elif isinstance(value, str | int | float) and "${" not in str(value) and re.fullmatch(_NAME, name):
                 is_required = value == "???"
                 yield ScriptFlag(name, f"{name}={{{name}}}", None if is_required else value, is_required=is_required)
 
     problems: list[str] = []
-    yield from walk(parse_yaml_mapping(read_text(path), path, problems), "")
+    content = parse_yaml_mapping(read_text(path), path, problems)
+    groups = content.get("defaults")
+    for part in (*(each for each in (groups if isinstance(groups, list) else ()) if isinstance(each, dict)), content):
+        yield from walk(part, "")
     if problems:
         raise UsageError(problems[0])

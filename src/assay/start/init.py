@@ -31,7 +31,6 @@ from assay.values.study import Pattern, is_study_name
 _MOST_BYTES = 1 << 18  # of its first output
 _GRACE_S = 3.0  # between SIGTERM and SIGKILL
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
-_LINE = 60  # characters of a line in a comment
 
 
 class InitRequest(Request):
@@ -81,8 +80,8 @@ def _check_paths(request: InitRequest) -> tuple[str, str]:
     if not os.path.isfile(script):
         raise UsageError(f"there is no file {request.script}", "name your training script: assay init train.py")
     if script.startswith(os.pardir):
-        folder = os.path.dirname(os.path.abspath(script))
-        raise UsageError(f"{script} is outside of this folder", f"go there: {build_command(['cd'], [folder])}")
+        there = build_command(["cd"], [os.path.dirname(os.path.abspath(script))])
+        raise UsageError(f"{script} is outside of this folder", f"go there: {there}")
     stem = os.path.splitext(os.path.basename(script))[0]
     target = request.output or f"{stem}.yml"
     if os.path.lexists(target):
@@ -119,12 +118,11 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
             code = _end(process)
         with open(log, "rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace").replace("\r", "\n")
-    if code is None:
-        return _Output(text, f"it was ended after {render_count(len(text.splitlines()), 'line')}")
     if code:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
         return _Output(text, f"it failed with exit code {code}: {shorten(clean(last.strip()), 200)}")
-    return _Output(text, f"it ended well after {render_count(len(text.splitlines()), 'line')}")
+    ending = "was ended" if code is None else "ended well"
+    return _Output(text, f"it {ending} after {render_count(len(text.splitlines()), 'line')}")
 
 
 def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
@@ -163,8 +161,7 @@ def _render(script: str, target: str, flags: Flags, guesses: Sequence[Guess]) ->
     if guesses:
         yield "metrics:  # each with a line that it matches"
         for each in guesses:
-            pattern = each.pattern.replace("'", "''")
-            yield f"  {_quote(each.metric)}: '{pattern}'  # {shorten(clean(each.line), _LINE)}"
+            yield "  {}: '{}'  # {}".format(_quote(each.metric), each.pattern.replace("'", "''"), each.line)
     else:
         yield "# metrics: {loss: 'loss ({number})'}   from the output; or call assay.log(loss=…, step=…) in the script"
 
@@ -197,7 +194,7 @@ def _print_end(
     console.print(output.ending)
     for each in guesses:
         more = f" (and {render_count(each.lines - 1, 'more line')})" if each.lines > 1 else ""
-        console.print(f"  {each.metric:12} {shorten(clean(each.line), _LINE)}{more}")
+        console.print(f"  {each.metric:12} {each.line}{more}")
     if not guesses and not output.ending.startswith("it was not run"):
         console.print("nothing that looks like a metric was printed: write patterns into the file, or call assay.log")
     console.print(f"wrote {target}")

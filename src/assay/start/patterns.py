@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from assay.show.formatting import clean, shorten
+
 _PAIR = re.compile(
     r"(?P<before>(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)[ ])?"
     r"(?P<name>[A-Za-z][\w/.-]*)(?P<between>[\"']?\s*[:=]?\s*\[?)"
@@ -21,7 +23,7 @@ _MOST = 8
 class Guess(NamedTuple):
     metric: str
     pattern: str
-    line: str  # the first that matches
+    line: str  # the first that matches, as it is shown: a long one from the name on
     lines: int
 
 
@@ -35,7 +37,8 @@ def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]
             if not match["between"] or name.endswith((".", "-")):
                 continue
             between = re.sub(r"(?:\\ )+", r"\\s+", re.escape(match["between"])).replace(r"\s+", " ", 1)
-            known = found.get(name) or Guess(name, f"{name}{between}({{number}})", line.strip(), 0)
+            shown = shorten(clean(line[match.start() if len(line) > 60 else 0 :].strip()), 60, front=60)
+            known = found.get(name) or Guess(name, f"{name}{between}({{number}})", shown, 0)
             found[name] = known._replace(lines=known.lines + 1)
             decimal |= {name} if "." in match["number"] or "e" in match["number"].lower() else set()
     step = next((each for word in _STEPS for each in found if each.lower() == word), None)

@@ -208,9 +208,10 @@ def test_contamination_of_many_trials_is_one_line() -> None:
     dirt = [replace(execution(n, 2.0), trial=n, contaminated=(f"others used {80 + n}% of the CPUs",)) for n in (1, 2)]
     failed = replace(dirt[0], trial=3, result=replace(dirt[0].result, succeeded=False))
     text = render_report(*dirt, failed)
-    assert "contaminated m.C.f: others used 81 to 82% of the CPUs (trial 1, 2)\n" in text
+    assert "contaminated: others used 81 to 82% of the CPUs (2 of 3 executions)\n" in text
     assert text.count("contaminated") == 1
-    assert "contaminated m.C.f: others used 81% of the CPUs\n" in render_report(dirt[0])
+    other = replace(dirt[1], method="m.C.g")  # once for all benchmarks
+    assert "contaminated: others used 81 to 82% of the CPUs (2 of 2 executions)\n" in render_report(dirt[0], other)
 
 
 def test_cpu_time_is_advised_only_where_it_was_measured() -> None:

@@ -74,6 +74,10 @@ def build_commits_document(found: CommitsReport, root: str | None) -> Document:
 def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Iterator[str]:
     for (method, label), found in groups.items():
         yield from _describe_trouble(method, label, found)
+    taken = [each for each in report.executions if each.result.succeeded and not each.refused]
+    merged = merge_reasons((each.trial, reason) for each in taken for reason in each.contaminated)
+    for reason, trials in merged.items():  # once for all benchmarks: a suite has hundreds
+        yield f"contaminated: {reason} ({len(trials)} of {render_count(len(report.executions), 'execution')})"
     yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
     yield from _describe_files(report.executions)
 
@@ -222,8 +226,7 @@ def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
     """Files to read: the log of the first failure of each benchmark, and every trace."""
     failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
     logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
-    traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
-    return logs + traces
+    return logs + [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
 
 
 def _locate(execution: BenchExecution, path: str) -> str:
@@ -243,17 +246,14 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
             lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
         for note in execution.notes:
             lines.setdefault(f"{method}: {note}", []).append(execution.trial)
-    for word in ("REFUSED", "contaminated"):  # what failed has no result that could be others' fault
-        mine = [e for e in found if e.result.succeeded and e.refused == (word == "REFUSED")]
-        merged = merge_reasons((e.trial, reason) for e in mine for reason in e.contaminated)
-        lines |= {f"{word} {method}: {reason}": trials for reason, trials in merged.items()}
+    refused = [e for e in found if e.result.succeeded and e.refused]  # what failed has no result to refuse
+    merged = merge_reasons((e.trial, reason) for e in refused for reason in e.contaminated)
+    lines |= {f"REFUSED {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
     if any(RANGE in execution.extra for execution in found):  # the trials of several commits have the same numbers
         return [f"{text}{suffix} ({len(trials)} of {len(found)} executions)" for text, trials in lines.items()]
-    several = len(found) > 1
-    return [
-        text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
-    ]
+    where = [f" (trial {', '.join(map(str, trials))})" if len(found) > 1 else "" for trials in lines.values()]
+    return [f"{text}{suffix}{trials}" for text, trials in zip(lines, where, strict=True)]
 
 
 def build_report_facts(report: BenchReport) -> dict[str, Any]:

@@ -363,7 +363,7 @@ class BenchExecution:
             return ()
         is_cpu_time = metric.rpartition(".")[2] == CPU_TIME and not self.peaks.gpu_memory_bytes  # a GPU is waited for
         bears_load = is_of_device or is_cpu_time or in_turns
-        return tuple(each for each in self.contaminated if not (bears_load and _is_load(each)))
+        return tuple(each for each in self.contaminated if not bears_load or each == NOT_OBSERVED or "GPU" in each)
 
     @property
     def load(self) -> float | None:
@@ -443,11 +443,6 @@ def is_size(name: str) -> bool:
 def is_sensitive(metric: str) -> bool:
     """Whether others on the machine may change it: every time and rate, and what is not known to be anything else."""
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
-
-
-def _is_load(reason: str) -> bool:
-    """Whether others used the processors, which leaves the CPU time of a process nearly as it is."""
-    return reason != NOT_OBSERVED and "GPU" not in reason
 
 
 @dataclass(frozen=True, slots=True)
