@@ -64,6 +64,10 @@ class Ended:
     def time_x(self, cache): ...
 
 def track_nothing(): ...
+def track_fork(): return 99 if os.fork() == 0 else os.wait()[1] or 1
+def time_clock(): time_clock.now += 2
+def tick(): return time_clock.now
+time_clock.now, time_clock.timer, time_clock.number, time_clock.repeat = 0, tick, 3, 4
 async def time_never(): ...
 def mem_list(): return [0]
 def peakmem_list(): [0] * 5_000_000
@@ -122,6 +126,7 @@ def test_expected(benchmark): raise ValueError
 @pytest.mark.xfail(strict=True)
 def test_passes(benchmark): benchmark(fib, 2)
 def test_unused(benchmark): ...
+def test_exits(benchmark): pytest.exit("enough", returncode=0)
 async def wait(): ...
 def test_awaited(benchmark): benchmark(wait)
 def test_plain(): ...
@@ -148,16 +153,19 @@ WRONG = {
     "refused/test_conftest.py::": "pytest cannot run refused/test_conftest.py and ends with exit code 4",
     "test_fib.py::test_awaited": "it returned a coroutine, which nothing awaits",
     "test_fib.py::test_unused": "the test did not call its fixture `benchmark`",
+    "test_fib.py::test_exits": "enough",
     "nowhere": "there is no file or folder 'nowhere'",
 }
 TRACKED = {  # the cache is made by another process, in the folder that the benchmark runs in
     "benchmarks::sorting.Sorting.track_length(100, 'up')": ("track_length", 100),
+    "benchmarks::sorting.track_fork": ("track_fork", 1),
     "benchmarks::sorting.Cached.track_other_process": ("track_other_process", 1),
     "benchmarks::sorting.Cached.track_file": ("track_file", 3),
     "benchmarks::sorting.Functions.track_call(<function Functions.<lambda>> (1))": ("track_call", 4),
 }
 GOOD = ("benchmarks::sorting.Sorting.time_sort(10, 'down')", "benchmarks::sorting.timeraw_json")
 GOOD += ("test_fib.py::test_fib[5]", "test_fib.py::test_pedantic", "benchmarks::sorting.peakmem_list")
+GOOD += ("benchmarks::sorting.time_clock",)
 # one after another in one process: pytest takes longer to load than they take
 MANY = f"""
 import os, sys
@@ -199,7 +207,7 @@ def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(
     assert len(sorting) == 8
     assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
     assert {each["timeout_s"] for each in sorting} == {30.0}
-    tests = ("fib[2]", "fib[5]", "pedantic", "fails", "skips", "expected", "passes", "unused", "awaited")
+    tests = ("fib[2]", "fib[5]", "pedantic", "fails", "skips", "expected", "passes", "unused", "exits", "awaited")
     assert [each["name"] for each in found["test_fib.py"]] == [f"test_fib.py::test_{name}" for name in tests]
     assert [each["name"] for each in found["refused"]] == ["refused/test_conftest.py"]
     none = "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
@@ -212,11 +220,14 @@ def test_a_method_of_asv_is_prepared_before_each_sample(reported: dict[str, Chil
     assert len(report["samples"]["wall_time"]) == 3
     assert found.end["parameters"] == {"size": "10", "order": "down"}
     assert found.end["ok"] is True
+    (report,) = reported[GOOD[-1]].reports
+    assert report["samples"]["wall_time"] == [2.0] * 4, "by its own clock"
 
 
 def test_what_asv_tracks_is_a_metric_of_its_name(reported: dict[str, ChildReport]) -> None:
     for name, metric in TRACKED.items():
         assert [(each["name"], each["value"]) for each in reported[name].reports[0]["metrics"]] == [metric]
+        assert len(reported[name].reports) == 1, "a child that it forked reports nothing"
     (peak,) = reported["benchmarks::sorting.peakmem_list"].reports[0]["metrics"]
     before = reported["test_fib.py::test_pedantic"].end["peaks"]["max_rss"]
     assert peak["name"] == "peak_memory"

@@ -59,6 +59,22 @@ def test_equal_sides_are_called_better_as_often_as_was_promised() -> None:
     assert abs(better / count - ALPHA) < 4 * math.sqrt(ALPHA / count)
 
 
+def test_a_side_with_one_value_is_one_run() -> None:
+    """A side that ignores the seed, equal to the other one, was called better in 313 of 1,000 tries."""
+    schedule, generator, better, count = build_schedule(20), random.Random(11), 0, 500
+    for _ in range(count):
+        lucky = generator.gauss(1, 0.1)
+        pairs = [SeedPair(seed, generator.gauss(1, 0.1), lucky) for seed in range(20)]
+        looks = zip(schedule.looks, schedule.levels, strict=True)
+        better += any(judge_look(pairs[:look], level, LOWER).verdict == "better" for look, level in looks)
+    assert better / count < 2 * ALPHA
+    verdicts = judge(NOISY, [0.96] * 8), judge(NOISY, [0.5] * 8), judge([0.96] * 8, NOISY)
+    assert verdicts == ("undecided", "better", "undecided")
+    assert measure_chance(pair_up(NOISY, [0.96] * 8), LOWER) > 0.02
+    nearly: list[float | None] = [0.99, 0.98, 0.99, 0.99, 0.97, 0.99, 0.98, 0.99]
+    assert judge(nearly, [1.0] * 8, TryQuestion("max")) == "better", "an accuracy at its limit"
+
+
 def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
     lower = [value - 0.3 - 0.01 * at for at, value in enumerate(NOISY) if value is not None]
     assert judge(NOISY, [*lower]) == "better"

@@ -158,7 +158,7 @@ def test_worse_the_same_undecided_and_nothing_to_run(lab: Lab) -> None:
 def test_new_files_are_part_of_the_idea_and_ignored_ones_are_on_neither_side(lab: Lab) -> None:
     (lab.folder / ".gitignore").write_text("data\n")
     text = "import os, sys\nif os.path.exists('data'): sys.exit(7)\nprint('val_loss', os.path.exists('bonus') or 2)\n"
-    lab.commit(train=text.replace("or 2", "and 0.5 or 1 + int(sys.argv[1])"))
+    lab.commit(train=text.replace("or 2", "and int(sys.argv[1]) / 10 or 1 + int(sys.argv[1])"))
     (lab.folder / "data").write_text("not in git")
     (lab.folder / "bonus").write_text("")
     assert lab.attempt().code == 0

@@ -254,6 +254,33 @@ def test_accumulated_gradients_are_one_step(tmp_path: Path) -> None:
     assert keys(trace, "forward") == [("", "output.0", call) for call in range(3)]
 
 
+def test_an_evaluation_in_a_step_is_not_the_training(tmp_path: Path) -> None:
+    """It shifts the numbers of the calls after it; the flattening has no backward of its own."""
+
+    def program(evaluates: bool, eps: float = 1e-5) -> None:
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(4, 8), nn.BatchNorm1d(8, eps if evaluates else 1e-5), nn.Linear(8, 2)
+        )
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        x, other = torch.randn(16, 2, 2), torch.randn(16, 2, 2)
+        for _ in range(2):
+            if evaluates:
+                model.eval()
+                model(other)
+                model.train()
+            optimiser.zero_grad()
+            model(x).square().mean().backward()
+            optimiser.step()
+
+    for one, two in ((False, True), (True, False)):
+        found = record_sides(tmp_path / str(one), program, one, two)
+        assert (found.kind, found.first) == ("PASS", None)
+    found = record_sides(tmp_path / "fault", partial(program, eps=1e-2), False, True)
+    assert found.kind == "CHANGED"
+    assert (found.first.module, found.first.phase) == ("2", "forward")
+
+
 def test_several_optimisers_make_one_step(tmp_path: Path) -> None:
     with record(tmp_path, steps=[1, 2, 3]):
         one, other = nn.Linear(3, 1), nn.Linear(2, 1)

@@ -16,12 +16,13 @@ import sys
 import tempfile
 import textwrap
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from assay.bench.benchmark import measure, report_benchmark, report_timing
+from assay.bench.benchmark import leave_fork, measure, report_benchmark, report_timing
 from assay.bench.framework import load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, check_runs, name_values
 from assay.system.fast_dataclasses import dataclass
@@ -190,10 +191,8 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
 
 
 def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
-    setups, teardowns = (
-        [getattr(each, key) for each in benchmark.sources if hasattr(each, key)] for key in ("setup", "teardown")
-    )
-    setups.reverse()
+    setups = [each.setup for each in reversed(benchmark.sources) if hasattr(each, "setup")]
+    teardowns = [each.teardown for each in benchmark.sources if hasattr(each, "teardown")]
     for function in (*setups, benchmark.call, *teardowns):
         _check_arguments(benchmark, function, values)
 
@@ -242,16 +241,20 @@ def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Call
 
 
 def _time(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
-    report_timing(
-        measure(
-            call,
-            repeats=_count_samples(benchmark, call, again),
-            warmup=1 if benchmark.get("number") else None,
-            inner=int(benchmark.get("number", 0)) or None,
-            before=again,
-            shortest_s=float(benchmark.get("sample_time", _SAMPLE_S)),
-        )
-    )
+    number, count = int(benchmark.get("number", 0)) or None, _count_samples(benchmark, call, again)
+    if (timer := benchmark.get("timer", timeit.default_timer)) is not timeit.default_timer:  # as time.process_time
+        clock = timeit.Timer(call, again, timer)
+        number = number or clock.autorange()[0]
+        _report_samples([each / number for each in clock.repeat(count, number)], number)
+        return
+    least_s = float(benchmark.get("sample_time", _SAMPLE_S))
+    report_timing(measure(call, repeats=count, warmup=number and 1, inner=number, before=again, shortest_s=least_s))
+
+
+def _report_samples(samples: Sequence[float], number: int) -> None:
+    leave_fork()
+    middle = sorted(samples)[len(samples) // 2]
+    report_benchmark(iters=len(samples) * number, wall_time=middle, samples={"wall_time": samples})
 
 
 def _time_raw(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
@@ -268,9 +271,7 @@ def _time_raw(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[
             raise RuntimeError(f"its code failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
         return float(done.stdout.split()[-1]) / number
 
-    count = _count_samples(benchmark, sample, again)
-    samples = [sample() for _ in range(count)]
-    report_benchmark(iters=count * number, wall_time=sorted(samples)[count // 2], samples={"wall_time": samples})
+    _report_samples([sample() for _ in range(_count_samples(benchmark, sample, again))], number)
 
 
 def _track(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
@@ -295,6 +296,7 @@ def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
 
 
 def _report(benchmark: AsvBenchmark, name: str, value: object) -> None:
+    leave_fork()
     unit = benchmark.get("unit")
     report_benchmark(metrics=[{"name": name, "value": value}], extras={"unit": str(unit)} if unit else None)
 

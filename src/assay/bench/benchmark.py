@@ -43,6 +43,7 @@ _FEWEST, _MOST = 10, 1000
 _WARM_S = 0.1
 _FEWEST_QUIET = 0.25  # fraction of the samples: if fewer are undisturbed, the least disturbed ones are used
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "cupy")
+_begun: list[int] = []  # the process of the benchmark
 
 
 class Benchmark:
@@ -174,6 +175,7 @@ def _build_metric(metric: object) -> dict[str, object]:
 def write_line(line: Mapping[str, object]) -> None:
     """To the run that started this process; outside a run, to the terminal, for trying a benchmark by hand."""
     path = os.environ.get(ENV_BENCH_REPORT)
+    _begun[:] = [os.getpid()] if line["kind"] == "begin" else _begun
     text = json.dumps(line, default=str) + "\n"
     if path is None:
         if line["kind"] == "report":
@@ -186,6 +188,12 @@ def write_line(line: Mapping[str, object]) -> None:
             data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
+
+
+def leave_fork() -> None:
+    """End a child that a benchmark forked and that returned from it: what we report is of its parent alone."""
+    if _begun and os.getpid() not in _begun:
+        os._exit(0)
 
 
 # ---------------------------------------------------------------- timing
@@ -296,6 +304,7 @@ def measure_rounds(function: Callable[[], object], rounds: int, calls: int, befo
 
 def report_timing(timing: Timing, extras: Mapping[str, object] | None = None) -> None:
     """What `report_benchmark` is given for a timing."""
+    leave_fork()
     samples = {"wall_time": timing.samples_s, **({"cpu_time": timing.cpu_samples_s} if timing.cpu_median_s else {})}
     report_benchmark(timing.iters, timing.cpu_median_s, timing.median_s, extras=extras, samples=samples)
 

@@ -25,7 +25,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
+from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, leave_fork, write_line
 from assay.bench.framework import add_path_hint, find_framework, find_packages, is_library, load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, check_runs, is_suite
 from assay.errors import did_you_mean
@@ -130,6 +130,7 @@ def _execute(
     try:
         before = _count_reports()
         call()
+        leave_fork()
         if is_plain and _count_reports() == before:
             bench = Benchmark()
             timing = bench.measure(call, warmup=2)
@@ -233,8 +234,7 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
     except (TypeError, ValueError):  # written in C
         return
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    wanted = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
-    if wanted:
+    if wanted := [each.name for each in parameters if each.kind in kinds and each.default is each.empty]:
         text = f"{name} needs {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
         if hasattr(owner, "params"):
             file = shlex.quote(f"{os.path.relpath(inspect.getfile(owner))}::{owner.__qualname__}")
@@ -297,11 +297,8 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
 def list_methods(owner: type) -> list[str]:
     """The names that a benchmark may have: everything callable that the class and its bases define."""
     plain = set(dir(object)) | {"report_benchmark", "measure"}
-    return [
-        name
-        for name in dir(owner)
-        if name not in plain and not name.startswith("_") and callable(getattr(owner, name, None))
-    ]
+    named = (name for name in dir(owner) if name not in plain and not name.startswith("_"))
+    return [name for name in named if callable(getattr(owner, name, None))]
 
 
 def find_matches(text: str, arguments: Arguments) -> list[str]:
@@ -347,8 +344,7 @@ def build_object(owner: type, arguments: Arguments) -> Any:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return owner(**offered)
     taken = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    unknown = [name for name in arguments.further if name not in taken]
-    if unknown:
+    if unknown := [name for name in arguments.further if name not in taken]:
         raise TypeError(f"the constructor of {owner.__name__} takes no {', '.join(map(repr, unknown))}")
     return owner(**{name: value for name, value in offered.items() if name in taken})
 

@@ -96,8 +96,7 @@ def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
 
 
 def _write(line: dict[str, object]) -> None:
-    path = os.environ.get(_ENV_REPORT)
-    if path:
+    if path := os.environ.get(_ENV_REPORT):
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -87,9 +87,7 @@ class _Session:
         config.addinivalue_line("markers", "benchmark: options of the fixture `benchmark`")
         if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture of that name
             config.pluginmanager.unregister(name="benchmark")
-        config.pluginmanager.register(
-            _build_fixture_plugin(self)
-        )  # after all others: of several fixtures the last one counts
+        config.pluginmanager.register(_build_fixture_plugin(self))  # after all others: the last such fixture counts
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._wanted is not None:
@@ -102,6 +100,9 @@ class _Session:
 
     def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
         self.error = self.error or (call.excinfo.value if call.excinfo else None)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self.error = self.error or excinfo.value  # also of pytest.exit
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (str(report.longrepr) if report.failed else "")
@@ -177,11 +178,8 @@ class BenchmarkFixture:
     ) -> Any:
         """Exactly so many calls; `setup` before and `teardown` after each round are not measured."""
         self._check_unused()
-        for name, value, least in (
-            ("rounds", rounds, 1),
-            ("iterations", iterations, 1),
-            ("warmup_rounds", warmup_rounds, 0),
-        ):
+        counts = (("rounds", rounds, 1), ("iterations", iterations, 1), ("warmup_rounds", warmup_rounds, 0))
+        for name, value, least in counts:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number, at least {least}: {value!r}")
         if setup is not None and iterations > 1:

@@ -25,6 +25,7 @@ FEWEST = 5  # pairs: fewer all point one way by chance too often (four in 1 of 1
 FALSE_KEPT = 0.10  # fraction of wrong ones among those that are kept after a confirmation
 _FIRST = 6  # pairs at the first look
 _POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
+_LIMITS = (0.0, 1.0, 100.0)  # of losses, error rates and accuracies
 _PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the calibration
 
 
@@ -133,7 +134,7 @@ def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -
     mean, sd = mean_and_sd(changes)
     if mean is None or sd is None or len(changes) < FEWEST:
         return Judged("undecided", len(changes), failed_a=failed_a, failed_b=failed_b)
-    half = t_quantile(len(changes) - 1, level) * sd / math.sqrt(len(changes))
+    half = t_quantile(len(changes) - 1, level) * measure_error(pairs, sd, len(changes))
     interval = (mean - half, mean + half)
     verdict: Choice = "undecided"
     if -threshold <= interval[0] and interval[1] <= threshold:
@@ -161,6 +162,14 @@ def build_changes(pairs: Sequence[SeedPair], question: TryQuestion) -> tuple[lis
     return [penalty if change is None else change for change, penalty in known], good, threshold
 
 
+def measure_error(pairs: Sequence[SeedPair], sd: float, count: int) -> float:
+    """The standard error of the mean change. A side with one value, whatever the seed, is one run, which is as far
+    from its mean as runs of the other side are; unless the metric is at its limit."""
+    sides = [pair.a for pair in pairs if not pair.is_bad_a], [pair.b for pair in pairs if not pair.is_bad_b]
+    is_one_run = any(len(side) > 1 and len({*side}) == 1 and side[0] not in _LIMITS for side in sides)
+    return sd * math.sqrt(is_one_run + 1 / count)
+
+
 def is_one_pair(pairs: Sequence[SeedPair]) -> bool:
     """Whether all pairs are the same two different values: the seed is not used, and they are one pair."""
     return len(pairs) > 1 and bool(pairs[0].change) and len({(pair.a, pair.b) for pair in pairs}) == 1
@@ -184,13 +193,11 @@ def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
     if mean is None or sd is None or len(changes) < FEWEST or is_one_pair(pairs):
         return 1.0
     gain = -mean if question.direction == "min" else mean
-    if sd == 0:
-        return 0.5 ** len(changes) if gain > 0 else 1.0
-    return max(0.5 ** len(changes), t_tail(len(changes) - 1, gain / sd * math.sqrt(len(changes))))
+    tail = t_tail(len(changes) - 1, gain / measure_error(pairs, sd, len(changes))) if sd else float(gain <= 0)
+    return max(0.5 ** len(changes), tail)
 
 
 def choose_kept(chances: Sequence[float], rate: float = FALSE_KEPT) -> list[bool]:
     """Benjamini and Hochberg: of those that are kept, a fraction of at most `rate` is wrong on average."""
-    ordered = sorted(chances)
-    fitting = [p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)]
+    fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= rate * rank / len(chances)]
     return [bool(fitting) and p <= fitting[-1] for p in chances]

@@ -44,9 +44,9 @@ def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
     hidden, known = hide_try(asked), load_tries(place.location)
     counts = [each.most for each in known if replace(hidden, most=each.most).key == each.key and each.most < asked.most]
     if counts:  # the boundary allows for the looks of one call
-        asked_with = ", ".join(f"--seeds {count}" for count in sorted(counts))
+        before = ", ".join(f"--seeds {count}" for count in sorted(counts))
         risk = "each call looks again, so a wrong `better` is more likely than 2.5%; confirm it: assay tries --confirm"
-        asked = replace(asked, notes=(*asked.notes, f"asked before with {asked_with}: {risk}"))
+        asked = replace(asked, notes=(*asked.notes, f"asked before with {before}: {risk}"))
     return _record(_Trial(asked, Runner(place, console)).run(), place)
 
 
@@ -102,12 +102,9 @@ class _Trial:
 
     def _list_pairs(self, count: int) -> list[SeedPair]:
         """Pairs of the seeds with which both sides ran."""
-        found, asked, pairs = self.runner.results, self.asked, list[SeedPair]()
-        for seed in range(1, count + 1):
-            a, b = ((side.key, seed, asked.metric) for side in (asked.a, asked.b))
-            if a in found and b in found:
-                pairs.append(SeedPair(seed, found[a].value, found[b].value))
-        return pairs
+        asked, found, seeds = self.asked, self.runner.results, range(1, count + 1)
+        both = ([found.get((side.key, seed, asked.metric)) for side in (asked.a, asked.b)] for seed in seeds)
+        return [SeedPair(seed, a.value, b.value) for seed, (a, b) in zip(seeds, both, strict=True) if a and b]
 
     def _check_sides(self) -> bool:
         """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""
@@ -152,21 +149,18 @@ class _Trial:
         elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
             notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
         elif len(pairs) > 1 and not is_one_pair(pairs):
-            values = {BASE: {pair.a for pair in pairs}, HEAD: {pair.b for pair in pairs}}
+            values = (BASE, {pair.a for pair in pairs}), (HEAD, {pair.b for pair in pairs})
             single = "its runs are one run, perhaps a lucky one; is it used?"
-            fixed = [title for title, found in values.items() if len(found) == 1]
-            notes += [f"the seed changes nothing on the {title}: {single}" for title in fixed]
+            notes += [f"the seed changes nothing on the {title}: {single}" for title, got in values if len(got) == 1]
         return notes
 
     def _describe_bad(self, title: str, side: TrySide) -> Iterator[str]:
         results = self._list_results(side)
-        failed = [result for result in results if result.is_failed]
-        if failed:
+        if failed := [result for result in results if result.is_failed]:
             line, command = describe_failure(failed[0], self.location)
             yield f"{render_count(len(failed), 'run')} of the {title} failed: {line} (see {command})"
         ended = [result.value for result in results if not result.is_failed]
-        lost = sum(value is None or not math.isfinite(value) for value in ended)
-        if lost:
+        if lost := sum(value is None or not math.isfinite(value) for value in ended):
             yield f"{render_count(lost, 'run')} of the {title} ended without a finite value"
 
 
@@ -205,8 +199,7 @@ def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[
     if not chosen:
         console.message("nothing was better: there is nothing to confirm")
         return found
-    hidden = next((each for each in chosen if any(HIDDEN in word for word in (*each.a.words, *each.b.words))), None)
-    if hidden is not None:
+    if hidden := next((each for each in chosen if HIDDEN in "".join((*each.a.words, *each.b.words))), None):
         raise UsageError(f"{hidden.idea!r} cannot be repeated: its command has a secret, which is not recorded")
     check_libraries()
     machine = digest_environment(os.getcwd())

@@ -111,8 +111,7 @@ def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> tuple[Verdic
     graphs = [[trace.meta.get("graphs") for trace in each] for each in (traced, again)]
     if graphs[0] != graphs[1]:
         return VerdictKind.INCONCLUSIVE, f"torch.compile made {graphs[0][0]}, and {graphs[1][0]} without hooks"
-    wrong = [key for key in second if first[key] != second[key]]
-    if wrong:
+    if wrong := [key for key in second if first[key] != second[key]]:
         rank, phase, module, name, _ = wrong[0]
         what = f"{phase} {'.'.join(filter(None, (module, name)))} of rank {rank}"
         reason = "is the program deterministic? run it twice without a trace"

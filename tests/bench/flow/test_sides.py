@@ -16,6 +16,7 @@ from tests.bench_samples import execution
 from assay.bench.flow.sides import (
     Duel,
     Executions,
+    choose_side,
     collect_samples,
     describe_aside,
     describe_code,
@@ -43,6 +44,14 @@ HEAD = Executions("new", (*some(10, 4, T4), *some(14, 5, {"accelerator_model": "
 
 def told(base: Executions, head: Executions, across: bool = False) -> list[str]:
     return list(describe_environments("m.C.f", base, head, find_duels(KEY, base, head, across=across), across))
+
+
+def test_the_beginning_of_two_commits_is_refused() -> None:
+    abcd, abce = (execution(number, 1.0, commit=f"abc{number:x}".ljust(40, "0")) for number in (0xD1, 0xD2))
+    assert choose_side([abcd, abce, abcd], "abcd1") == [abcd, abcd]
+    assert choose_side([replace(abcd, label="abcd"), abce], "abcd") == [replace(abcd, label="abcd")]
+    with pytest.raises(UsageError, match=f"abcd fits several commits: {abcd.commit}, {abce.commit}"):
+        choose_side([abcd, abce], "abcd")
 
 
 def test_equal_set_ups_meet_and_the_others_are_named() -> None:

@@ -36,6 +36,9 @@ def test_a_good_report() -> None:
     silent = judge()
     assert (silent.succeeded, silent.wall_time, silent.has_exception) == (False, NOT_REPORTED, False)
     assert "never called report_benchmark" in messages(silent)
+    left = {**WELL, "error": {"type": "SystemExit", "message": "it called sys.exit(0)"}}
+    assert messages(judge(end=left)) == "ERROR it called sys.exit(0) before it reported anything"
+    assert judge({"wall_time": 1.0}, end=left).succeeded
 
 
 def build_metric(value: float, name: str = "acc", **bounds: float) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def count_junit(cases: Cases, allow_changed: bool = False) -> tuple[list[str | N
         ("bytes", [-5e6], "-5 M"),
         ("bytes", [999999], "999999"),
         ("x", [1e20], "1e20"),
+        ("x", [1e308] * 4, "1e308 ±0.0%"),
         ("x", [1.0, 1.0, 1.0], "1 ±0.0%"),
         ("x", [math.nan], "nan"),
         ("x", [math.nan, 2.0], "2"),

@@ -73,8 +73,7 @@ def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console 
     every = list(rows)
     # an upload that is not adopted does not change what is judged of a benchmark that was executed here
     ours = {row.params.get("method") for row in every if not row.is_foreign}
-    left = [row for row in every if row.is_foreign and row.params.get("method") in ours]
-    if left:
+    if left := [row for row in every if row.is_foreign and row.params.get("method") in ours]:
         console.message(describe_unranked((len(left), left[0]), [location]))
     found = []
     for row in every:

@@ -305,8 +305,7 @@ def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: Compar
         metric: [e for e in side.found if metric in e.numbers and e.find_disturbance(metric, in_turns=options.in_turns)]
         for metric in metrics
     }
-    names = [metric for metric in metrics if left[metric]]
-    if names:
+    if names := [metric for metric in metrics if left[metric]]:
         count = len({id(execution) for found in left.values() for execution in found})
         what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
         hint = "include them with --all"
@@ -364,8 +363,7 @@ def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
     for side in (base, head):
         for method in dict.fromkeys(e.method for e in side.found):
             here = [e for e in side.found if e.method == method]
-            failed = [e for e in here if not e.result.is_measured and not side.is_invalid(e)]
-            if failed:
+            if failed := [e for e in here if not e.result.is_measured and not side.is_invalid(e)]:
                 failures.setdefault(method, []).append(_describe_failed(failed, len(here), side.name))
     for method, texts in failures.items():
         if len(texts) == 1:
@@ -385,8 +383,7 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
     kept = {e.method for e in base.found if e.result.succeeded}
     for method in dict.fromkeys(e.method for e in head.found if e.method in kept):
         here = [e for e in head.good(method) if not head.is_invalid(e)]
-        failed = [e for e in here if not e.result.succeeded]
-        if failed:
+        if failed := [e for e in here if not e.result.succeeded]:
             yield Finding(VerdictKind.FAIL, method, _describe_failed(failed, len(here), head.name))
 
 

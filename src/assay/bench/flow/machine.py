@@ -147,11 +147,9 @@ def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -
     before = machine.foreign_cpu_before
     if machine.foreign_cpu is None and before is not None and before > foreign_limit:
         found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to measure more")
-    others = sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes})
-    if others:
+    if others := sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes}):
         found.append(f"other processes were on the GPU: {', '.join(map(str, others[:5]))}")
-    trouble = [reason for reason in machine.throttled if reason in TROUBLE]
-    if trouble:
+    if trouble := [reason for reason in machine.throttled if reason in TROUBLE]:
         found.append(f"the GPU was throttled: {', '.join(trouble)}")
     return tuple(found)
 

@@ -15,6 +15,7 @@ from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
 from assay.config.settings import load_settings
+from assay.errors import UsageError
 from assay.launch.api import find_study_location
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -65,9 +66,8 @@ class Executions:
 
     def is_invalid(self, execution: BenchExecution) -> bool:
         """Whether it was declared invalid for any metric."""
-        return any(
-            execution.execution_id in ids for (method, _), ids in self.invalid.items() if method == execution.method
-        )
+        own = (ids for (method, _), ids in self.invalid.items() if method == execution.method)
+        return any(execution.execution_id in ids for ids in own)
 
     def reporting(self, key: Key) -> list[BenchExecution]:
         return [e for e in self.good(key[0]) if key[1] in e.numbers]
@@ -77,7 +77,10 @@ def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchEx
     """Executions with this label; where there are none, those of this commit, named by its beginning."""
     known = list(executions)
     by_label = [each for each in known if each.label == name]
-    return by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
+    found = by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
+    if not by_label and len(commits := sorted({each.commit for each in found if each.commit})) > 1:
+        raise UsageError(f"{name} fits several commits: {', '.join(commits)}", "give more of its characters")
+    return found
 
 
 def _why_aside(execution: BenchExecution) -> str:

@@ -36,7 +36,7 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
     findings = [
         *_find_end(name, reported, ending, is_command),
         *(Finding(VerdictKind.ERROR, name, problem) for problem in reported.problems),
-        *([] if has_exception or skipped else _find_silence(name, merged)),
+        *([] if has_exception or skipped else _find_silence(name, merged, reported)),
         *_find_bad_numbers(name, measured.items()),
     ]
     # also those of which a later report has replaced something
@@ -135,12 +135,9 @@ def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: 
     if ending.state not in ("done", "failed"):
         yield Finding(VerdictKind.ERROR, name, _add_last_line(ending.reason or f"it is {ending.state}", ending))
     elif error and not (reported.end or {}).get("ok"):
-        kind = error.get("type", "")
-        text = (
-            error.get("message", "")
-            if kind in ("NoSuchBenchmark", "SystemExit")
-            else f"{kind}: {error.get('message', '')}{_find_place(error.get('lines') or ())}"
-        )
+        kind, text = error.get("type", ""), error.get("message", "")
+        if kind not in ("NoSuchBenchmark", "SystemExit"):
+            text = f"{kind}: {text}{_find_place(error.get('lines') or ())}"
         yield Finding(VerdictKind.ERROR, name, text)
     elif ending.state == "failed" and (reported.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _add_last_line(ending.reason or f"exit code {ending.exit_code}", ending))
@@ -160,9 +157,11 @@ def _add_last_line(reason: str, ending: ProcessEnd) -> str:
     return f"{reason}; its last line of output: {ending.last_line}" if ending.last_line else reason
 
 
-def _find_silence(name: str, merged: _Merged) -> Iterator[Finding]:
+def _find_silence(name: str, merged: _Merged, reported: ChildReport) -> Iterator[Finding]:
     if not merged.is_reported and not merged.plain:
-        yield Finding(VerdictKind.ERROR, name, f"it never called report_benchmark{_PLAIN_HINT}")
+        left = ((reported.end or {}).get("error") or {}).get("message")  # sys.exit(0)
+        what = f"{left} before it reported anything" if left else f"it never called report_benchmark{_PLAIN_HINT}"
+        yield Finding(VerdictKind.ERROR, name, what)
     elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics:
         yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
 

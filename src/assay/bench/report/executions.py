@@ -175,12 +175,12 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
     if not finite:
         return str(values[0])
     values = finite
-    middle = statistics.median(values)
+    middle = 2 * statistics.median(value / 2 for value in values)  # the sum of two large ones is infinite
     text = render_duration(middle) if _is_time(name) and middle >= 100 else _render_value(name, middle)
     if len(values) < 3 or not middle:
         return text
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{text} ±{abs(50 * (high - low) / middle):.1f}%"
+    low, _, high = statistics.quantiles([value / middle for value in values], n=4, method="inclusive")
+    return f"{text} ±{abs(50 * (high - low)):.1f}%"
 
 
 def render_figure(name: str, values: Sequence[float], aside: Sequence[float]) -> str | Span | None:

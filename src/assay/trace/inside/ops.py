@@ -36,8 +36,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
         def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             is_ours = not is_in_compiled()
-            is_kept = is_ours and calls.is_wanted()
-            if is_kept:
+            if is_kept := is_ours and calls.is_wanted():
                 begin_call(func, args, kwargs)
             result = func(*args, **kwargs) if kwargs else func(*args)
             if is_ours and hooks.is_watching:

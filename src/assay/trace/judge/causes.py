@@ -77,8 +77,7 @@ def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step:
         return
     for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         different = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
-        names = [name for name in different if name != "parameters"] or different
-        if names:
+        if names := [name for name in different if name != "parameters"] or different:
             text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
             # another version of torch may know a value that is switched off
             meant = [name for name in names if name not in _BENIGN_VALUES and (one.get(name) or other.get(name))]

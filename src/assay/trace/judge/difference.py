@@ -481,8 +481,7 @@ class Comparison:
             yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
         yield from self._list_unpaired()
-        aligned = self.coverage.by.get(SEQUENCE, 0)
-        if aligned:
+        if aligned := self.coverage.by.get(SEQUENCE, 0):
             yield f"{render_count(aligned, 'point')} paired by their order alone"
 
     def _list_unpaired(self) -> Iterator[str]:

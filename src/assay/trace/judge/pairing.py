@@ -54,7 +54,8 @@ class _Pairing:
         self.other = [-1] * len(a.keys)
         self.how = [""] * len(a.keys)
         self.taken: set[int] = set()
-        self.index = {key: number for number, key in enumerate(b.keys)}
+        shifts = _find_shifts(a.keys, b.keys)
+        self.index = {(*key[:3], key[3] - shifts.get(key[:2], 0), *key[4:]): n for n, key in enumerate(b.keys)}
 
     def add(self, i: int, j: int, how: str) -> None:
         if self.other[i] < 0 and j not in self.taken:
@@ -75,6 +76,16 @@ class _Pairing:
         return a, [j for j in range(len(self.b.keys)) if j not in self.taken]
 
 
+def _find_shifts(*sides: Sequence[Key]) -> dict[tuple[str, str], int]:
+    """How much later B's calls of a module are, where one side calls it more often in a step (an evaluation before the
+    training forward): by the first call with a backward, of the outermost module where it has none."""
+    firsts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "backward"}, reverse=True)) for keys in sides]
+    lasts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "forward"})) for keys in sides]
+    moved = [module for module, last in lasts[0].items() if lasts[1].get(module, last) != last]
+    found = zip(moved, *([first.get(module, first.get("", 0)) for module in moved] for first in firsts), strict=True)
+    return {(phase, module): y - x for module, x, y in found for phase in ("input", "forward", "backward")}
+
+
 def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pairs:
     pairing = _Pairing(a, b)
     if names:
@@ -85,8 +96,7 @@ def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pair
     if left_a and left_b:
         _pair_hashes(pairing, left_a, left_b)
         modules, parts = match_weights(a.weights, b.weights)
-        known = _find_modules(pairing)
-        modules = {**modules, **known}
+        modules = {**modules, **_find_modules(pairing)}
         pairing.follow(modules, WEIGHTS)
         pairing.follow(_find_parents(modules, parts), WEIGHTS)
         fused = tuple(_list_fused(pairing, parts))

@@ -59,9 +59,7 @@ def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
     """Whether rank is compared with rank: both have as many, which share tensors in the same way, as far as known."""
     if len(a) != len(b) or len(a) == 1:
         return len(a) == len(b)
-    mine, theirs = (
-        dict(zip(build_keys(one.points), map(find_placement, one.points), strict=True)) for one in (a[0], b[0])
-    )
+    mine, theirs = (dict(zip(build_keys(s[0].points), map(find_placement, s[0].points), strict=True)) for s in (a, b))
     return all(not kind or theirs.get(key) in (kind, "", None) for key, kind in mine.items())
 
 
@@ -145,13 +143,9 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
     points, keys = ranks[0].points, build_keys(ranks[0].points)
     is_equal = _find_equal(parts, ("hash",))
     is_alike = _find_equal(parts, ("count", "nonfinite", "zeros", "sum", "sumsq", "largest"))
-    kinds = np.array(
-        [
-            "replicate" if same else _choose_kind(points[number], shapes.get(keys[number]), alike)
-            for number, same, alike in zip(parts[0]["point"], is_equal, is_alike, strict=True)
-        ],
-        dtype=object,
-    )
+    facts = zip(parts[0]["point"], is_equal, is_alike, strict=True)
+    found = ["replicate" if same else _choose_kind(points[n], shapes.get(keys[n]), alike) for n, same, alike in facts]
+    kinds = np.array(found, dtype=object)
     known, numbers = kinds != "", parts[0]["point"]
     kinds[~known] = "norm"
     unplaced = len(set(numbers[~known].tolist()))
