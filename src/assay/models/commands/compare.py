@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
-from assay.models.commands.check import ModelRunRequest, ModelReportRequest, keep_option, run_request, show_report
+from assay.models.commands.check import ModelReportRequest, ModelRunRequest, keep_option, run_request, show_report
 from assay.models.values.flags import tolerance_option
 from assay.show.console import Console
 from assay.show.report_files import check_targets
