@@ -177,6 +177,11 @@ def test_steps() -> None:
     ("data", "values", "problems"),
     [
         (b"Iteration: 3 Loss: abc\n", (), ["loss at step 3 is 'abc', not a number"]),
+        (
+            b"".join(b"Iteration: %d Loss: x\n" % step for step in range(20)),
+            (),
+            ["loss at step 0 is 'x', at step 1 is 'x', at step 2 is 'x', not a number (20 such values)"],
+        ),
         (b"Iteration: five Loss: 1\n", (), ["the step 'five' is not a whole number"]),
         (b"Iteration: 1 Loss: 2.0\nIteration: 1 Loss: 2.0\n", (2.0,), []),
         (

@@ -190,8 +190,7 @@ def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
         if found["recordings"] < expected["recordings"]:
             stated_as = f"it states {expected['recordings']} recordings of segment {key}"
             raise _BrokenError(f"{stated_as} and holds {found['recordings']}")
-        lost = sorted(set(expected["variants"]) - set(found["variants"]))
-        if lost:
+        if lost := sorted(set(expected["variants"]) - set(found["variants"])):
             raise _BrokenError(f"it lacks the variant {lost[0]} of segment {key}")
         if found["values"] < expected["values"]:
             raise _BrokenError(f"it states {expected['values']} values of segment {key} and holds {found['values']}")
@@ -200,8 +199,7 @@ def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
 def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
     """Raise for a file without counts that has parts of a lost segment, or noise without its replicas."""
     for part in ("checkpoints", "replicas", "variants"):
-        lost = sorted(set(_get(content, part)) - set(segments))
-        if lost:
+        if lost := sorted(set(_get(content, part)) - set(segments)):
             raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
     has_more = any(segment.replicas > 1 or segment.variants for segment in segments.values())
     if _get(content, "noise") and not has_more:

@@ -86,9 +86,8 @@ class LogReader:
         if self._step is None:
             step, values = self._count(values)
         saved = self._read_save(line)
-        if match is None and not values and saved is None:
-            return None
-        return LogLine(step, values, saved, bad_step)
+        is_other = match is None and not values and saved is None
+        return None if is_other else LogLine(step, values, saved, bad_step)
 
     def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
         """The values with their own steps; and the step of the line, if it is beyond all before it."""
@@ -166,7 +165,10 @@ class Values:
     """The numbers of one stretch of a log, by metric and label, in the order of their steps."""
 
     found: dict[tuple[str, str], dict[int, tuple[float, str]]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
+    unread: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # by metric: values that are not numbers, and their steps
     last_step: int | None = None
     first_step: int | None = None
     file_steps: tuple[int, int] | None = None  # the first and the last in the metric files
@@ -184,7 +186,7 @@ class Values:
     def add(self, step: int, logged: Logged) -> None:
         name = f"{logged.metric} {logged.label}".strip()
         if logged.value is None:
-            self.note(f"{name} at step {step} is {logged.text!r}, not a number")
+            self.unread.setdefault(name, []).append(f"at step {step} is {logged.text!r}")
             return
         track = self.found.setdefault((logged.metric, logged.label), {})
         if step in track and track[step][1] != logged.text:
@@ -203,8 +205,14 @@ class Values:
             self.add(int(step), Logged(metric, "", repr(value), value))
 
     def note(self, problem: str) -> None:
-        if problem not in self.problems and len(self.problems) < 50:
-            self.problems.append(problem)
+        if problem not in self.noted and len(self.noted) < 50:
+            self.noted.append(problem)
+
+    @property
+    def problems(self) -> list[str]:
+        """Values that are not numbers are one for each metric, with a count and the first ones."""
+        found = [(f"{name} {', '.join(each[:3])}, not a number", len(each)) for name, each in self.unread.items()]
+        return [*self.noted, *(f"{text} ({count} such values)" if count > 1 else text for text, count in found)]
 
     def steps_of(self, metric: str) -> set[int]:
         return {step for (name, _), track in self.found.items() if name == metric for step in track}

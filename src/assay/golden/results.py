@@ -44,9 +44,8 @@ class BisectReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        return ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
+        ended = ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
+        return ExitCode.INTERRUPTED if self.interrupted else ended
 
     @property
     def skipped(self) -> int:

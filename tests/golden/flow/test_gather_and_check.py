@@ -111,6 +111,16 @@ def test_replicas_repeat_the_segments_and_a_program_that_counts_from_0_goes_one_
     assert untils == {str(9 + 6 + 1), str(19 + 6 + 1)}
 
 
+def test_many_values_that_are_not_numbers_are_few_lines(lab: Lab) -> None:
+    lab.flags("gather", save_every=4, until=39)
+    lab.change(loss={str(step): "1.2.3" for step in range(40)})
+    found = [finding.message for finding in lab.gather().tests[0].verdict.findings]
+    unread = [text for text in found if "not a number" in text]
+    assert len(unread) == 4, found
+    assert unread[0].endswith(" is '1.2.3', not a number (4 such values); this segment is not recorded")
+    assert "more problems, the last one: " in unread[-1]
+
+
 def use_shift(lab: Lab, section: str) -> None:
     """A program whose loss is moved by a variable and a flag, judged by windows."""
     moved = "change.get('scale', 1.0) * float(os.environ.get('SHIFT', 1)) * float(options.x or 1)"

@@ -283,8 +283,7 @@ class _State:
         self.log = find_log(entry)
         for problem in values.problems:
             self._find(problem)
-        elsewhere = describe_early(self.context, self.segment, values, self.golden.repeats_start)
-        if elsewhere:
+        if elsewhere := describe_early(self.context, self.segment, values, self.golden.repeats_start):
             self._find(f"the check {elsewhere}")
         if entry.state in ENDED_WELL:
             test, judged = self.context.test, {rule.metric for rule in self.rules}
@@ -454,8 +453,7 @@ def _hint_to_gather(context: GoldenContext) -> str:
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
     partial = os.path.basename(manifests.partial_path(context.manifest))
-    others = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]
-    if others:
+    if others := [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]:
         hint += f"; or name an existing one: --manifest-name {' or '.join(others)}"
     if partial in names:
         hint += f"; {partial} is from a gathering that did not finish"

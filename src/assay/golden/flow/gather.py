@@ -43,10 +43,12 @@ from assay.golden.recorder import LogReader, SegmentRecording, TrainingRecorder,
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
 from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
+_MOST_NAMED = 3  # problems of a recording
 _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
@@ -151,8 +153,7 @@ class _Gathering:
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
         found = [self._segments.build(recording, self.file_values) for recording in over]
-        segments = [segment for segment in found if segment is not None]
-        if segments:
+        if segments := [segment for segment in found if segment is not None]:
             self.golden = self._build_golden(entry, segments, complete)
             self._write_partial(self.golden)
 
@@ -208,13 +209,18 @@ class _Gathering:
         for problem in recorder.disorder[:1]:
             if problem not in known:
                 self._find(VerdictKind.ERROR, "log", problem)
+        found: list[tuple[int, str]] = []
         for recording in recorder.recordings:
-            problems = list(recording.values.problems)
+            problems = recording.values.problems
             if not problems and not recording.is_empty and self._segments.find_saved(recording) is None:
                 problems = [f"the checkpoint {recording.saved.path} does not exist"]
-            for problem in problems:
-                subject = f"segment {recording.start_step}"
-                self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
+            found += [(recording.start_step, problem) for problem in problems]
+        for start, problem in found[:_MOST_NAMED]:
+            self._find(VerdictKind.ERROR, f"segment {start}", f"{problem}; this segment is not recorded")
+        if rest := sorted({start for start, _ in found[_MOST_NAMED:]}):
+            where = f"segments {rest[0]} to {rest[-1]}" if rest[1:] else f"segment {rest[0]}"
+            more = render_count(len(found) - _MOST_NAMED, "more problem")
+            self._find(VerdictKind.ERROR, where, f"{more}, the last one: {found[-1][1]}; not recorded")
 
     def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()

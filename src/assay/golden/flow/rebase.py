@@ -242,15 +242,13 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     git = load_git(context.folder)
     code, is_known = (git.commit, git.diff) if git else None, git is not None and not _find_new(context, git)
     last = {} if request.fresh else _find_last_check(context, before, code)
-    failures = [] if request.allow_failed else _find_failures(context, before, last)
-    if failures:
+    if failures := [] if request.allow_failed else _find_failures(context, before, last):
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(before.segments))}
     for index, entries in last.items() if is_known else ():  # of unknown code none is reused
         done = [entry for entry in entries if entry.state in ENDED_WELL]
         runs[index] = load_whole(done, before.segments[index], context)[:wanted]
-    reused = sum(map(len, runs.values()))
-    if reused:
+    if reused := sum(map(len, runs.values())):
         hooks.console.message(f"{reused} runs of the last check are reused")
     else:
         unknown = "the code of a check is unknown where git does not have all of it: "

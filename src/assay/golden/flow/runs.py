@@ -459,8 +459,7 @@ def list_steps(segment: Segment, values: Values) -> set[int]:
 def find_lost_steps(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
     """Metrics of which a run lacks steps, and the first one of those."""
     for metric, labels in segment.tracks.items():
-        lost = {step for runs in labels.values() for step in runs[0].steps} - values.steps_of(metric)
-        if lost:
+        if lost := {step for runs in labels.values() for step in runs[0].steps} - values.steps_of(metric):
             yield metric, min(lost)
 
 

@@ -252,8 +252,7 @@ def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
     levels: dict[str, dict[str, float]] = {}
     for segment in golden.segments:
         for metric, label, runs in segment.walk():
-            values = [value for run in runs for value in run.values if math.isfinite(value)]
-            if values:
+            if values := [value for run in runs for value in run.values if math.isfinite(value)]:
                 name = f"{metric} {label}".strip()
                 levels.setdefault(name, {})[str(segment.start_step)] = math.fsum(values) / len(values)
     return levels

@@ -117,8 +117,7 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     """`partial`: the run still goes on, so steps that are not there yet are not a finding."""
     subject = describe_subject(segment, rule.metric, label)
     golden = segment.tracks[rule.metric][label]
-    obstacle = _find_obstacle(golden)
-    if obstacle:
+    if obstacle := _find_obstacle(golden):
         return Pair(subject, (), golden, (), (Finding(VerdictKind.ERROR, subject, obstacle),))
     steps = golden[0].steps
     tracks = [run[rule.metric][label] for run in checks if label in run.get(rule.metric, {})]
@@ -139,8 +138,7 @@ def _find_obstacle(golden: Sequence[Track]) -> str | None:
     if not golden or not golden[0].steps:
         return "the golden has no values"
     for number, track in enumerate(golden, 1):
-        problem = _find_disorder(track)
-        if problem:
+        if problem := _find_disorder(track):
             return f"in the golden's replica {number}, {problem}"
         if track.steps != golden[0].steps:
             return f"the golden's replicas 1 and {number} have different steps: gather again"

@@ -80,8 +80,7 @@ def _exact(value: float, text: str | None) -> Fraction:
 
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
     """One finding per check: how many steps fail, the first and the worst of them."""
-    problem = find_margin_problem(rule.operator, rule.margin)
-    if problem:
+    if problem := find_margin_problem(rule.operator, rule.margin):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     findings = [_judge_check(rule, pair, check) for check in pair.checks]
     return [finding for finding in findings if finding]
@@ -103,8 +102,7 @@ def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
 
 def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
     golden = pair.golden[0]
-    failing = find_failing(rule, golden, check)
-    if failing:
+    if failing := find_failing(rule, golden, check):
         return _describe_failing(rule, pair, check, failing)
     if check.gaps or not all(map(math.isfinite, check.values)):
         return None  # missing and invalid values have been reported; the rest is not a pass

@@ -93,8 +93,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
 
     `peers`: how many metrics, labels and segments are judged together, this one included; alpha is divided by it.
     """
-    problem = find_rule_problem(rule)
-    if problem:
+    if problem := find_rule_problem(rule):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     starts = build_starts(rule, pair.steps)
     effects = measure_pair(pair, starts)
