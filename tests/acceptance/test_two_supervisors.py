@@ -121,7 +121,7 @@ def test_a_frozen_one_does_not_block_the_other(shop: StudyProcesses) -> None:
     frozen.send_signal(signal.SIGSTOP)
     (shop.base / "all").touch()
     second = shop.start("--plain", "--slots", "1")
-    assert second.wait(60) == 0
+    assert wait_for(second, frozen) == 0
     assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
     assert shop.end(frozen, signal.SIGCONT) == 0
     assert sorted(begun(shop)) == [f"n={n}" for n in range(6)]

@@ -225,8 +225,8 @@ def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
 
 SPY = """#!/usr/bin/env bash
 while [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done
-trap 'echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; echo "Wrote chrome trace to $out" >&2; exit 0' INT
-touch begun; while :; do sleep 0.02; done
+trap 'kill $!; echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; echo "Wrote chrome trace to $out" >&2; exit 0' INT
+sleep 1000 & touch begun; wait
 """
 REFUSED = "#!/usr/bin/env bash\necho Permission Denied: try sudo >&2; touch begun; exit 1\n"
 
