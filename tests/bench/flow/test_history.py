@@ -348,6 +348,15 @@ def test_another_load_may_be_the_reason(
         assert "load: others used 10% of the CPUs before and 90% after, which may be all of it" in describe(found)
 
 
+def test_load_is_no_reason_for_another_count() -> None:
+    """Its values are equal on each side of the step, whatever others used meanwhile."""
+    executions = history([1003.0] * 15 + [1083.0] * 15, metric="lines")
+    for number, each in enumerate(executions):
+        executions[number] = replace(each, machine=replace(each.machine, foreign_cpu=0.9 if number >= 15 else 0.1))
+    found = judge(executions, metric="lines", direction="min")
+    assert (found.verdict.kind, found.changes[0].cause) == (FAIL, "code")
+
+
 # ---------------------------------------------------------------- triage
 
 

@@ -74,3 +74,11 @@ def test_load_may_hide_a_difference_but_not_of_a_count_that_is_equal_in_every_ex
         assert "others used 80% of the CPUs before and 20% after, which may hide a difference: +30%" in hidden.message
         far = replace(equal, effect=3 * effect, interval=(3 * effect, 3 * effect + 0.01 * (effect > 0)))
         assert doubt_load(far, before, after, replace(asked, direction=direction)) is far
+
+
+def test_load_is_no_reason_for_another_count() -> None:
+    more = compared(VerdictKind.FAIL, effect=0.08)
+    loads = [0.2] * 5, [0.8] * 5
+    assert doubt_load(more, *loads, Question("min")).kind is VerdictKind.INCONCLUSIVE
+    counted = replace(more, interval=(0.08, 0.08))
+    assert doubt_load(counted, *loads, Question("min")) is counted

@@ -490,8 +490,11 @@ class _MetricJudge:
         before, after = (found[step.at - 1], first) if step.at else (first, last)
         cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
         worse, cut = self._is_worse(step), step.at or end // 2
-        loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
-        if is_sensitive(self.metric) and can_load_explain(step.effect, loads[0], loads[1], is_worse=worse):
+        sides = found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE]
+        loads = [[each.load for each in side] for side in sides]
+        is_count = all(len({each.numbers[self.metric] for each in side}) == 1 for side in sides)
+        is_open = is_sensitive(self.metric) and not is_count
+        if is_open and can_load_explain(step.effect, loads[0], loads[1], is_worse=worse):
             cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
         commits = (before.commit, after.commit)
         return MetricChange(
