@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -101,9 +103,16 @@ def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden
 
 
 def test_bisect_of_a_golden_without_checkpoints_and_ends_that_do_not_differ(golden: Golden) -> None:
+    """A check that fails prints the command."""
     (golden.folder / "golden.yml").write_text(STUDY)
     shas = golden.plant(culprit=2, count=3)
-    ended = golden.run("bisect", "--good", shas[0], "--bad", "HEAD", "--json")
+    golden.git("checkout", "-q", shas[0])
+    assert golden.run("gather").code == 0
+    golden.git("checkout", "-q", shas[3])
+    failed = golden.run("check")
+    assert failed.code == 1
+    (words,) = re.findall(r"which commit it came with: assay golden (.+)", failed.out)
+    ended = golden.call(*shlex.split(words), "--json")
     assert ended.code == 0, ended.out + ended.err
     facts = json.loads(ended.out)
     assert facts["culprit"]["sha"] == shas[2]

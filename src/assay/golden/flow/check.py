@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from assay.errors import ConfigError
 from assay.follow.api import Entry, record_verdicts
@@ -113,6 +114,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *(line for state in states for line in state.describe_overrun()),
             *notes,
             *_describe_acceptance(context, findings),
+            *_describe_search(context, golden, origin, findings),
         ),
         warnings=(
             *doubts,
@@ -391,6 +393,18 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
             f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
         ]
     return lines
+
+
+def _describe_search(
+    context: GoldenContext, golden: Golden, origin: Mapping[str, Any], findings: Sequence[Finding]
+) -> list[str]:
+    """The command that finds the commit that a FAIL came with, where git has the code of the golden."""
+    good, bad = golden.provenance.get("commit"), origin.get("commit")
+    is_failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
+    if not is_failed or not good or bad in (None, good) or golden.provenance.get("dirty") or context.options.is_harness:
+        return []
+    tail = f"{context.options.build_arguments()} --good {str(good)[:12]} --bad {str(bad)[:12]}"
+    return [f"which commit it came with: assay golden bisect {tail}"]
 
 
 def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], list[str]]:
