@@ -45,7 +45,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
 SlurmdParameters=config_overrides
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout=5
 KillWait=3
 JobRequeue=1
@@ -218,7 +218,8 @@ class Cluster:
         self._kill(self.folder / f"slurmd.{name or self.nodes[0]}.pid")
 
     def lose_node(self, name: str) -> None:
-        """As after `SlurmdTimeout`, without the wait."""
+        """As after `SlurmdTimeout`, without the wait. `ReturnToService=1`: an answer that was on its way does not make
+        the node available again."""
         self.kill_node(name)
         self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
 
