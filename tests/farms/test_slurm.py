@@ -165,15 +165,25 @@ class TestRefused:
         with pytest.raises(InfrastructureError, match="Slurm does not answer"):
             SlurmExecutor.check(Farm("cluster", "slurm"))
 
-    def test_a_failing_squeue_says_nothing_about_a_job(
-        self, executor: SlurmExecutor, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        "programs", [{"squeue": "false"}, {"squeue": "echo 'TASK|PENDING|None'", "sinfo": "false"}]
+    )
+    def test_a_failing_squeue_or_sinfo_says_nothing_about_a_job(
+        self,
+        executor: SlurmExecutor,
+        runs: Runs,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        programs: dict[str, str],
     ) -> None:
+        """What Slurm has requeued may live on where its node does not answer: the queue alone does not say so."""
         run = runs.make(WAITING)
         handle = start(executor, run)
         until(lambda: run.path("code/ran").exists(), "it runs")
         run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
-        (tmp_path / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error: Socket timed out >&2; exit 1\n")
-        (tmp_path / "squeue").chmod(0o755)
+        for name, text in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n".replace("TASK", find_task(executor, run)))
+            (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:

@@ -177,15 +177,15 @@ class SlurmQueue:
         self._pause_s = min(slower, _LONGEST_PAUSE_S)
 
     def _read_answer(self, asked: _Question, waiting: Iterable[str]) -> None:
-        if asked.jobs.returncode != 0 and "Invalid job id" not in asked.jobs.stderr:  # nothing is known now
+        is_unknown = asked.jobs.returncode != 0 and "Invalid job id" not in asked.jobs.stderr
+        if is_unknown or asked.nodes.returncode != 0:  # whether a node answers decides what the end of its job means
             return
         self._answers += 1
         lines = [line.strip().replace("_N/A", "") for line in asked.jobs.stdout.splitlines() if line.count("|") > 1]
         rows = [line.split("|", 2) for line in lines]
         states = {task: state for task, state, _ in rows}
         self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
-        if asked.nodes.returncode == 0:
-            self.down = _parse_nodes(asked.nodes.stdout)
+        self.down = _parse_nodes(asked.nodes.stdout)
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()
         self._states = states
