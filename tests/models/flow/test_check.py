@@ -16,6 +16,7 @@ from tests.example_models import (
     ORT,
     faulty,
     hide_library,
+    parse,
     picky,
     request_for,
     write_model,
@@ -57,6 +58,66 @@ def kinds(report: ModelReport) -> dict[str, VerdictKind]:
 
 def scaled(at: str, by: float) -> Target:
     return Target("scaled", "picky_backend:Scaled", {"at": at, "by": by})
+
+
+# ---------------------------------------------------------------- sub-graphs
+
+BRANCHES = """then_branch = t () => (float[2] p) { p = Relu(x) }, else_branch = e () => (float[2] q) { q = Neg(x) }"""
+INSIDE = f"""then_branch = o () => (float[2] r) {{ r = If (c) < {BRANCHES} > }},
+    else_branch = u () => (float[2] s) {{ s = Exp(x) }}"""
+LOOP = """y = Loop (m, , x) <body = b (int64 i, bool go, float[2] v) => (bool again, float[2] w)
+    { again = Identity(go)  w = Relu(v) }>"""
+IDLE, HIDDEN = "computed in no sample, and so not judged: ", "not known which branches inside are computed: "
+
+
+def save(folder: Path, model: onnx.ModelProto) -> Path:
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("body", "notes"),
+    [
+        (f"m = ReduceMax <keepdims = 0> (x)  n = Sub (m, m)  c = Equal (n, m)  y = If (c) < {BRANCHES} >",
+         [f"{IDLE}then_branch of If_3"]),
+        (f"c = Constant <value = bool {{0}}> ()  y = If (c) < {BRANCHES} >", [f"{IDLE}then_branch of If_0"]),
+        (f"c = Constant <value = bool {{1}}> ()  y = If (c) < {INSIDE} >",
+         [f"{IDLE}else_branch of If_0", f"{HIDDEN}If_0"]),
+        (f"m = Constant <value = int64 {{0}}> ()  {LOOP}", [f"{IDLE}body of Loop_0"]),
+        (f"m = Constant <value = int64 {{2}}> ()  {LOOP}", []),
+    ],
+    ids=["computed", "constant", "nested", "loop of none", "loop"],
+)  # fmt: skip
+def test_what_no_sample_enters_is_named(check: Check, tmp_path: Path, body: str, notes: list[str]) -> None:
+    model = save(tmp_path, parse(f"g (float[2] x) => (float[2] y) {{ {body} }}"))
+    report = check(model, UNOPTIMIZED)
+    assert report.verdict.kind == "PASS"
+    assert [note for note in report.notes if note.startswith((IDLE, HIDDEN))] == notes
+    if len(report.cases) > 2:
+        assert check(model, UNOPTIMIZED, only=("Sub_1",)).notes == ()
+
+
+def test_a_branch_that_a_sample_takes_is_not_named(check: Check, tmp_path: Path) -> None:
+    model = save(tmp_path, parse(f"g (float[2] x, bool c) => (float[2] y) {{ y = If (c) < {BRANCHES} > }}"))
+    files = [str(tmp_path / f"{number}.npz") for number in range(2)]
+    for number, file in enumerate(files):
+        np.savez(file, x=np.ones(2, "float32"), c=np.array(bool(number)))
+    both, one = (check(model, UNOPTIMIZED, inputs=InputChoice(files=each)) for each in (tuple(files), tuple(files[:1])))
+    assert both.samples == 2
+    assert not any(note.startswith(IDLE) for note in both.notes)
+    assert f"{IDLE}then_branch of If_0" in one.notes
+
+
+def test_both_names_of_the_domain_of_onnx_are_one(check: Check, tmp_path: Path) -> None:
+    """The file as it is goes to the target; onnxruntime knows both names in the outermost graph only."""
+    model = parse(f"g (float[2] x, bool c) => (float[2] y) {{ r = Relu(x)  i = If (c) < {BRANCHES} >  y = Add(r, i) }}")
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    for versions in ([("", 17)], [("ai.onnx", 17)], [("ai.onnx", 17), ("", 17)]):
+        del model.opset_import[:]
+        model.opset_import.extend(helper.make_opsetid(*each) for each in versions)
+        report = check(save(tmp_path, model), UNOPTIMIZED)
+        assert set(kinds(report).values()) == {VerdictKind.PASS}
 
 
 # ---------------------------------------------------------------- a chain of three layers
@@ -506,6 +567,10 @@ def test_what_was_invented_is_reported_when_the_reference_cannot_compute_with_it
     assert hint.endswith("--dim rows=N --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
     choice = InputChoice(dims={"rows": 2, "length": 35})
     assert check(model, UNOPTIMIZED, inputs=choice).verdict.kind is VerdictKind.PASS
+    invalid = onnx.load(model)
+    invalid.graph.node[1].input[0] = "nowhere"
+    failed = check(save(tmp_path, invalid), UNOPTIMIZED).cases[0].steps[0]
+    assert (failed.step, failed.hint) == (Step.COMPILE, "")  # no input helps
 
 
 def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(

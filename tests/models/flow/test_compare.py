@@ -160,6 +160,34 @@ def test_a_tolerance_that_is_given_holds_instead_of_what_was_measured(compare: C
     assert (found.verdict.kind, found.first_wrong) == (VerdictKind.PASS, None)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "output", "said"),
+    [
+        ([("Relu", "b", "a"), ("Relu", "a", "b"), ("Relu", "b", "y")], "y", "has a cycle: Relu → Relu → Relu"),
+        ([("Relu", "nowhere", "y")], "y", "ERROR"),
+        ([("Flatten", "", "y")], "y", "ERROR"),
+        ([], "x", "is both an input and an output of broken"),
+    ],
+    ids=["a cycle", "what nothing makes", "no input", "no node"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_broken_graph_is_reported(
+    compare: Compare, tmp_path: Path, nodes: list[tuple[str, str, str]], output: str, said: str, is_first: bool
+) -> None:
+    values = [helper.make_tensor_value_info(name, 1, [2, 3]) for name in ("x", output)]
+    made = [helper.make_node(op, [read] if read else [], [name]) for op, read, name in nodes]
+    broken = helper.make_model(helper.make_graph(made, "g", values[:1], values[1:]), ir_version=8)
+    onnx.save(broken, tmp_path / "broken.onnx")
+    chain = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    right = write_model(tmp_path / "right.onnx", chain, {"x": [2, 3]}, {"y": [2, 3]})
+    pair = (tmp_path / "broken.onnx", right) if is_first else (right, tmp_path / "broken.onnx")
+    if said == "ERROR":
+        assert compare(*pair).verdict.kind == said
+    elif nodes or is_first:
+        with pytest.raises(UsageError, match=said):
+            compare(*pair)
+
+
 def test_what_cannot_be_compared_is_refused(compare: Compare, net: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="are equal: there is nothing to compare"):
         compare(net, net)

@@ -216,6 +216,34 @@ def number(module):
     return 3
 
 
+class Signs(nn.Module):  # names like the labels of calls
+    def __init__(self):
+        super().__init__()
+        for name in ("a", "a#2", "a#b"):
+            self.add_module(name, nn.Linear(8, 8))
+
+    def forward(self, x):
+        for name in ("a", "a", "a#2", "a#b"):
+            x = self.get_submodule(name)(x)
+        return x
+
+
+def signs():
+    return Signs(), torch.randn(4, 8)
+
+
+def first_sign(module):
+    with torch.no_grad():
+        module.get_submodule("a#2").weight[1] *= 1.1
+    return module
+
+
+def last_sign(module):
+    with torch.no_grad():
+        module.get_submodule("a#b").weight[1] *= 1.1
+    return module
+
+
 class Scan(nn.Module):  # a recurrence without a module inside
     def __init__(self):
         super().__init__()
@@ -410,6 +438,23 @@ def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
     assert find_first(again) == "part"
     right = reduce_failure(build_request(folder, "small", goal="reduce"), local, str(folder / "keep"))
     assert "no call fails alone: there is nothing to reduce" in right.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "name"), [("first_sign", "a#2#1", "a#2"), ("last_sign", "a#b", "a#b")], ids=["number", "word"]
+)
+def test_a_sign_in_the_name_of_a_module_is_no_number_of_a_call(
+    local: ArtifactBuilder, folder: Path, tmp_path: Path, change: str, first: str, name: str
+) -> None:
+    output = tmp_path / "small.py"
+    request = build_request(folder, "signs", change, goal="reduce", output=str(output), backward=False)
+    assert find_first(reduce_failure(request, local, str(folder / "keep"))) == first
+    assert f".get_submodule({name!r})" in output.read_text()
+    report = check(local, folder, "same", "signs")
+    assert report.verdict.kind == "PASS"
+    assert not any("not called" in note for note in report.notes)
+    labels = [case.layer.label for case in report.cases if case.layer and not case.layer.label.endswith("backward")]
+    assert labels[:4] == ["a", "a#2", "a#2#1", "a#b"]
 
 
 def test_another_implementation_is_compared_where_names_agree(local: ArtifactBuilder, folder: Path) -> None:

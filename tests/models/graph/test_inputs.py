@@ -34,6 +34,12 @@ def draw(model: onnx.ModelProto, files: Any = (), function: Any = None, **option
     return build_samples(build_outline(model), model, InputChoice(files=tuple(texts), function=function, **options))
 
 
+@pytest.mark.parametrize("sizes", ["4000000,4000000", "4611686018427387904,4611686018427387904"])
+def test_what_does_not_fit_into_memory_is_refused(sizes: str) -> None:
+    with pytest.raises(UsageError, match=r"the input 'x' of \d+ x \d+ float32 is too large for this machine"):
+        draw(parse(f"g (float[{sizes}] x) => (float[{sizes}] y) {{ y = Relu(x) }}"))
+
+
 # ---------------------------------------------------------------- seeds
 
 

@@ -9,7 +9,14 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.example_models import parse
 
 from assay.errors import UsageError
-from assay.models.graph.onnx_library import build_spec, build_wiring, find_opset, find_reads, name_elem_type
+from assay.models.graph.onnx_library import (
+    build_spec,
+    build_wiring,
+    find_opset,
+    find_reads,
+    name_elem_type,
+    unify_domains,
+)
 from assay.models.graph.submodel import find_elem_type
 
 BRANCHES = """g (float[2] x, bool choice) => (float[2] y) <float[2] w = {1, 2}> {
@@ -112,3 +119,23 @@ def test_the_opset_is_that_of_onnxs_own_operators() -> None:
     assert find_opset(model) == 16
     model.opset_import.append(helper.make_opsetid("", 17))
     assert find_opset(model) == 17
+
+
+def test_the_own_domain_of_onnx_has_one_name_everywhere() -> None:
+    model = parse(BRANCHES)
+    deep = model.graph.node[3].attribute[1].g.node[0].attribute[0].g.node
+    other = helper.make_node("Gelu", ["x"], ["z"], domain="com.microsoft")
+    own = helper.make_function("local", "F", ["x"], ["z"], [helper.make_node("Relu", ["x"], ["z"])], [])
+    model.functions.append(own)
+    for node in (*deep, *model.functions[0].node, model.graph.node[0]):
+        node.domain = "ai.onnx"
+    model.graph.node.append(other)
+    domains = ("com.microsoft", 1), ("ai.onnx", 16), ("", 17)
+    for part in (model, model.functions[0]):
+        del part.opset_import[:]
+        part.opset_import.extend(helper.make_opsetid(*each) for each in domains)
+    unify_domains(model)
+    nodes = (*deep, *model.functions[0].node, *model.graph.node)
+    assert [node.domain for node in nodes] == [""] * 6 + [other.domain]
+    for part in (model, model.functions[0]):
+        assert [(each.domain, each.version) for each in part.opset_import] == [("com.microsoft", 1), ("", 16), ("", 17)]

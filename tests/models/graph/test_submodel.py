@@ -9,8 +9,8 @@ from tests.example_models import activate, assert_equal, load_examples, parse, r
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline
-from assay.models.graph.onnx_library import build_spec
-from assay.models.graph.submodel import build_cut, build_marked, describe_array
+from assay.models.graph.onnx_library import build_spec, build_wiring
+from assay.models.graph.submodel import build_cut, build_marked, describe_array, load_constant
 from assay.models.values.tensors import TensorSpec
 
 EXAMPLES = load_examples().MODELS
@@ -23,6 +23,17 @@ TREE = """g (float[2,3] x) => (float[2,3] y, float[2,3] z) <float[3] w = {1, 2, 
     z = Exp(b)
 }"""
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+
+
+def test_a_constant_has_one_value() -> None:
+    """onnxruntime takes one with two."""
+    model = parse(TREE)
+    wiring = build_wiring(model.graph)
+    assert load_constant(wiring, "k") == 2
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("value_int", 3))
+    assert load_constant(wiring, "k") is None
+    with pytest.raises(UsageError, match="the constant 'k' has 2 values"):
+        build_cut(model, ["b"], ["c"])
 
 
 def outputs(model: onnx.ModelProto) -> list[str]:

@@ -25,26 +25,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
+from assay.models.backends import programs
 from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
 from assay.models.backends.iree_compiler import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
-from assay.models.backends.programs import (
-    NO_NAME,
-    Template,
-    Value,
-    ask_version,
-    describe_called,
-    describe_environment,
-    describe_program,
-    describe_words,
-    fill_text,
-    find_matching,
-    find_names,
-    find_program,
-    hash_path,
-    parse_template,
-)
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_array, load_refs
 from assay.models.values.model import Job, Step, StepEnding, Target
@@ -135,7 +120,7 @@ class CommandBackend(Backend):
                 hint = did_you_mean(name, self.options)
                 raise UsageError(f"target {target.name}: {name} is not known to the {target.backend} back end", hint)
         self._templates = {
-            name: parse_template(target.options[name], known, f"target {target.name}: {name}")
+            name: programs.parse_template(target.options[name], known, f"target {target.name}: {name}")
             for name, known in KNOWN.items()
             if target.options.get(name) is not None
         }
@@ -147,7 +132,7 @@ class CommandBackend(Backend):
         self._input_format = self.choose("input_format", ("npy", "bin"))
         self._output_format = self.choose("output_format", ("auto", "npy", "bin"))
         for name in ("input_flag", "output_flag"):
-            parse_template([self._option(name) or "x"], FLAG_NAMES, f"target {target.name}: {name}")
+            programs.parse_template([self._option(name) or "x"], FLAG_NAMES, f"target {target.name}: {name}")
         imports = self.choose("input", ("onnx", "mlir")) == "mlir" or "import" in self._templates
         self.steps = (Step.IMPORT, Step.COMPILE, Step.RUN) if imports else (Step.COMPILE, Step.RUN)
 
@@ -177,26 +162,26 @@ class CommandBackend(Backend):
         if not os.path.exists(path):
             hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
             raise UsageError(f"target {self.target.name}: depends: there is no {word}", hint)
-        return hash_path(path)
+        return programs.hash_path(path)
 
-    def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
-        words = find_program(template.words[0], self._environment(), self._project)
+    def _describe_tool(self, name: str, template: programs.Template) -> dict[str, str]:
+        words = programs.find_program(template.words[0], self._environment(), self._project)
         named = [*words, *self.list_words(name, template)]
-        known = describe_program(words) | describe_words(named, self._seen_cwd)
-        known |= describe_called(named, self._seen_cwd, self._environment())
-        known |= describe_environment(self._own_environment(), self._seen_cwd, os.environ)
+        known = programs.describe_program(words) | programs.describe_words(named, self._seen_cwd)
+        known |= programs.describe_called(named, self._seen_cwd, self._environment())
+        known |= programs.describe_environment(self._own_environment(), self._seen_cwd, os.environ)
         content = {f"{name}: {file}": sha for file, sha in known.items()}
         version = self.target.options.get("version")
         if version is False:
             return content
-        asked = parse_template(version, (), "version").expand({}) if version else [*words, "--version"]
+        asked = programs.parse_template(version, (), "version").expand({}) if version else [*words, "--version"]
         key = repr((asked, content))
         if key not in self._versions:
-            self._versions[key] = ask_version(asked, self._environment(), self._project)
+            self._versions[key] = programs.ask_version(asked, self._environment(), self._project)
         version = self._versions[key]
         return content | ({f"{name}: version": version} if version else {})
 
-    def list_words(self, name: str, template: Template) -> list[str]:
+    def list_words(self, name: str, template: programs.Template) -> list[str]:
         """Words of a command without its program: those of all cases, and the files of each case that has its own."""
         named = template.words[1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
@@ -207,9 +192,9 @@ class CommandBackend(Backend):
         """A word as far as it is known before there is a job; with a part that only a job knows it names no file."""
         options = self.target.options
         known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
-        names = find_names(word)
-        filled = fill_text(word, {name: known.get(name, NO_NAME) for name in names})
-        return find_matching(filled, self._seen_cwd) if "case" in names else [filled]
+        names = programs.find_names(word)
+        filled = programs.fill_text(word, {name: known.get(name, programs.NO_NAME) for name in names})
+        return programs.find_matching(filled, self._seen_cwd) if "case" in names else [filled]
 
     @property
     def _seen_cwd(self) -> str:
@@ -245,7 +230,7 @@ class CommandBackend(Backend):
         made = self._make("compile", job, target, values | {"profile_dir": job.profile_dir})
         return replace(made, profiles=find_profiles())
 
-    def _make(self, name: str, job: Job, target: str, values: Mapping[str, Value]) -> Made:
+    def _make(self, name: str, job: Job, target: str, values: Mapping[str, programs.Value]) -> Made:
         """Call a program of this machine that has to write `target`."""
         call = self._announce(self.build_command(name, {**self._values(job), **values}), RunLocation(), job.folder)
         output, _ = call.execute()
@@ -275,7 +260,7 @@ class CommandBackend(Backend):
 
     def _build_run_values(
         self, job: Job, location: RunLocation, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
-    ) -> dict[str, Value]:
+    ) -> dict[str, programs.Value]:
         """What fills the command of a run, with paths as the program sees them."""
         inputs = [(ref.name, location.seen(ref.path), ref.dtype, ref.shape) for ref in refs]
         planned = [(name, location.seen(path), spec.dtype, spec.shape or ()) for name, (path, spec) in outputs.items()]
@@ -292,7 +277,7 @@ class CommandBackend(Backend):
     def _fill_flags(self, option: str, tensors: Iterable[tuple[str, str, str, Sequence[Dim]]]) -> list[str]:
         """The flag of each tensor, which has a name, a path, a type and a shape."""
         flag = self._option(option)
-        return [fill_text(flag, describe_tensor(i, *each)) for i, each in enumerate(tensors)] if flag else []
+        return [programs.fill_text(flag, describe_tensor(i, *each)) for i, each in enumerate(tensors)] if flag else []
 
     def _open_location(
         self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
@@ -301,7 +286,7 @@ class CommandBackend(Backend):
 
     # ------------------------------------------------------------ one command
 
-    def _values(self, job: Job) -> dict[str, Value]:
+    def _values(self, job: Job) -> dict[str, programs.Value]:
         options = self.target.options
         return {
             "case": job.case, "chip": options.get("chip"), "hardware": options.get("hardware"),
@@ -314,15 +299,15 @@ class CommandBackend(Backend):
         self.announce(call.command)
         return call
 
-    def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
+    def build_command(self, name: str, values: Mapping[str, programs.Value]) -> list[str]:
         template = self._templates[name]
         words = template.expand(values)
-        if f"{name}_flags" not in find_names(*template.words):  # flags that were given never vanish
+        if f"{name}_flags" not in programs.find_names(*template.words):  # flags that were given never vanish
             words += values.get(f"{name}_flags") or ()
         return [*self._locate(name, template.words[0]), *words[1:]]
 
     def _locate(self, _name: str, program: str) -> list[str]:
-        return find_program(program, self._environment(), self._project)
+        return programs.find_program(program, self._environment(), self._project)
 
     @property
     def _project(self) -> str:
@@ -330,7 +315,7 @@ class CommandBackend(Backend):
         return self._option("folder") or os.getcwd()
 
     def _cwd(self, folder: str) -> str:
-        return os.path.join(self._project, fill_text(self._option("cwd"), {"folder": folder}))
+        return os.path.join(self._project, programs.fill_text(self._option("cwd"), {"folder": folder}))
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **self._own_environment()}
@@ -394,7 +379,7 @@ def load_output(path: str, spec: TensorSpec) -> Any:
     return load_array(path, spec.dtype, [dim for dim in spec.shape or () if isinstance(dim, int)])
 
 
-def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
+def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, programs.Value]:
     """The values of the placeholders in the flag of an input or output."""
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])

@@ -21,14 +21,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.board import Board, LockRule, Stay
 from assay.models.backends.captured_output import CapturedOutput
 from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
-from assay.models.backends.programs import (
-    Template,
-    Value,
-    describe_words,
-    find_program,
-    hash_file,
-    list_names,
-)
+from assay.models.backends.programs import Template, Value, describe_words, find_program, hash_file, list_names
 from assay.models.values.model import Job, Step, Target
 from assay.models.values.tensors import TensorRef
 from assay.system.files import is_inside

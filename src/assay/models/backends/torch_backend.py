@@ -18,32 +18,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
+from assay.models.backends import torch_calls as calls
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu
-from assay.models.backends.torch_calls import (
-    CallRecorder,
-    Given,
-    TensorName,
-    blaming,
-    build_model,
-    call_alone,
-    find_leaves,
-    fits_call,
-    from_array,
-    hooked,
-    is_closed,
-    join_some,
-    load_attribute,
-    map_leaves,
-    name_leaf,
-    preserved,
-    record_compiled,
-    seed_all,
-    split_given,
-    to_array,
-)
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.libraries import torch
 from assay.models.values.model import Job, Step, StepEnding, Target
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import asdict, dataclass
 from assay.system.files import write_atomic
 
@@ -77,7 +57,7 @@ class Opened:
     """A model that is ready to be run: `functions` by label; an op is a function, a module a module."""
 
     module: Any
-    given: Given
+    given: calls.Given
     functions: dict[str, Callable[..., Any]]
     notes: list[str]
     state: str
@@ -118,10 +98,10 @@ class TorchBackend(Backend):
             spec = PartSpec(**json.load(file))
         folder = os.path.join(job.folder, "outputs")
         os.makedirs(folder)
-        seed_all(spec.seed)
+        calls.seed_all(spec.seed)
         tensors, times_s = getattr(self, f"_do_{spec.part}")(spec, job, folder)
         wanted = {name: each for name, each in tensors.items() if not job.outputs or name in set(job.outputs)}
-        write_tensors(folder, {name: to_array(each) for name, each in wanted.items()})
+        write_tensors(folder, {name: calls.to_array(each) for name, each in wanted.items()})
         return Made(folder, describe(spec, self.target.name), times_s=tuple(times_s))
 
     # ------------------------------------------------------------ the model
@@ -134,7 +114,7 @@ class TorchBackend(Backend):
         return self._opened[key]
 
     def _build(self, spec: PartSpec) -> Opened:
-        module, given = build_model(spec.model, spec.folder, spec.seed)
+        module, given = calls.build_model(spec.model, spec.folder, spec.seed)
         notes = _quieten(module)
         state = hash_state(module)
         if spec.state and state != spec.state:
@@ -146,7 +126,7 @@ class TorchBackend(Backend):
             module = self._change(module, spec.folder)
         dtype = getattr(torch, self._precision) if self._precision else None
         module.to(device=self._device or None, dtype=dtype)
-        given = map_leaves(given, torch.Tensor, lambda _path, each: self._cast(module, each))
+        given = calls.map_leaves(given, torch.Tensor, lambda _path, each: self._cast(module, each))
         graph = export_ops(module, given) if spec.ops else None
         if graph is None:
             functions = {name: each for name, each in module.named_modules() if name}
@@ -156,9 +136,9 @@ class TorchBackend(Backend):
 
     def _change(self, module: Any, folder: str) -> Any:
         folder = str(self.target.options.get("folder") or folder)
-        change = load_attribute(self._rewrite, folder, "class")
+        change = calls.load_attribute(self._rewrite, folder, "class")
         path = os.path.abspath(self._rewrite.rpartition(":")[0])
-        with blaming(path, f"{self._rewrite} failed"):
+        with calls.blaming(path, f"{self._rewrite} failed"):
             found = change(copy.deepcopy(module))
         if not isinstance(found, torch.nn.Module):
             text = f"{self._rewrite} returned {type(found).__name__}, not a torch module"
@@ -180,8 +160,8 @@ class TorchBackend(Backend):
 
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference, with every call, its tensors and gradients."""
-        opened, recorder = self._open(spec), CallRecorder()
-        with preserved(opened.module):
+        opened, recorder = self._open(spec), calls.CallRecorder()
+        with calls.preserved(opened.module):
             found, notes = run_model(opened, recorder, spec)
         recorder.finish()
         notes += _describe_uncalled(opened, recorder)
@@ -200,10 +180,10 @@ class TorchBackend(Backend):
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference with rounding of the target's type at each border of a call, and in the parameters."""
         opened = self._open(spec)
-        recorder = CallRecorder(noise=find_noise(spec.grain))
+        recorder = calls.CallRecorder(noise=find_noise(spec.grain))
         grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
         module = opened.module
-        with preserved(module, grain), recorder.rounding(is_closed(module) or not any(module.children())):
+        with calls.preserved(module, grain), recorder.rounding(calls.is_closed(module) or not any(module.children())):
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
 
@@ -212,10 +192,9 @@ class TorchBackend(Backend):
         opened, kept = self._open(spec), load_kept(job)
         labels = {}
         for label, blob in kept.items():
-            name = label.partition("#")[0]
-            function = opened.functions.get(name)
+            function = opened.functions.get(calls.find_called(label))
             forward = getattr(function, "forward", function)
-            if function is not None and forward is not None and fits_call(forward, blob):
+            if function is not None and forward is not None and calls.fits_call(forward, blob):
                 labels[label] = list(find_params(function))
         observes = "all" if not self._is_compiled else "outputs" if spec.ops else "forward"
         params = {f"{name}:grad": list(each.shape) for name, each in find_params(opened.module).items()}
@@ -227,7 +206,7 @@ class TorchBackend(Backend):
         opened = self._open(spec)
         function = self._compile(opened.module if opened.graph is None else opened.graph)
         times_s = []
-        with preserved(opened.module):
+        with calls.preserved(opened.module):
             found, notes = run_model(opened, None, spec, function)
             for _ in range(job.repeats):
                 begun = time.perf_counter()
@@ -242,10 +221,10 @@ class TorchBackend(Backend):
     def _do_marked(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """Every call's tensors as they come out of the model on this target."""
         opened = self._open(spec)
-        with preserved(opened.module):
+        with calls.preserved(opened.module):
             if self._is_compiled:
                 return self._mark_compiled(opened, spec), []
-            recorder = CallRecorder()
+            recorder = calls.CallRecorder()
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
 
@@ -253,23 +232,23 @@ class TorchBackend(Backend):
         if opened.graph is not None:
             marked, names = mark_ops(opened.graph)
             with torch.no_grad():
-                values = self._compile(marked)(*_flatten(*split_given(opened.given)))
+                values = self._compile(marked)(*_flatten(*calls.split_given(opened.given)))
             return dict(zip(names, values, strict=True))
         function = self._compile(opened.module)
-        found, seen = record_compiled(opened.module, lambda: run_model(opened, None, spec, function)[0])
+        found, seen = calls.record_compiled(opened.module, lambda: run_model(opened, None, spec, function)[0])
         return {**seen, **found}
 
     def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """One call alone, with the reference's inputs, forward or backward."""
         opened = self._open(spec)
-        function = opened.functions[spec.label.partition("#")[0]]
+        function = opened.functions[calls.find_called(spec.label)]
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         grain = getattr(torch, spec.grain) if spec.grain not in ("", TF32) else None
 
-        recorder = CallRecorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
+        recorder = calls.CallRecorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
 
         def load(name: str) -> Any:
-            tensor = from_array(load_ref(refs[name]))
+            tensor = calls.from_array(load_ref(refs[name]))
             if tensor.is_floating_point():
                 tensor = tensor.to(grain).to(tensor.dtype) if grain is not None else tensor
                 tensor = recorder.perturb(tensor) if spec.noise else tensor
@@ -281,12 +260,13 @@ class TorchBackend(Backend):
         found: dict[str, Any] = {}
         with ExitStack() as held:
             if isinstance(function, torch.nn.Module):
-                held.enter_context(preserved(function, grain))
-                held.enter_context(hooked(function, recorder.enter_module, recorder.leave)) if spec.noise else None
-            held.enter_context(recorder.rounding(spec.noise and is_closed(function)))
+                held.enter_context(calls.preserved(function, grain))
+                if spec.noise:
+                    held.enter_context(calls.hooked(function, recorder.enter_module, recorder.leave))
+            held.enter_context(recorder.rounding(spec.noise and calls.is_closed(function)))
             for _ in range(job.repeats + self._is_compiled):
-                seed_all(spec.seed)
-                made = call_alone(compiled, spec.label, kept, load, find_params(function), ends, times_s)
+                calls.seed_all(spec.seed)
+                made = calls.call_alone(compiled, spec.label, kept, load, find_params(function), ends, times_s)
                 found = found or made
         found = {name: recorder.perturb(each) for name, each in found.items()} if spec.noise else found
         return found, times_s[-job.repeats :]
@@ -295,14 +275,14 @@ class TorchBackend(Backend):
         """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
-        given = map_leaves(kept, TensorName, lambda _path, ref: from_array(load_ref(refs[ref.name])))
-        length = next((each.shape[0] for each in find_leaves(given, torch.Tensor).values() if each.ndim), 0)
+        given = calls.map_leaves(kept, calls.TensorName, lambda _path, ref: calls.from_array(load_ref(refs[ref.name])))
+        length = next((each.shape[0] for each in calls.find_leaves(given, torch.Tensor).values() if each.ndim), 0)
         rows = spec.rows or length
 
         def cut(_path: str, tensor: Any) -> Any:
             return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
 
-        args, kwargs = split_given(map_leaves(given, torch.Tensor, cut))
+        args, kwargs = calls.split_given(calls.map_leaves(given, torch.Tensor, cut))
         torch.save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
         return {"rows": torch.tensor(rows)}, []
 
@@ -339,7 +319,7 @@ def hash_state(module: Any) -> str:
     for name, each in module.state_dict().items():
         if hasattr(each, "detach"):
             digest.update(f"{name} {each.dtype} {list(each.shape)}".encode())
-            digest.update(to_array(each).tobytes())
+            digest.update(calls.to_array(each).tobytes())
     return digest.hexdigest()
 
 
@@ -366,28 +346,28 @@ def _quieten(module: Any) -> list[str]:
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
     for name in active:
         module.get_submodule(name).eval()
-    return [f"switched off, as dropout draws other numbers on each target: {join_some(active)}"] if active else []
+    return [f"switched off, as dropout draws other numbers on each target: {join_first(active, 4)}"] if active else []
 
 
-def _describe_uncalled(opened: Opened, recorder: CallRecorder) -> list[str]:
-    called = {call.label.partition("#")[0] for call in recorder.calls}
+def _describe_uncalled(opened: Opened, recorder: calls.CallRecorder) -> list[str]:
+    called = {calls.find_called(call.label) for call in recorder.calls}
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
     left = [
         name
         for name, each in opened.functions.items()
         if opened.graph is None and name not in called and not isinstance(each, containers)
     ]
-    return [f"not called by the model, and so not judged: {join_some(left)}"] if left else []
+    return [f"not called by the model, and so not judged: {join_first(left, 4)}"] if left else []
 
 
 NO_BACKWARD = "the backward pass is not judged"
 
 
 def run_model(
-    opened: Opened, recorder: CallRecorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
+    opened: Opened, recorder: calls.CallRecorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Forward, and backward from fixed random gradients of the outputs: outputs and gradients by name, and notes."""
-    seed_all(spec.seed)
+    calls.seed_all(spec.seed)
     leaves: dict[str, Any] = {}
 
     def place(path: str, tensor: Any) -> Any:
@@ -396,12 +376,12 @@ def run_model(
         leaves[path] = tensor.detach().clone().requires_grad_()
         return leaves[path].clone()
 
-    args, kwargs = split_given(map_leaves(opened.given, torch.Tensor, place))
+    args, kwargs = calls.split_given(calls.map_leaves(opened.given, torch.Tensor, place))
     for each in opened.module.parameters():
         each.grad = None
     with torch.set_grad_enabled(spec.backward):
         output = _execute(opened, recorder, function, args, kwargs)
-    outputs = {name_leaf("output", path): each for path, each in find_leaves(output, torch.Tensor).items()}
+    outputs = {calls.name_leaf("output", path): each for path, each in calls.find_leaves(output, torch.Tensor).items()}
     if not outputs:
         raise UsageError(f"the module returns {type(output).__name__} without a tensor: there is nothing to compare")
     ends = {name: each for name, each in outputs.items() if each.requires_grad}
@@ -416,14 +396,14 @@ def run_model(
     return {**outputs, **{name: each for name, each in grads.items() if each is not None}}, []
 
 
-def _execute(opened: Opened, recorder: CallRecorder | None, function: Any, args: Any, kwargs: Any) -> Any:
-    with blaming(opened.path, "the module fails with its example inputs"):
+def _execute(opened: Opened, recorder: calls.CallRecorder | None, function: Any, args: Any, kwargs: Any) -> Any:
+    with calls.blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
             interpreter = build_interpreter(opened.graph, recorder)
             return interpreter.run(*_flatten(args, kwargs), enable_io_processing=False)
         if recorder is None:
             return (opened.module if function is None else function)(*args, **kwargs)
-        with hooked(opened.module, recorder.enter_module, recorder.leave):
+        with calls.hooked(opened.module, recorder.enter_module, recorder.leave):
             return opened.module(*args, **kwargs)
 
 
@@ -438,10 +418,10 @@ def _draw_gradient(number: int, output: Any) -> Any:
 # ---------------------------------------------------------------- ops of an exported graph
 
 
-def export_ops(module: Any, given: Given) -> Any:
+def export_ops(module: Any, given: calls.Given) -> Any:
     """The model as a graph of ops. Raises UsageError where torch cannot export it."""
     try:
-        return torch.export.export(module, *split_given(given), strict=False).module()
+        return torch.export.export(module, *calls.split_given(given), strict=False).module()
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise UsageError(
@@ -460,7 +440,7 @@ def name_op(target: Any) -> str:
     return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
 
 
-def build_interpreter(graph: Any, recorder: CallRecorder | None) -> Any:
+def build_interpreter(graph: Any, recorder: calls.CallRecorder | None) -> Any:
 
     class Recording(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:

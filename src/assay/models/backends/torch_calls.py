@@ -14,6 +14,7 @@ import inspect
 import os
 import pickle
 import random
+import re
 import sys
 import time
 import traceback
@@ -82,10 +83,6 @@ def find_leaves(value: Any, kind: type) -> dict[str, Any]:
 
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def join_some(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def join_given(args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Given:
@@ -354,9 +351,14 @@ def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _number(name: str, counts: Counter[str]) -> str:
-    """The label of the next call of a module."""
+    """The label of the next call of a module; one whose name ends as such a label does has its number at once."""
     counts[name] += 1
-    return name if counts[name] == 1 else f"{name}#{counts[name]}"
+    return name if counts[name] == 1 and find_called(name) == name else f"{name}#{counts[name]}"
+
+
+def find_called(label: str) -> str:
+    """The name of the module whose call has this label."""
+    return re.sub(r"#[0-9]+\Z", "", label)
 
 
 @contextmanager

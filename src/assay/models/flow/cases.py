@@ -23,10 +23,10 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, 
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.inputs import build_samples, describe_invented, parse_files
-from assay.models.graph.onnx_library import build_wiring, find_subgraphs, words
+from assay.models.graph.onnx_library import build_wiring, walk_nodes, words
 from assay.models.graph.operators import Magnitudes, find_coarse, find_random, find_steps
 from assay.models.graph.split import build_folding, build_layers
-from assay.models.graph.submodel import build_cut, build_marked, describe_array
+from assay.models.graph.submodel import build_cut, build_marked, describe_array, find_functions, load_constant
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.tolerances import coarse_tolerance
@@ -43,6 +43,7 @@ from assay.models.values.model import (
     Tolerances,
 )
 from assay.models.values.tensors import TensorComparison, TensorRef, TensorSpec, Tolerance
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict
 
@@ -54,6 +55,7 @@ _LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried wher
 _MOST_ELEMENTS = 1 << 24  # of an input with such sizes
 _OTHERS = ("reference", "openvino", "iree")  # in the place of a reference that lacks an operator or a type
 _CARRIED = 4  # operators that an output is followed back through, to where it was rounded
+_GATES = {"If": 1, "Loop": 2}  # how many of its inputs say whether its sub-graph is entered
 _ROUNDING = words("QuantizeLinear DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul QGemm QAttention")
 
 
@@ -315,7 +317,31 @@ class Cases:
 
     def finish(self, report: ModelReport) -> ModelReport:
         """The report with what these cases know of the whole."""
+        compared = {case.name for case in report.cases if case.verdict.comparisons}
+        layers = [each for each in self.outline.layers if {each.name, self.outline.full_name} & compared]
+        with suppress(StepFailedError):  # the reference may lack the model with more outputs
+            return replace(report, notes=(*report.notes, *self.describe_idle(layers)))
         return report
+
+    def describe_idle(self, layers: Sequence[Layer]) -> list[str]:
+        """Notes on the branches and loops that no sample enters, and on those inside of layers, which no run shows."""
+        wiring, idle, hidden = build_wiring(self.proto.graph), list[str](), list[str]()
+        for label, node in ((layer.label, wiring.nodes[index]) for layer in layers for index in layer.nodes):
+            graphs = {each.name: each.g for each in node.attribute if each.HasField("g")}
+            inside = walk_nodes(*graphs.values(), *find_functions(self.proto, [node]))
+            hidden += [label] if any(each.op_type in _GATES for each in inside) else []
+            if node.op_type in _GATES and graphs:
+                entered = set()
+                for values in map(Tensors, (sample.path for sample in self.samples), self.activations):
+                    gates = [name for name in node.input[: _GATES[node.op_type]] if name]
+                    given = (values[each] if each in values else load_constant(wiring, each) for each in gates)
+                    entered.add(all(each is None or bool((each > 0).all()) for each in given))
+                idle += [f"{part} of {label}" for part in graphs if (part != "else_branch") not in entered]
+        notes = {
+            "computed in no sample, and so not judged": idle,
+            "not known which branches inside are computed": hidden,
+        }
+        return [f"{text}: {join_first(names, 4)}" for text, names in notes.items() if names]
 
     def cut(self, number: int, outputs: Sequence[str], name: str) -> CaseSample:
         """The beginning of what the target computes that makes these outputs, for one sample."""
@@ -358,7 +384,8 @@ class Cases:
                 other = self._find_other(model, inputs, wants)
                 text = f"{other} computes this model: add --reference {other}" if other else ""
             else:  # the model may only need other inputs than those that were invented
-                text = describe_invented(self.outline, self.proto, self.request.inputs)
+                is_run = failed.step is Step.RUN
+                text = describe_invented(self.outline, self.proto, self.request.inputs) if is_run else ""
             failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
             raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
         return work.outputs
@@ -474,14 +501,8 @@ def load_specs(folder: str) -> tuple[TensorSpec, ...]:
 
 def is_quantized(model: Any) -> bool:
     """Whether there is a node, in a sub-graph or a function too, that rounds into a few steps."""
-    functions = (node for function in model.functions for node in function.node)
-    waiting = [*model.graph.node, *functions]
-    while waiting:
-        node = waiting.pop()
-        if node.op_type in _ROUNDING or node.op_type.startswith("QLinear"):
-            return True
-        waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
-    return False
+    nodes = walk_nodes(model.graph, *model.functions)
+    return any(each.op_type in _ROUNDING or each.op_type.startswith("QLinear") for each in nodes)
 
 
 def hash_refs(refs: Sequence[TensorRef]) -> str:

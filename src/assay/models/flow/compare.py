@@ -33,6 +33,7 @@ from assay.models.graph.paired_view import (
     build_view,
     cut_model,
     find_bits,
+    find_order,
     is_rounding,
     rename_ends,
     sort_nodes,
@@ -66,8 +67,9 @@ def check_ends(left: Outline, right: Outline) -> dict[str, str]:
         is_named = all(spec.name in known for spec in mine)
         for number, spec in enumerate(mine):
             counterpart = known[spec.name] if is_named else theirs[number]
-            names[spec.name] = counterpart.name
-            if not _fits(spec, counterpart):
+            if names.setdefault(spec.name, counterpart.name) != counterpart.name:
+                problems.append(f"{spec.name} is both an input and an output of {left.stem}")
+            elif not _fits(spec, counterpart):
                 problems.append(
                     f"{spec.name} is {_describe(spec)} in {left.stem}, {_describe(counterpart)} in {right.stem}"
                 )
@@ -123,6 +125,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def left(self) -> ModelSide:
+        find_order(self.proto)  # refuses a cycle; layers have the places of the file
         return ModelSide(self.proto)
 
     @cached_property
@@ -210,6 +213,7 @@ class ComparedCases(Cases):
         if pairs < LEAST_COVERAGE * least or not pairs:
             text = f"only {render_count(pairs, 'layer')} of {least} could be paired: agreement proves little"
             findings = (*findings, Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text))
+        report = super().finish(report)
         matched = {name: pair.description for name, (_, pair) in self._rows.items()}
         return replace(
             report,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.models.backends.torch_backend import INPUTS_FILE
+from assay.models.backends.torch_calls import find_called
 from assay.models.config.settings import parse_tolerance_texts
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import LayerSearch, find_wrong
@@ -358,7 +359,7 @@ class _CallReduction:
         rewrite = str(request.target.options.get("rewrite", ""))
         other, _, name = rewrite.rpartition(":")
         other = os.path.join(request.folder, other) if other.endswith(".py") else other
-        part = self._label.partition("#")[0]
+        part = find_called(self._label)
         text = _TEXT.format(
             label=self._label,
             model=request.model,

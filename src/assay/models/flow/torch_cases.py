@@ -18,7 +18,6 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.models.backends.torch_backend import PLAN_FILE, SURVEY_FILE, PartSpec
-from assay.models.backends.torch_calls import join_some
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.cases import Arrays, Cases, CaseSample, Judged, ModelCase, StepFailedError, Tensors, hash_refs
 from assay.models.graph.tensorfile import load_refs
@@ -45,6 +44,7 @@ from assay.models.values.model import (
     Tolerances,
 )
 from assay.models.values.tensors import OTHER_LARGEST, TensorComparison, TensorSpec, Tolerance
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import asdict, replace
 from assay.values.verdict import Verdict
 
@@ -107,7 +107,7 @@ class TorchCases(Cases):
         missing = [call["label"] for call in calls if call["label"] not in known]
         if missing:
             what = f"{self.request.target.name} has no module of this name that takes these arguments"
-            self.notes.append(f"{what}, so not judged alone: {join_some(missing)}")
+            self.notes.append(f"{what}, so not judged alone: {join_first(missing, 4)}")
         drawing = [call["label"] for call in calls if call["draws"]]
         if drawing:
             self.notes.append(f"random numbers are drawn in {drawing[0]}: call module.eval() in build() to judge it")
@@ -302,7 +302,7 @@ class TorchCases(Cases):
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
         if self._unknown:
-            self.notes.append(f"not compared, as they are rounding alone: {join_some(sorted(self._unknown))}")
+            self.notes.append(f"not compared, as they are rounding alone: {join_first(sorted(self._unknown), 4)}")
         return judge_peers(reports, self._errors, find_floor(self.grain))
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
@@ -319,6 +319,9 @@ class TorchCases(Cases):
     @property
     def steps(self) -> dict[str, float]:
         return {}
+
+    def describe_idle(self, _layers: Sequence[Layer]) -> list[str]:
+        return []  # what is not called is in the plan
 
     def find_magnitude(self, _case: ModelCase, _number: int, _tensor: str) -> Any:
         return 0.0

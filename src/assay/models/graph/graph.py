@@ -25,6 +25,8 @@ from assay.models.graph.onnx_library import (
     is_constant_node,
     name_elem_type,
     parse_message,
+    unify_domains,
+    walk_nodes,
 )
 from assay.models.libraries import onnx
 from assay.models.values.model import DEFAULT_GROUPS, Layer, Outline
@@ -58,6 +60,7 @@ def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: 
         raise UsageError(f"{name} is not an ONNX model: it has no graph with outputs, or no opset")
     if fault := find_unreadable(model):
         raise UsageError(f"{name} cannot be read: {fault}", "write the model again; a newer onnx may know more types")
+    unify_domains(model)
     if weights and external:
         load_external(model, os.path.dirname(os.path.abspath(name)))
     return model
@@ -197,21 +200,14 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
 
 def walk_tensors(model: Model) -> Iterator[Any]:
     """Every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
-    for part in (model.graph, *model.functions):
-        yield from _walk_part(part)
-
-
-def _walk_part(part: Any) -> Iterator[Any]:
-    """The tensors of a graph or a function; a function has no weights."""
-    yield from getattr(part, "initializer", ())
-    for sparse in getattr(part, "sparse_initializer", ()):
-        yield from (sparse.values, sparse.indices)
-    for node in part.node:
-        for attribute in node.attribute:
-            yield from [attribute.t] if attribute.HasField("t") else []
-            yield from attribute.tensors
-        for graph in find_subgraphs(node):
-            yield from _walk_part(graph)
+    nodes = list(walk_nodes(model.graph, *model.functions))
+    for graph in (model.graph, *(inner for node in nodes for inner in find_subgraphs(node))):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        yield from [attribute.t] if attribute.HasField("t") else []
+        yield from attribute.tensors
 
 
 def find_locations(model: Model) -> list[str]:
@@ -239,9 +235,12 @@ def check_external(tensors: Iterable[Any], folder: str) -> None:
         entry = {pair.key: pair.value for pair in tensor.external_data}
         location = entry.get("location", "")
         path = os.path.join(folder, location)
-        needed = int(entry.get("offset") or 0) + int(entry.get("length") or 0)
+        place = entry.get("offset") or "0", entry.get("length") or "0"
+        needed = sum(map(int, place)) if all(map(str.isdecimal, place)) else -1
         if not location or not os.path.isfile(path):
             problems[location] = f"{path} is missing (the tensor {tensor.name!r} is there)"
+        elif needed < 0:
+            problems[location] = f"{tensor.name!r} cannot be at {place[0]!r} of {path}, {place[1]!r} bytes long"
         elif os.path.getsize(path) < needed:
             problems[location] = f"{path} has {os.path.getsize(path)} bytes, {tensor.name!r} ends at {needed}"
     if problems:

@@ -177,6 +177,11 @@ def _rng(seed: int, sample: int, name: str) -> Any:
 
 def _draw(plan: InputPlan, rng: Any) -> Array:
     domain = plan.domain
+    try:
+        np.empty(plan.shape)
+    except (MemoryError, ValueError):  # numpy has both for what is too large
+        sizes = " x ".join(map(str, plan.shape))
+        raise UsageError(f"the input {plan.name!r} of {sizes} {plan.dtype} is too large for this machine") from None
     if plan.dtype == "string":
         words = rng.integers(ord("a"), ord("z") + 1, (*plan.shape, 6)).reshape(-1, 6)
         return np.array(["".join(map(chr, word)) for word in words], dtype=object).reshape(plan.shape)

@@ -139,7 +139,7 @@ class ModelSide:
             at = 3
         if at is not None and len(node.input) > at:
             self._scalings[node.output[0]] = node.input[at], node.input[at + 1] if len(node.input) > at + 1 else ""
-        elif node.op_type in _MOVING and node.input[0] in self._scalings:
+        elif node.op_type in _MOVING and any(name in self._scalings for name in node.input[:1]):
             self._scalings |= dict.fromkeys(node.output, self._scalings[node.input[0]])
 
     def _build_group(self, root: str, names: tuple[str, ...]) -> TensorGroup:
@@ -300,6 +300,8 @@ class _Pairing:
 
     def _find_weighted(self, side: ModelSide, group: TensorGroup, paired: Container[str]) -> TensorGroup:
         while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] not in paired:
+            if group.sources[0] not in side.groups:
+                break  # nothing makes it, as the runtime will say
             group = side.groups[group.sources[0]]
         return group
 

@@ -128,6 +128,15 @@ def find_subgraphs(node: Node) -> Iterator[Graph]:
         yield from attribute.graphs
 
 
+def walk_nodes(*parts: Any) -> Iterator[Node]:
+    """Every node of these graphs and functions, also those inside of others."""
+    waiting = [node for part in parts for node in part.node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
+
+
 def _find_captured(graph: Graph) -> Iterator[str]:
     """What a sub-graph takes from outside: an output of it may come straight from there, too."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
@@ -170,6 +179,14 @@ def name_elem_type(elem_type: int) -> str:
 def find_opset(model: Model) -> int:
     """The version of ONNX's own operators; 0 where the model uses none of them."""
     return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
+
+
+def unify_domains(model: Model) -> None:
+    """Leave ONNX's own domain unnamed: runtimes take both of its names for one, the checker does not."""
+    versions = (entry for part in (model, *model.functions) for entry in part.opset_import)
+    for each in (*versions, *model.functions, *walk_nodes(model.graph, *model.functions)):
+        if each.domain == DEFAULT_DOMAINS[1]:
+            each.domain = DEFAULT_DOMAINS[0]
 
 
 _NEW_TYPES = {  # IR version → the types that came with it

@@ -7,9 +7,10 @@ there and integers again, so that a part of the model can be cut out between any
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from assay.errors import UsageError
 from assay.models.graph.graph import find_ends
 from assay.models.graph.matching import ROUNDING, GroupPair, ModelSide
 from assay.models.graph.onnx_library import (
@@ -47,13 +48,24 @@ def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
     return model
 
 
-def sort_nodes(model: Model) -> Model:
-    """Each node after those that it reads: converters append what they add."""
+def find_order(model: Model) -> list[int]:
+    """The nodes so that each is after those that it reads: converters append what they add. Raises UsageError for a
+    cycle."""
     makers = {name: index for index, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [{makers[name] for name in find_reads(node) if name in makers} for node in model.graph.node]
     if all(each < index for index, needed in enumerate(reads) for each in needed):
+        return list(range(len(reads)))
+    try:
+        return list(TopologicalSorter(dict(enumerate(reads))).static_order())
+    except CycleError as error:
+        cycle = " → ".join(model.graph.node[index].op_type for index in error.args[1])
+        raise UsageError(f"the graph {model.graph.name!r} has a cycle: {cycle}") from None
+
+
+def sort_nodes(model: Model) -> Model:
+    order = find_order(model)
+    if order == sorted(order):
         return model
-    order = list(TopologicalSorter(dict(enumerate(reads))).static_order())
     nodes = [type(node).FromString(node.SerializeToString()) for node in model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes[index] for index in order)

@@ -10,14 +10,7 @@ from typing import Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import copy_fields, infer_specs, is_external, load_external_tensor
-from assay.models.graph.onnx_library import (
-    Model,
-    Node,
-    Wiring,
-    build_wiring,
-    find_subgraphs,
-    is_constant_node,
-)
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, find_subgraphs, is_constant_node
 from assay.models.graph.tensorfile import Array, name_dtype, parse_dtype
 from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
@@ -142,8 +135,11 @@ def _add_weight(result: Model, wiring: Wiring, name: str, folder: str) -> None:
 
 
 def build_constant(node: Node) -> Any:
-    """The tensor of a Constant node, under the name of its output."""
-    (attribute,) = (attribute for attribute in node.attribute if attribute.name.startswith("value"))
+    """The tensor of a Constant node, under the name of its output. Raises UsageError where it has not one value."""
+    found = [attribute for attribute in node.attribute if attribute.name.startswith("value")]
+    if len(found) != 1:
+        raise UsageError(f"the constant {node.output[0]!r} has {len(found)} values")
+    attribute = found[0]
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.name == "value":
         tensor = onnx.TensorProto()
@@ -157,15 +153,13 @@ def build_constant(node: Node) -> Any:
 
 def load_constant(wiring: Wiring, name: str) -> Array | None:
     """The array of a constant; None for what is none, for a sparse one, and for one that was left empty."""
-    tensor = wiring.weights.get(name)
-    if name in wiring.constants:
-        node = wiring.nodes[wiring.constants[name]]
-        tensor = None if _is_sparse(node) else build_constant(node)
-    if tensor is None or hasattr(tensor, "indices"):
-        return None
     try:
-        return onnx.numpy_helper.to_array(tensor)
-    except (ValueError, OSError, onnx.checker.ValidationError):
+        tensor = wiring.weights.get(name)
+        if name in wiring.constants:
+            node = wiring.nodes[wiring.constants[name]]
+            tensor = None if _is_sparse(node) else build_constant(node)
+        return None if tensor is None or hasattr(tensor, "indices") else onnx.numpy_helper.to_array(tensor)
+    except (ValueError, OSError, UsageError, onnx.checker.ValidationError):
         return None
 
 

@@ -7,32 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from assay.models.report.summary import (
-    build_case_metrics,
-    build_chart,
-    build_diff_commands,
-    build_next_steps,
-    build_tail,
-    describe_briefly,
-    describe_finding,
-    describe_outcome,
-    describe_ranks,
-    describe_surroundings,
-    describe_times,
-    find_bad,
-    find_first,
-    find_main_finding,
-    group_failures,
-    join_names,
-    label_of,
-    name_subject,
-    ops_of,
-    render_command,
-    render_cosine,
-    render_db,
-    render_error,
-    render_ms,
-)
+from assay.models.report import summary
 from assay.models.values.model import WRONG, CaseReport, ModelReport, Step, StepOutcome
 from assay.show import formatting
 from assay.system.fast_dataclasses import asdict
@@ -71,26 +46,26 @@ _VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no
 
 def render_case_line(case: CaseReport) -> str:
     """The line of a log: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
-    metrics = build_case_metrics(case)
+    metrics = summary.build_case_metrics(case)
     error = metrics.accumulated if case.layer is None else metrics.local
     numbers = [
         f"{name} {text}{unit}"
         for name, text, unit in (
-            ("error", render_error(error), ""),
-            ("compile", render_ms(metrics.compile_s), " ms"),
-            ("run", render_ms(metrics.run_s), " ms"),
+            ("error", summary.render_error(error), ""),
+            ("compile", summary.render_ms(metrics.compile_s), " ms"),
+            ("run", summary.render_ms(metrics.run_s), " ms"),
         )
         if text is not None
     ]
-    bad = find_main_finding(case)
-    why = f": {formatting.clean(describe_finding(bad, case))}" if bad else ""
+    bad = summary.find_main_finding(case)
+    why = f": {formatting.clean(summary.describe_finding(bad, case))}" if bad else ""
     return f"{case.outcome:<14} {formatting.clean(case.name)}  {', '.join(numbers)}".rstrip() + why
 
 
 def build_document(report: ModelReport, *, every: bool = False) -> Document:
     """`every`: the terminal's table leaves no layer out."""
     return Document(
-        title=f"{report.verdict.kind} {name_subject(report)}",
+        title=f"{report.verdict.kind} {summary.name_subject(report)}",
         blocks=(
             Only(("terminal",), list(_build_terminal(report, every))),
             Only(("markdown",), list(_build_markdown(report))),
@@ -108,18 +83,19 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
 
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     """The answer first, then the table, then what failed and how, then what to do, then what it was made with."""
-    kind, sentence, around = str(report.verdict.kind), describe_outcome(report), describe_surroundings(report)
-    head = Text((Span(kind, kind), f" {name_subject(report)}: {sentence}"))
+    kind, sentence = str(report.verdict.kind), summary.describe_outcome(report)
+    around = summary.describe_surroundings(report)
+    head = Text((Span(kind, kind), f" {summary.name_subject(report)}: {sentence}"))
     yield Section([head])
     shown = list(report.cases) if every else choose_cases(report)
     yield Section([_build_table_block(shown, report)])
-    groups = group_failures(report)
+    groups = summary.group_failures(report)
     yield from (_build_failure(*each, "terminal") for each in groups[:_IN_FULL])
     yield Section(list(_build_more_failures(groups)))
     yield from _build_mismatches(report)
     findings = [each for each in report.findings if each.message not in sentence]
     yield Section([Findings(findings, len(findings)), Notes(_list_notes(report))])
-    yield Section([Commands([(what, _from_here(command)) for what, command in build_next_steps(report)])])
+    yield Section([Commands([(what, _from_here(command)) for what, command in summary.build_next_steps(report)])])
     made_with = [Text(f"reference {report.reference}; {around}", role="soft")] if around else []
     yield Section([*made_with, *([Text(f"kept in {_from_here(report.run_dir)}")] if report.run_dir else [])])
 
@@ -134,7 +110,7 @@ def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Ite
     """A line for each failure, and each hint once."""
     hints = {step.hint for step, _ in groups[:_IN_FULL]} | {""}
     for step, names in groups[_IN_FULL:]:
-        yield Text(f"{step.step} {step.ending} in {join_names(names)}: {step.message}")
+        yield Text(f"{step.step} {step.ending} in {summary.join_names(names)}: {step.message}")
         if step.hint not in hints:
             yield from (Text(line, indent=1) for line in step.hint.splitlines())
         hints.add(step.hint)
@@ -145,17 +121,17 @@ def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Ite
 def _build_mismatches(report: ModelReport) -> Iterator[Block]:
     """Numbers that differ. Once the first layer is wrong, many after it are too: the first ones are shown in full."""
     wrong = find_mismatches(report)
-    later = [command for _, command in build_next_steps(report)]
+    later = [command for _, command in summary.build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
-        differences = [command for command in build_diff_commands(case) if command not in later]
+        differences = [command for command in summary.build_diff_commands(case) if command not in later]
         commands = [Code(_from_here(command), wraps=True) for command in differences[:_MOST_FINDINGS]]
-        title = f"{label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
-        bad = find_bad(case)
-        found = [describe_finding(finding, case) for finding in bad[:_MOST_FINDINGS]]
+        title = f"{summary.label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
+        bad = summary.find_bad(case)
+        found = [summary.describe_finding(finding, case) for finding in bad[:_MOST_FINDINGS]]
         found += [f"and {len(bad) - _MOST_FINDINGS} more (--json has them)"] if len(bad) > _MOST_FINDINGS else []
         yield Section([*map(Text, found), *commands], title)
     if len(wrong) > _IN_FULL:
-        names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
+        names = summary.join_names([summary.label_of(case, report) for case in wrong[_IN_FULL:]])
         yield Section([Text(f"the same applies to {names} (--json has the commands that show them)")])
 
 
@@ -167,7 +143,9 @@ def find_mismatches(report: ModelReport) -> list[CaseReport]:
     wrong = [
         case
         for case in report.cases
-        if case.failed_step is None and find_bad(case) and (case.local or case.verdict.kind is not VerdictKind.ERROR)
+        if case.failed_step is None
+        and summary.find_bad(case)
+        and (case.local or case.verdict.kind is not VerdictKind.ERROR)
     ]
     return sorted(wrong, key=lambda case: (case.name != report.first_wrong, case.layer is not None))
 
@@ -176,40 +154,43 @@ def find_mismatches(report: ModelReport) -> list[CaseReport]:
 
 
 def _build_markdown(report: ModelReport) -> Iterator[Block]:
-    yield Heading(name_subject(report), report.verdict.kind)
-    yield Text(describe_outcome(report))
+    yield Heading(summary.name_subject(report), report.verdict.kind)
+    yield Text(summary.describe_outcome(report))
     shown = choose_cases(report)
     yield TableBlock(build_table(shown, report))
     if len(shown) < len(report.cases):
         yield Text(f"{formatting.render_count(len(report.cases) - len(shown), 'layer')} more, all correct.")
-    yield from (_build_failure(*each, "markdown") for each in group_failures(report))
+    yield from (_build_failure(*each, "markdown") for each in summary.group_failures(report))
     yield from _build_remarks(report)
-    yield Text(f"Reference {', '.join(text for text in (report.reference, describe_surroundings(report)) if text)}")
+    yield Text(
+        f"Reference {', '.join(text for text in (report.reference, summary.describe_surroundings(report)) if text)}"
+    )
 
 
 def _build_remarks(report: ModelReport) -> list[Block]:
     findings = Findings(report.findings, len(report.findings))
-    return [findings, Notes(_list_notes(report)), Commands(list(build_next_steps(report)))]
+    return [findings, Notes(_list_notes(report)), Commands(list(summary.build_next_steps(report)))]
 
 
 def _list_notes(report: ModelReport) -> list[str]:
-    return [text for text in (report.coverage, *describe_ranks(report), *report.notes, describe_times(report)) if text]
+    texts = (report.coverage, *summary.describe_ranks(report), *report.notes, summary.describe_times(report))
+    return [text for text in texts if text]
 
 
 # ---------------------------------------------------------------- the page
 
 
 def _build_page(report: ModelReport) -> Iterator[Block]:
-    answer = describe_outcome(report)
-    yield Heading(name_subject(report), report.verdict.kind, level=1)
-    yield Text(describe_briefly(report), role="soft")
+    answer = summary.describe_outcome(report)
+    yield Heading(summary.name_subject(report), report.verdict.kind, level=1)
+    yield Text(summary.describe_briefly(report), role="soft")
     yield Text(_link_first(answer[:1].upper() + answer[1:], report), role="answer")
     findings, notes, commands = _build_remarks(report)
     yield from (commands, findings, notes)
     if report.cases:
-        yield Section([build_chart(report), *_LEGEND], "Error by layer")
+        yield Section([summary.build_chart(report), *_LEGEND], "Error by layer")
         yield Section([_build_table_block(report.cases, report, is_page=True)], CASES)
-    groups = group_failures(report)
+    groups = summary.group_failures(report)
     if groups:
         yield Section([_build_failure(*each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
     origin = [
@@ -224,8 +205,8 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
 
 def _link_first(answer: str, report: ModelReport) -> tuple[str | Span, ...]:
     """The name of the first wrong layer leads to its row."""
-    first = find_first(report)
-    head, name, tail = answer.partition(label_of(first, report)) if first else (answer, "", "")
+    first = summary.find_first(report)
+    head, name, tail = answer.partition(summary.label_of(first, report)) if first else (answer, "", "")
     return (head, *([Span(name, "first")] if name else []), tail)
 
 
@@ -247,10 +228,10 @@ _LEGEND = (
 
 
 def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_open: bool = False) -> Details:
-    what, rest = f"{step.step} {step.ending}", f" in {join_names(names)}: {step.message or 'no output'}"
+    what, rest = f"{step.step} {step.ending}", f" in {summary.join_names(names)}: {step.message or 'no output'}"
     title = what + rest if form == "markdown" else (Span(what, "ERROR"), rest)  # a summary takes no Markdown
-    tail = "\n".join(build_tail(step, _TAIL_LINES[form]))
-    blocks: list[Block] = [Code(render_command(step), wraps=True)] if step.command else []
+    tail = "\n".join(summary.build_tail(step, _TAIL_LINES[form]))
+    blocks: list[Block] = [Code(summary.render_command(step), wraps=True)] if step.command else []
     if tail:
         blocks.append(Code(tail))
     elif form == "html":
@@ -283,18 +264,18 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
 
 
 def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]:
-    metrics = build_case_metrics(case)
+    metrics = summary.build_case_metrics(case)
     return [
-        label_of(case, report),
-        ops_of(case) or None,
+        summary.label_of(case, report),
+        summary.ops_of(case) or None,
         (case.layer.title or None) if case.layer else None,
         case.matched or None,
         Span(case.outcome, str(case.verdict.kind)),
-        render_error(metrics.local),
-        render_error(metrics.accumulated),
-        render_cosine(metrics.cosine),
-        render_db(metrics.sqnr_db),
-        *((None, None) if report.other else (render_ms(metrics.compile_s), render_ms(metrics.run_s))),
+        summary.render_error(metrics.local),
+        summary.render_error(metrics.accumulated),
+        summary.render_cosine(metrics.cosine),
+        summary.render_db(metrics.sqnr_db),
+        *((None, None) if report.other else (summary.render_ms(metrics.compile_s), summary.render_ms(metrics.run_s))),
     ]
 
 
@@ -306,8 +287,8 @@ def _build_table_block(shown: Sequence[CaseReport], report: ModelReport, *, is_p
     ]
     notes: list[tuple[Content, ...]] = [
         (
-            *(describe_finding(finding, case) for finding in find_bad(case)[:_MOST_FINDINGS]),
-            *(Span(command, "code") for command in build_diff_commands(case)),
+            *(summary.describe_finding(finding, case) for finding in summary.find_bad(case)[:_MOST_FINDINGS]),
+            *(Span(command, "code") for command in summary.build_diff_commands(case)),
         )
         for case in shown
     ]
@@ -349,22 +330,22 @@ def _build_suite(report: ModelReport) -> Suite:
     cases = [_build_case(case, report) for case in report.cases]
     cases += [_build_whole(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
     if not cases:  # nothing was compared: never green
-        cases = [_build_whole(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
+        cases = [_build_whole(Finding(VerdictKind.ERROR, report.stem, summary.describe_outcome(report)), report)]
     properties: list[tuple[str, object]] = [
         ("model", report.model),
         ("reference", report.reference),
         ("target", report.target),
         ("verdict", report.verdict.kind),
-        ("summary", describe_outcome(report)),
+        ("summary", summary.describe_outcome(report)),
         *([("other", report.other), ("coverage", report.coverage)] if report.other else []),
         *([("first_wrong", report.first_wrong)] if report.first_wrong else []),
         *((f"tool.{name}", version) for name, version in report.tools.items()),
     ]
-    return Suite(name_subject(report), cases, properties, report.elapsed_s, "\n".join(report.notes))
+    return Suite(summary.name_subject(report), cases, properties, report.elapsed_s, "\n".join(report.notes))
 
 
 def _build_case(case: CaseReport, report: ModelReport) -> Case:
-    bad = find_bad(case)
+    bad = summary.find_bad(case)
     return Case(
         classname=f"{report.stem}.{report.target}",
         name=case.name,
@@ -386,20 +367,20 @@ def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
     yield "verdict", case.verdict.kind
     yield "outcome", case.outcome
     yield "comparisons", case.verdict.comparisons
-    for name, value in asdict(build_case_metrics(case)).items():
+    for name, value in asdict(summary.build_case_metrics(case)).items():
         if value is not None:
             yield f"{name}_error" if name in ("local", "accumulated") else name, value
 
 
 def _list_lines(case: CaseReport) -> Iterator[str]:
     """The text of a test case: findings, command lines, and the tool's output."""
-    yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in find_bad(case))
+    yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in summary.find_bad(case))
     step = case.failed_step
     if step is not None:
-        yield from [render_command(step)] if step.command else []
-        yield from build_tail(step, 40)
+        yield from [summary.render_command(step)] if step.command else []
+        yield from summary.build_tail(step, 40)
         yield from [step.hint] if step.hint else []
-    yield from build_diff_commands(case)
+    yield from summary.build_diff_commands(case)
 
 
 # ---------------------------------------------------------------- JSON
@@ -412,13 +393,13 @@ def build_model_facts(report: ModelReport) -> dict[str, Any]:
         "verdict": str(report.verdict.kind),
         "exit_code": int(report.exit_code),
         "comparisons": report.verdict.comparisons,
-        "summary": describe_outcome(report),
-        "next": [command for _, command in build_next_steps(report)],
+        "summary": summary.describe_outcome(report),
+        "next": [command for _, command in summary.build_next_steps(report)],
     }
     for plain, case in zip(facts["cases"], report.cases, strict=True):
-        metrics = asdict(build_case_metrics(case))
+        metrics = asdict(summary.build_case_metrics(case))
         plain |= {f"{name}_error": metrics.pop(name) for name in ("local", "accumulated")}
         plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **metrics}
         plain["import_s"] = case.seconds(Step.IMPORT)
-        plain["diff_commands"] = build_diff_commands(case)
+        plain["diff_commands"] = summary.build_diff_commands(case)
     return facts
