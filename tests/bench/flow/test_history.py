@@ -349,7 +349,7 @@ def test_another_load_may_be_the_reason(
 
 
 def test_load_is_no_reason_for_another_count() -> None:
-    """Its values are equal on each side of the step, whatever others used meanwhile."""
+    """Its values are equal on each side of the step, whatever others used."""
     executions = history([1003.0] * 15 + [1083.0] * 15, metric="lines")
     for number, each in enumerate(executions):
         executions[number] = replace(each, machine=replace(each.machine, foreign_cpu=0.9 if number >= 15 else 0.1))
