@@ -308,6 +308,16 @@ class TestAnotherCluster:
         finish(executor, [again])
         assert run.markers() == {"train.2.exit.0"}
 
+    def test_what_waited_in_one_that_has_begun_anew(self, executor: RayExecutor, runs: Runs) -> None:
+        """A head that was started again has the same address and no queue: what never began has not died."""
+        run = runs.make("touch ran")
+        handle = self.submitted(run, executor._connect().cluster)
+        executor.watch(handle, run.dir)
+        finish(executor, [handle])
+        said = executor.explain_end(handle, run.dir)
+        assert said is not None
+        assert (said[0], handle.native_id in said[1]) == ("taken back", True)
+
     def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("touch ran")
         with socket.create_server(("127.0.0.1", 0)) as server:

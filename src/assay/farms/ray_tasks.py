@@ -316,6 +316,8 @@ class RayExecutor(SubmitExecutor):
             return True, True
         # never submitted, or its owner in the cluster has died and everything that it had
         was_submitted = load_submit_code(*key) == 0
+        if was_submitted:
+            self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it has begun anew"
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
     def _is_cut_off(self, key: Key) -> bool:
@@ -356,10 +358,9 @@ class RayExecutor(SubmitExecutor):
         """Whether to give up a begun job of a cluster that does not answer; one without its dashboard may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
-        after = render_duration(limit_s)
-        said = f"the Ray cluster at {handle.native_id} does not answer ({reason})"
-        self._report_once(f"{said}: what runs there is given up after {after}")
-        self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+        where, after = f"the Ray cluster at {handle.native_id}", render_duration(limit_s)
+        self._report_once(f"{where} does not answer ({reason}): what runs there is given up after {after}")
+        self._silences[key] = f"{where} has not answered for {after}"
         return time.monotonic() - self._absent_since[handle.native_id] > limit_s
 
     def _probe(self, cluster: str) -> str:
@@ -375,7 +376,6 @@ class RayExecutor(SubmitExecutor):
         return reason
 
     def _report_once(self, message: str) -> None:
-        """Report a message once."""
         if message not in self._reported:
             self._reported.add(message)
             self._messages.append(message)
