@@ -368,6 +368,26 @@ class TestResources:
         assert sorted(run.text("train.log").strip().split(",")) == ["0", "1"]
         two.close()
 
+    def test_why_nothing_begins(self, executor: RayExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others use what the cluster has, or the node has left that could have run it."""
+        monkeypatch.setattr(ray_tasks, "_LOOK_S", 0.0)
+        busy, waiting = runs.make("until [ -e go ]; do sleep 0.02; done"), runs.make("true")
+        using, wanting = asking(executor, gpus=2), asking(executor, gpus=2)
+        handle = start(using, busy)
+        until(lambda: busy.path("token.1").exists(), "the first runs")
+        second = start(wanting, waiting)
+        assert list(wanting.wait(0.1)) == []
+        assert "has free what the farm more asks for: 1 CPU, 2 GPU" in "".join(wanting.take_messages())
+        monkeypatch.setattr(Bridge, "call", lambda *_words, **_limits: [{"CPU": 4.0}])
+        wanting._explain_wait()
+        assert "has what the farm more asks for: 1 CPU, 2 GPU" in "".join(wanting.take_messages())
+        monkeypatch.undo()
+        busy.path("code/go").touch()
+        finish(using, [handle])
+        finish(wanting, [second])
+        using.close()
+        wanting.close()
+
     def test_what_waits_is_cancelled(self, executor: RayExecutor, runs: Runs) -> None:
         two = asking(executor, gpus=2)
         busy, waiting = runs.make(DYING["plain"]), runs.make("touch ran")
