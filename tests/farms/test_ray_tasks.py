@@ -308,7 +308,7 @@ class TestAnotherCluster:
         finish(executor, [again])
         assert run.markers() == {"train.2.exit.0"}
 
-    def test_what_waited_in_one_that_has_begun_anew(self, executor: RayExecutor, runs: Runs) -> None:
+    def test_what_waited_in_one_that_was_started_again(self, executor: RayExecutor, runs: Runs) -> None:
         """A head that was started again has the same address and no queue: what never began has not died."""
         run = runs.make("touch ran")
         handle = self.submitted(run, executor._connect().cluster)

@@ -40,7 +40,7 @@ from assay.values.study import Farm
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
-_LOOK_S = 30.0  # for a dashboard's answer, and until it is said why nothing begins
+_LOOK_S = 30.0  # for a dashboard's answer, and until the reason is reported why nothing begins
 _NODES_S = 5.0  # between questions which nodes are alive
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
@@ -327,7 +327,7 @@ class RayExecutor(SubmitExecutor):
         # never submitted, or its owner in the cluster has died and everything that it had
         was_submitted = load_submit_code(*key) == 0
         if was_submitted:
-            self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it has begun anew"
+            self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it was started again"
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
     def _is_cut_off(self, key: Key) -> bool:
