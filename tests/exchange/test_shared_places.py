@@ -139,6 +139,8 @@ def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: 
     assert [path.name for path in damaged if path.name not in pulled.err] == []
     assert all(f"{path} cannot be read" in pulled.err for path in unreadable)
     assert pulled.err.count("study.json is damaged") == 1
+    for name in ("fit", f"fit/{GOOD}"):  # each hint can be pasted
+        assert f"assay push {name} --to {place} --check\n" in pulled.err
     assert {path.name for path in (own_bench.folder / "other/fit").glob("lr=*")} == {"lr=0.1,n=8", "lr=0.5,n=8"}
     as_json = cli("pull", "fit", "--from", str(place), "--root", "third", "--json")
     assert (as_json.code, len(json.loads(as_json.out))) == (4, 2)

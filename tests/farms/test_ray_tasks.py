@@ -308,6 +308,16 @@ class TestAnotherCluster:
         finish(executor, [again])
         assert run.markers() == {"train.2.exit.0"}
 
+    def test_what_waited_in_one_that_was_started_again(self, executor: RayExecutor, runs: Runs) -> None:
+        """A head that was started again has the same address and no queue: what never began has not died."""
+        run = runs.make("touch ran")
+        handle = self.submitted(run, executor._connect().cluster)
+        executor.watch(handle, run.dir)
+        finish(executor, [handle])
+        said = executor.explain_end(handle, run.dir)
+        assert said is not None
+        assert (said[0], handle.native_id in said[1]) == ("taken back", True)
+
     def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("touch ran")
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -357,6 +367,26 @@ class TestResources:
         finish(two, [start(two, run)])
         assert sorted(run.text("train.log").strip().split(",")) == ["0", "1"]
         two.close()
+
+    def test_why_nothing_begins(self, executor: RayExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others use what the cluster has, or the node has left that could have run it."""
+        monkeypatch.setattr(ray_tasks, "_LOOK_S", 0.0)
+        busy, waiting = runs.make("until [ -e go ]; do sleep 0.02; done"), runs.make("true")
+        using, wanting = asking(executor, gpus=2), asking(executor, gpus=2)
+        handle = start(using, busy)
+        until(lambda: busy.path("token.1").exists(), "the first runs")
+        second = start(wanting, waiting)
+        assert list(wanting.wait(0.1)) == []
+        assert "has free what the farm more asks for: 1 CPU, 2 GPU" in "".join(wanting.take_messages())
+        monkeypatch.setattr(Bridge, "call", lambda *_words, **_limits: [{"CPU": 4.0}])
+        wanting._explain_wait()
+        assert "has what the farm more asks for: 1 CPU, 2 GPU" in "".join(wanting.take_messages())
+        monkeypatch.undo()
+        busy.path("code/go").touch()
+        finish(using, [handle])
+        finish(wanting, [second])
+        using.close()
+        wanting.close()
 
     def test_what_waits_is_cancelled(self, executor: RayExecutor, runs: Runs) -> None:
         two = asking(executor, gpus=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -232,11 +233,11 @@ class Pulled:
     damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
 
 
-def check_pull(found: Sequence[FolderManifest], _remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
+def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
     """What `pull_all` would do. Raises UsageError for what it would refuse."""
     for manifest in found:
         path = _find_target(manifest, root, into)
-        missing = _find_missing(manifest, path)
+        missing = _find_missing(manifest, path, remote.address)
         names = manifest.files if missing is None else missing
         how = "new" if missing is None else "updated" if missing else "unchanged"
         size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
@@ -250,16 +251,16 @@ def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
     return os.path.join(root, *manifest.name.split("/"))
 
 
-def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str] | None:
+def _find_missing(manifest: FolderManifest, path: str, address: str) -> frozenset[str] | None:
     """The files of the manifest that are missing at the path; None: all are."""
     if manifest.kind != "folder":
-        return _compare_run(manifest, path) if os.path.lexists(path) else None
+        return _compare_run(manifest, path, address) if os.path.lexists(path) else None
     if not os.path.isdir(path):
         return None
     return frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
 
 
-def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
+def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset[str]:
     """Only an earlier state of the same run is brought up to date: raises UsageError for everything else."""
     record = run_directory.try_record(path)
     shown = show_path(path)
@@ -289,7 +290,7 @@ def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
             why = "not in the store" if file is None else "newer than in the store"
             raise UsageError(
                 f"{shown} has gone on here: {name} is {why}",
-                f"send it (assay push {manifest.name} --to ADDRESS), or move it away",
+                f"send it (assay push {shlex.quote(shown)} --to {shlex.quote(address)}), or move it away",
             )
     return frozenset(missing)
 
@@ -309,11 +310,11 @@ def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None =
         if manifest.kind == "folder":
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with locked(path):
-                return _fetch(manifest, remote, path, _find_missing(manifest, path), path + ".pull")
+                return _fetch(manifest, remote, path, _find_missing(manifest, path, remote.address), path + ".pull")
         meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
         with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
-            missing = _find_missing(manifest, path)
+            missing = _find_missing(manifest, path, remote.address)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
             aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -268,8 +269,7 @@ class _Detached:
             self._actor = self._find()
             return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
 
-    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> Any:
-        return self._call("submit", jobs, options)
+    submit, cancel = partialmethod(_call, "submit"), partialmethod(_call, "cancel")
 
     def look(self, tags: Sequence[str], timeout_s: float) -> Any:
         deadline, pause_s = time.monotonic() + timeout_s, 0.01
@@ -280,9 +280,6 @@ class _Detached:
                 return found
             time.sleep(min(left, pause_s))
             pause_s = min(pause_s * 1.5, 0.5)
-
-    def cancel(self, tags: Sequence[str]) -> None:
-        self._call("cancel", tags)
 
 
 class _Jobs:
@@ -342,13 +339,7 @@ class _Jobs:
             else:
                 return
 
-    def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        found = self._find(tags)
-        if not found:
-            time.sleep(timeout_s)
-        return found
-
-    def _find(self, tags: Sequence[str]) -> dict[str, Ended | None]:
+    def look(self, tags: Sequence[str], _timeout_s: float) -> dict[str, Ended | None]:
         found: dict[str, Ended | None] = {}
         latest = self._list(tags)
         for tag in tags:
@@ -379,8 +370,7 @@ class _Jobs:
         return latest
 
     def _list_one(self, tag: str) -> list[Any]:
-        infos: list[Any] = []
-        name = f"assay-{tag}"
+        infos, name = list[Any](), f"assay-{tag}"
         with contextlib.suppress(RuntimeError):  # there is none of this name
             while True:
                 infos.append(self._client.get_job_info(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,11 +50,11 @@ def can_give(nodes: Nodes, farm: Farm) -> bool:
 
 
 def refuse_demand(nodes: Nodes, farm: Farm, cluster: str) -> UsageError:
-    """What no node could ever give: the job would wait for ever."""
-    demand = build_demand(farm)
+    """What no node could ever give: the job would wait for ever. Where one could, others use it now."""
+    demand, free = build_demand(farm), "free " if can_give(nodes, farm) else ""
     found = "; ".join(sorted({_render_amounts(node, demand) for node in nodes})) or "no node"
     return UsageError(
-        f"no node of the Ray cluster ({cluster}) has what the farm {farm.name} asks for: "
+        f"no node of the Ray cluster ({cluster}) has {free}what the farm {farm.name} asks for: "
         f"{_render_amounts(demand, demand)}",
         f"its nodes have: {found}; change the farm's section, or add a node",
     )
@@ -80,8 +81,6 @@ def is_jobs_address(address: str) -> bool:
 
 
 def require_ray(address: str) -> None:
-    from importlib.util import find_spec
-
     if find_spec("ray") is None:
         raise MissingExtraError("a farm of the kind ray", "ray")
     if is_jobs_address(address) and find_spec("aiohttp") is None:

@@ -40,14 +40,13 @@ from assay.values.study import Farm
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
-_LOOK_S = 30.0  # for a dashboard's answer
+_LOOK_S = 30.0  # for a dashboard's answer, and until the reason is reported why nothing begins
 _NODES_S = 5.0  # between questions which nodes are alive
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
 _SETTLE_S = 20.0  # how long Ray may take to report how a job ended
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
-_STOPPED = "STOPPED"  # a Ray Job that was ended by `ray job stop`, or as it
 _BATCH_S = 0.05  # what is submitted together waits no longer than this for the others
 
 
@@ -63,9 +62,8 @@ class RayExecutor(SubmitExecutor):
         self._failed_at = -_RECONNECT_S
         self._ends: dict[Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
         self._over_since: dict[Key, float] = {}
-        self._asked_at = 0.0
+        self._asked_at, self._nodes_at, self._idle_since = 0.0, 0.0, time.monotonic()
         self._dead_hosts: Sequence[str] = ()
-        self._nodes_at = 0.0
         self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
         self._absent_since: dict[str, float] = {}  # by cluster
         self._taken_back: dict[Key, str] = {}
@@ -108,6 +106,7 @@ class RayExecutor(SubmitExecutor):
         key = (request.dir, request.attempt)
         self._watched[key] = handle
         self._waiting.add(key)
+        self._idle_since = time.monotonic()
         self._gathered[key] = job
         if not self._is_gathering:
             self._send_one(bridge, key, request)
@@ -124,7 +123,6 @@ class RayExecutor(SubmitExecutor):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """One message to Ray for many jobs."""
         self._is_gathering = True
         try:
             yield
@@ -200,16 +198,29 @@ class RayExecutor(SubmitExecutor):
         deadline, pause_s = time.monotonic() + max(0.0, timeout_s), _SHORTEST_PAUSE_S
         while True:
             self._note_begun()
+            self._explain_wait()
             self._look(max(0.0, deadline - time.monotonic()), pause_s)
             ended = [key for key in self._ends if self.liveness(self._watched[key], key[0]) is Liveness.GONE]
             if ended or time.monotonic() >= deadline:
                 return [self._forget(key) for key in ended]
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
+    def _explain_wait(self) -> None:
+        """Say why nothing of ours begins: others use the cluster, or the node that could run it has left."""
+        now, bridge, watched = time.monotonic(), self._bridge, self._watched.items()
+        if bridge is None or any(key not in self._waiting or each.native_id != bridge.cluster for key, each in watched):
+            self._idle_since = now
+        elif watched and now - self._idle_since >= _LOOK_S:
+            self._idle_since = now
+            with contextlib.suppress(InfrastructureError):
+                nodes = bridge.call("list_nodes", limit_s=_PROBE_S)
+                self._report_once(ray_farm.refuse_demand(nodes, self.farm, bridge.cluster).render())
+
     def _forget(self, key: Key) -> JobHandle:
         handle, end = self._watched.pop(key), self._ends.pop(key)
         self._over_since.pop(key, None)
         self._waiting.discard(key)
+        self._idle_since = time.monotonic()
         if end is not None and not end[0]:
             self._usage[handle] = Usage(cpu_s=end[1], peak_rss_bytes=end[2])
         return handle
@@ -273,17 +284,16 @@ class RayExecutor(SubmitExecutor):
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         token = self._load_token(run_dir, handle.attempt)
-        is_elsewhere = token is not None and token.pid != 0 and token.host != processes.host_name()
-        if (token is not None and not is_elsewhere) or load_submit_code(run_dir, handle.attempt):
+        other = token.host if token is not None and token.pid != 0 and token.host != processes.host_name() else ""
+        if (token is not None and not other) or load_submit_code(run_dir, handle.attempt):
             return super()._judge(handle, run_dir)
         if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", handle.attempt))):
             return Liveness.GONE
         is_known, is_over = self._find_end(handle, (run_dir, handle.attempt))
         if is_known and not is_over:
             return Liveness.ALIVE
-        if is_elsewhere:
-            assert token is not None
-            return self._judge_elsewhere(handle, run_dir, token.host) if is_over else Liveness.UNKNOWN
+        if other:
+            return self._judge_elsewhere(handle, run_dir, other) if is_over else Liveness.UNKNOWN
         if not is_over:
             found = super()._judge(handle, run_dir)
             if found is not Liveness.GONE:
@@ -316,6 +326,8 @@ class RayExecutor(SubmitExecutor):
             return True, True
         # never submitted, or its owner in the cluster has died and everything that it had
         was_submitted = load_submit_code(*key) == 0
+        if was_submitted:
+            self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it was started again"
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
     def _is_cut_off(self, key: Key) -> bool:
@@ -336,8 +348,8 @@ class RayExecutor(SubmitExecutor):
         What has not begun is taken back as soon as nothing answers there: its token decides if that was too early.
         """
         reason = self._probe(handle.native_id)
-        ours = LOCAL if ray_farm.choose_address(self.farm) == LOCAL else ""
-        ours = self._bridge.cluster if self._bridge is not None else ours
+        is_own = ray_farm.choose_address(self.farm) == LOCAL
+        ours = self._bridge.cluster if self._bridge is not None else LOCAL if is_own else ""
         if not reason:
             if ours:
                 self._report_once(
@@ -356,10 +368,9 @@ class RayExecutor(SubmitExecutor):
         """Whether to give up a begun job of a cluster that does not answer; one without its dashboard may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
-        after = render_duration(limit_s)
-        said = f"the Ray cluster at {handle.native_id} does not answer ({reason})"
-        self._report_once(f"{said}: what runs there is given up after {after}")
-        self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+        where, after = f"the Ray cluster at {handle.native_id}", render_duration(limit_s)
+        self._report_once(f"{where} does not answer ({reason}): what runs there is given up after {after}")
+        self._silences[key] = f"{where} has not answered for {after}"
         return time.monotonic() - self._absent_since[handle.native_id] > limit_s
 
     def _probe(self, cluster: str) -> str:
@@ -375,7 +386,6 @@ class RayExecutor(SubmitExecutor):
         return reason
 
     def _report_once(self, message: str) -> None:
-        """Report a message once."""
         if message not in self._reported:
             self._reported.add(message)
             self._messages.append(message)
@@ -403,7 +413,7 @@ class RayExecutor(SubmitExecutor):
         while key not in (ends := self._ask({handle.tag: key}, 0.0)) and time.monotonic() < deadline:
             time.sleep(_SHORTEST_PAUSE_S)
         end = ends.get(key)
-        return end is not None and end[0] == _STOPPED
+        return end is not None and end[0] == "STOPPED"  # by `ray job stop`, or as it
 
     # ------------------------------------------------------------ ending
 

@@ -89,6 +89,7 @@ def test_only_an_earlier_state_of_the_same_run_is_replaced(cli, own_bench: Bench
     refused = cli("pull", "fit", "--from", "shared", "--root", "other")
     assert refused.code == 2
     assert "own.txt is not in the store" in refused.err
+    assert f"(assay push other/fit/{GOOD} --to {own.folder}/shared)" in refused.err
     (copy / "own.txt").unlink()
     record = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps({**record, "uid": "0123456789ab"}))

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # what a file system takes as a size or a time
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _UID = re.compile("[0-9a-f]{12}")
 _SET_FILE = re.compile(r"set\.\d+\.json")
 _SHARED_NAMES = (layout.TAGS_FILE, layout.CODES_FILE, layout.SEARCH_FILE, layout.VERDICTS_FILE, "triage.jsonl")
@@ -102,7 +104,7 @@ def object_key(sha256: str) -> str:
     return f"objects/{sha256[:2]}/{sha256}"
 
 
-def _find_key(kind: str, name: str, key: str) -> str | None:
+def find_key(kind: str, name: str, key: str) -> str | None:
     """The key that a manifest must have (of an artifact: in the cache of `key`). None: there is no such kind, or a part
     of the name is not a single name."""
     study, _, rest = name.partition("/")
@@ -117,8 +119,18 @@ def _find_key(kind: str, name: str, key: str) -> str | None:
         return build_key(FOLDERS, name) if is_single_name(name) else None
     if kind == "artifact":
         cache = key.removeprefix(CACHES + "/").partition("/")[0]
-        return build_key(CACHES, cache, name) if _is_digest(name) else None
+        return build_key(CACHES, cache, name) if _DIGEST.fullmatch(name) else None
     return None
+
+
+def suggest_push(address: str, key: str) -> str:
+    """How to replace what is damaged under this key; the files and the code of a study go with each of its runs."""
+    parts = [part for part in key.removesuffix(".json").split("/") if len(part) != _LONGEST_NAME - 7]  # of a long name
+    if parts[0] not in (STUDIES, FOLDERS) or len(parts) == 1:
+        return "send it again from where it is whole, with --check"
+    quoted = "/".join((parts[1], *parts[3:])) if parts[2:3] == ["runs"] else parts[1]
+    name = shlex.quote(urllib.parse.unquote(quoted, errors="surrogateescape"))
+    return f"send it again from where it is whole: assay push {name} --to {shlex.quote(address)} --check"
 
 
 def is_single_name(name: str) -> bool:
@@ -133,27 +145,21 @@ def is_single_name(name: str) -> bool:
 # ---------------------------------------------------------------- reading
 
 
-def parse(text: bytes, where: str) -> FolderManifest:
-    """Parse a manifest and check the types of its fields; `find_fault` checks their content."""
+def parse(text: bytes, where: str, again: str) -> FolderManifest:
+    """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again`: the hint."""
     try:
         fields = parse_json(text)
-        version = fields["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise build_damage(where, _describe(error)) from error
-    if version != FORMAT:
-        raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
-    try:
+        if (version := fields["format"]) != FORMAT:
+            raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
         files = {str(name): _parse_stored(*entry) for name, entry in fields["files"].items()}
         links = {str(name): _check_text(target) for name, target in fields["links"].items()}
-        trees = {str(name): _check_text(sha) for name, sha in fields.get("trees", {}).items()}
-        if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
-            raise build_damage(where, "it has an invalid hash")
+        trees = {str(name): _check_text(sha, _DIGEST) for name, sha in fields.get("trees", {}).items()}
         empty = tuple(map(_check_text, fields.get("empty", ())))
         return FolderManifest(
             _check_text(fields["kind"]), _check_text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise build_damage(where, _describe(error)) from error
+        raise FormatError(f"{where} is damaged: {_describe(error)}", again) from error
 
 
 def _describe(error: Exception) -> str:
@@ -162,8 +168,8 @@ def _describe(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else "its fields are not those of a manifest"
 
 
-def _parse_stored(size: object, sha256: object, mode: object, mtime_ns: object) -> Stored:
-    return Stored(_check_int(size, 0), _check_text(sha256), _check_int(mode, 0), _check_int(mtime_ns, -_LARGEST))
+def _parse_stored(size: object, sha: object, mode: object, mtime_ns: object) -> Stored:
+    return Stored(_check_int(size, 0), _check_text(sha, _DIGEST), _check_int(mode, 0), _check_int(mtime_ns, -_LARGEST))
 
 
 def _check_int(value: object, least: int) -> int:
@@ -172,20 +178,12 @@ def _check_int(value: object, least: int) -> int:
     return value
 
 
-def _check_text(value: object) -> str:
+def _check_text(value: object, form: re.Pattern[str] | None = None) -> str:
     if type(value) is not str:
         raise ValueError(f"{value!r} is not a text")
+    if form is not None and not form.fullmatch(value):
+        raise ValueError("it has an invalid hash")
     return value
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
-
-
-def build_damage(where: str, why: str) -> FormatError:
-    return FormatError(
-        f"{where} is damaged: {why}", "send it again from where it is whole: assay push NAME --to ADDRESS --check"
-    )
 
 
 def render(manifest: FolderManifest) -> bytes:
@@ -208,7 +206,7 @@ def render(manifest: FolderManifest) -> bytes:
 def find_fault(manifest: FolderManifest, key: str) -> str | None:
     """Why a manifest may not be used, as the end of a sentence about it. None of a store may be able to make us
     write, move or remove anything elsewhere on a machine that fetches from it."""
-    if _find_key(manifest.kind, manifest.name, key) != key:
+    if find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
         return f"has {fact} = {manifest.facts.get(fact)!r:.80}, which is not valid"

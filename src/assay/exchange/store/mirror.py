@@ -27,15 +27,16 @@ from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store.manifests import (
     FolderManifest,
     Stored,
-    build_damage,
     find_fault,
     find_folders,
+    find_key,
     is_upload,
     leads_outside,
     object_key,
     parse,
     rename_files,
     render,
+    suggest_push,
 )
 from assay.exchange.store.remote import Remote, hash_file
 from assay.exchange.store.transfer import copy_data
@@ -63,10 +64,8 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
         return None
     manifest = _build_whole(text, remote, key)
     if fault := find_fault(manifest, key):
-        raise FormatError(
-            f"{remote.address}/{key} {fault}",
-            "nothing of it was taken; send it again from where it is whole: assay push NAME --to ADDRESS",
-        )
+        hint = f"nothing of it was taken; {suggest_push(remote.address, key)}"
+        raise FormatError(f"{remote.address}/{key} {fault}", hint)
     return manifest
 
 
@@ -74,7 +73,6 @@ def load_manifests(
     remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
 ) -> list[FolderManifest]:
     """Existing manifests, in order. What is wrong with others is added to `damaged`; without it the first raises."""
-
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
     wrong = [each for each in found if isinstance(each, FormatError)]
     if damaged is None and wrong:
@@ -98,14 +96,16 @@ def try_each(call: Callable[[_Item], _Result], items: Iterable[_Item], at_once: 
 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
-    manifest = parse(text, f"{remote.address}/{key}")
+    again = suggest_push(remote.address, key)
+    manifest = parse(text, f"{remote.address}/{key}", again)
     files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
     for folder, sha256 in manifest.trees.items():
-        where = object_key(sha256)
-        listing = remote.read(where)
+        where = f"{remote.address}/{object_key(sha256)}"
+        listing = remote.read(object_key(sha256))
         if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
-            raise build_damage(f"{remote.address}/{where}", "it is missing" if listing is None else "its hash is wrong")
-        tree = rename_files(parse(listing, f"{remote.address}/{where}"), lambda name, top=folder: f"{top}/{name}")  # type: ignore[misc]
+            why = "it is missing" if listing is None else "its hash is wrong"
+            raise FormatError(f"{where} is damaged: {why}", again)
+        tree = rename_files(parse(listing, where, again), lambda name, top=folder: f"{top}/{name}")  # type: ignore[misc]
         files |= tree.files
         links |= tree.links
         empty += tree.empty
@@ -415,7 +415,8 @@ def fetch_files(
 
     results = list(try_each(lambda name: _fetch_one(manifest, name, aside, present, remote), names, _FILES_AT_ONCE))
     if damaged := [each for each in results if isinstance(each, FormatError)]:
-        raise FormatError("\n".join(each.message for each in damaged), damaged[0].hint)
+        key = find_key(manifest.kind, manifest.name, "")
+        raise FormatError("\n".join(each.message for each in damaged), suggest_push(remote.address, key or ""))
     came = [each for each in results if isinstance(each, int)]
     for name in manifest.empty if wanted is None else ():
         os.makedirs(os.path.join(aside, name), exist_ok=True)
@@ -449,10 +450,10 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
     if is_here and here is not None:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
-        raise build_damage(shown, "it is missing")
+        raise FormatError(f"{shown} is damaged: it is missing")
     if not is_file_of(part, file):
         os.unlink(part)
-        raise build_damage(shown, "its hash is wrong")
+        raise FormatError(f"{shown} is damaged: its hash is wrong")
     os.chmod(part, (file.mode & 0o755) | 0o600)
     os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
     rename(part, path)
