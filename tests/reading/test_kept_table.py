@@ -60,5 +60,6 @@ def test_what_is_kept_is_limited() -> None:
     kept = KeptTable.of(build_table(2))
     kept.rows.extend(kept.rows * 200_000)  # large: few columns have room
     for number in range(50):
+        remember(kept, "asked for each time", lambda: None)
         remember(kept, number, lambda: None)
-    assert list(kept._made) == list(range(42, 50))
+    assert list(kept._made) == [*range(43, 49), "asked for each time", 49]

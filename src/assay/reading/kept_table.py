@@ -25,8 +25,8 @@ class KeptTable(IndexTable):
 
 
 def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
-    """Compute a value of a kept table once, as long as there is room for it: then the oldest leaves. Of any other
-    table it is made every time. Threads may make the same at once, and none of them waits."""
+    """Compute a value of a kept table once, as long as there is room for it: then what was not asked for longest
+    leaves. Of any other table it is made every time. Threads may make the same at once, and none of them waits."""
     if not isinstance(table, KeptTable):
         return make()
     made = table._made  # noqa: SLF001
@@ -35,7 +35,7 @@ def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
         found = make()
         while len(made) >= max(_FEWEST, min(_MOST_MADE, _MOST_VALUES // max(1, len(table.rows)))):
             made.pop(next(iter(list(made))), None)
-        made[what] = found
+    made[what] = made.pop(what, found)
     return found
 
 
