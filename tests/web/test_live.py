@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -236,3 +237,14 @@ def test_a_terminal_gets_the_address_with_the_token(
     monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
     serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
     assert re.search(r"open  http://127.0.0.1:\d+/#token=\S{32}\n", capsys.readouterr().out)
+
+
+def test_handlers_of_this_process_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries such as absl close their stream when logging is configured again, and that may be our output."""
+    closed = []
+    handler = logging.StreamHandler()
+    monkeypatch.setattr(handler, "close", lambda: closed.append(handler))
+    monkeypatch.setattr(assets, "find_missing", list)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
+    serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
+    assert not closed

@@ -103,6 +103,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     )
     config = uvicorn.Config(
         app,
+        log_config=None,  # its own closes every handler of this process, and with absl's the stream below
         log_level="error",
         access_log=False,
         server_header=False,
