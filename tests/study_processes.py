@@ -18,8 +18,9 @@ from typing import Any
 from tests.finished_study import Result
 from tests.fork_server import ForkedProcess, call_assay, start_assay
 
+from assay.execute.places import load_liveness
 from assay.record import run_directory
-from assay.values.run import State
+from assay.values.run import Liveness, State
 
 PATIENCE_S = 60.0
 MARK = "ASSAY_TEST_MARK"  # in the environment of everything that a test starts
@@ -117,6 +118,12 @@ class StudyProcesses:
                 if self.mark in items and (is_job or not jobs_only):
                     found[int(name)] = environ
         return found
+
+    def has_ended(self, run: str) -> bool:
+        """Whether its last attempt is gone for a supervisor too: what is just ending has no environment any more."""
+        handle = self.history(run).attempts[-1].handle
+        assert handle is not None
+        return load_liveness(handle, str(self.dir(run))) is Liveness.GONE and not self.processes()
 
     @property
     def mark(self) -> bytes:

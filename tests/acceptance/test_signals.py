@@ -168,7 +168,7 @@ def test_what_ended_without_a_supervisor(shop: StudyProcesses) -> None:
     write_study(shop, f"{GO}\nexit 9")
     assert shop.end(start(shop), signal.SIGKILL) == -signal.SIGKILL
     let_go(shop)
-    until(lambda: not shop.processes(), "the run ended")
+    until(lambda: shop.has_ended(RUN), "the run ended")
     assert shop.states(RUN) == [None]
     os.utime(shop.dir(RUN) / "run.exit.9", (1000.0, 1000.0))
     assert shop.run("--slots", "0").code == 1

@@ -292,7 +292,7 @@ def test_a_second_attempt_replaces_the_points_of_the_first(shop: StudyProcesses)
     until((shop.base / "ledger").exists, "the second attempt runs")
     shop.end(program, signal.SIGKILL)
     (shop.base / "all").touch()
-    until(lambda: not shop.processes(), "it ended")
+    until(lambda: shop.has_ended(RUN), "it ended")
     assert shop.run("--slots", "0").code == 0
     table = shop.call("sum", "study", "--root", str(shop.root), "--json")
     assert table.code == 0, table.err
