@@ -120,6 +120,15 @@ def test_a_file_that_lost_its_end_is_set_aside_and_made_again(path: Path) -> Non
         assert index.load_runs() == []
 
 
+def test_a_damaged_schema_that_sqlite_quotes_is_set_aside_and_made_again(path: Path) -> None:
+    with SqliteIndex(path):
+        pass
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE T\xccBLE runs"))
+    with SqliteIndex(path) as index:
+        assert "damaged" in index.reset_reason
+        assert index.load_runs() == []
+
+
 def test_a_second_damage_replaces_what_was_set_aside(path: Path) -> None:
     for text in (b"first damage" * 100, b"second damage" * 100):
         path.write_bytes(text)

@@ -146,7 +146,7 @@ def _find_fault(connection: sqlite3.Connection) -> str | None:
         if version != VERSION:
             return f"it has format {version}, this Assay uses {VERSION}"
         connection.execute("SELECT run FROM runs LIMIT 1").fetchall()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if not is_damage(error):
             raise
         return f"it is damaged ({error})"
@@ -165,12 +165,14 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
     connection.execute("COMMIT")
 
 
-def is_damage(error: sqlite3.Error, path: str = "") -> bool:
+def is_damage(error: Exception, path: str = "") -> bool:
     """Our statements and values are always the same, so an error in them comes from a damaged schema or page.
 
-    Python's own errors (a text that is not UTF-8) carry no name.
+    Python's own errors (a text that is not UTF-8, also in the message that SQLite quotes a schema in) carry no name.
     """
     name = getattr(error, "sqlite_errorname", None)
+    if isinstance(error, UnicodeDecodeError):
+        return True
     if name == "SQLITE_READONLY":  # also the error of a damaged header
         return bool(path) and os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
     if not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError | sqlite3.DataError) and name is None:

@@ -62,7 +62,7 @@ class SqliteIndex(Index):
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if is_damage(error, self.path) and not self.is_temporary:
                 # the file broke while it was used: the next call finds an empty index
                 self._db.close()
@@ -131,7 +131,7 @@ def _allow_reading(action: int, _: str | None, function: str | None, *_more: obj
     return sqlite3.SQLITE_OK if action in reading or is_function else sqlite3.SQLITE_DENY
 
 
-def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:
+def _build_error(path: str, error: Exception) -> InfrastructureError:
     name = getattr(error, "sqlite_errorname", None) or ""
     hint = next((text for kind, text in _HINTS.items() if name.startswith(kind)), _ELSEWHERE)
     hint = _AGAIN if is_damage(error) else hint
