@@ -28,7 +28,7 @@ from assay.models.flow.bisect import bisect_model
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import check_model
 from assay.models.flow.targets import load_reference
-from assay.models.graph.onnx_library import find_newer_use
+from assay.models.graph.onnx_library import find_least_ir
 from assay.models.graph.tensorfile import load_array
 from assay.models.values.model import WRONG, InputChoice, ModelReport, Step, StepEnding, StepOutcome, Target, Tolerances
 from assay.models.values.tensors import Tolerance
@@ -586,12 +586,13 @@ def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(
     assert check(chain, UNOPTIMIZED, only=("Add_1",)).notes == (), "each check has its own notes"
 
 
-def test_a_type_that_came_with_a_newer_ir_version_is_seen_wherever_it_is() -> None:
-    cast = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT4E2M1)
-    branch = helper.make_graph([cast], "b", [], [])
-    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    model = helper.make_model(helper.make_graph([node], "g", [], []))
-    assert (find_newer_use(model, 10), find_newer_use(model, 11)) == ("FLOAT4E2M1", "")
+def test_the_ir_version_that_a_model_needs_is_that_of_its_newest_operators_and_fields() -> None:
+    model = helper.make_model(helper.make_graph([], "g", [], []), opset_imports=[helper.make_opsetid("", 7)])
+    assert find_least_ir(model) == 3
+    model.functions.append(helper.make_function("own", "F", [], [], [], [helper.make_opsetid("", 7)]))
+    assert find_least_ir(model) == 8, "models have functions since then"
+    model.functions[0].opset_import[0].version = 23  # which takes FLOAT4E2M1
+    assert find_least_ir(model) == 11
 
 
 # ---------------------------------------------------------------- as near as correct runtimes are

@@ -24,7 +24,7 @@ from assay.models.backends.onnx_backend import find_external
 from assay.models.backends.registry import build_backend
 from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model
-from assay.models.graph.onnx_library import find_newer_use
+from assay.models.graph.onnx_library import find_least_ir
 from assay.models.profiles import finish_profiles
 from assay.models.store.artifacts import ArtifactStore, StoredArtifact
 from assay.models.store.entry import build_key
@@ -241,7 +241,7 @@ class ArtifactBuilder:
             proto = load_model(model.path, external=False)
         except UsageError:
             return model  # the target reports what is wrong with it
-        if proto.ir_version <= most or find_external(model.path) or find_newer_use(proto, most):
+        if proto.ir_version <= most or find_external(model.path) or find_least_ir(proto) > most:
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
         self._note(f"{done}: it uses nothing newer")
