@@ -25,7 +25,6 @@ from assay.models.store.artifacts import (
     DEFAULT_LIMIT_BYTES,
     NO_LIMIT,
     ArtifactStore,
-    choose_limit,
     choose_store_folder,
     parse_limit,
 )
@@ -861,9 +860,15 @@ def test_clear_takes_what_is_not_used_and_nothing_of_other_versions_and_other_pe
 
 def test_the_limit_comes_from_the_surroundings(tmp_path, monkeypatch):
     assert ArtifactStore(str(tmp_path)).limit_bytes == DEFAULT_LIMIT_BYTES == 10 * 2**30
-    monkeypatch.setenv("ASSAY_CACHE_LIMIT", "3MB")
-    assert ArtifactStore(str(tmp_path)).limit_bytes == 3_000_000
+    limits = {"3MB": 3_000_000, "20 GiB": 20 * 2**30, "1.5g": 1_500_000_000}
+    limits |= {"none": NO_LIMIT, "99999999999TB": NO_LIMIT}
+    for text, size in limits.items():
+        monkeypatch.setenv("ASSAY_CACHE_LIMIT", text)
+        assert ArtifactStore(str(tmp_path)).limit_bytes == size
     assert ArtifactStore(str(tmp_path), 5).limit_bytes == 5
+    with pytest.raises(UsageError, match="is not a size") as caught:
+        parse_limit("10 GBB")
+    assert "20GB" in str(caught.value)
 
 
 def test_the_place(tmp_path):
@@ -874,11 +879,3 @@ def test_the_place(tmp_path):
     assert choose_store_folder({**home, "ASSAY_CACHE": "/big/cache"}, "/start") == "/big/cache"
     assert choose_store_folder({**home, "ASSAY_CACHE": "cache"}, "/start") == "/start/cache"
     assert choose_store_folder({**home, "ASSAY_CACHE": ""}, "/start") == "/home/u/.cache/assay/artifacts"
-
-
-def test_a_limit():
-    limits = {"20 GiB": 20 * 2**30, "1.5g": 1_500_000_000, "none": NO_LIMIT, "99999999999TB": NO_LIMIT}
-    assert {text: choose_limit({"ASSAY_CACHE_LIMIT": text}) for text in limits} == limits
-    with pytest.raises(UsageError, match="is not a size") as caught:
-        parse_limit("10 GBB")
-    assert "20GB" in str(caught.value)
