@@ -112,6 +112,8 @@ class StepRunner:
         return str(place)
 
     def step(self, step, source, limits=None, **more):
+        for name in ("ir_dir", "profile_dir"):
+            os.makedirs(more.get(name) or self.folder, exist_ok=True)
         job = Job(step, str(source), str(self.make_folder()), case="case", **more)
         outcome = self.worker.work(job, limits or StepLimits(compile_s=120, run_s=120))
         self.outcomes.append(outcome)

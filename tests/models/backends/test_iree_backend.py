@@ -18,8 +18,16 @@ from tests.models.backends import backend_helpers
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
-from assay.models.backends.iree_backend import _to_view, choose_entry, guess_op
-from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
+from assay.models.backends.iree_backend import (
+    _to_view,
+    choose_entry,
+    explain,
+    guess_op,
+    name_mlir_type,
+    parse_io,
+    render_io,
+    render_shape,
+)
 from assay.models.backends.registry import build_backend
 from assay.models.graph.graph import build_outline
 from assay.models.graph.tensorfile import load_tensors

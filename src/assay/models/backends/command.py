@@ -28,7 +28,7 @@ from assay.errors import UsageError, did_you_mean
 from assay.models.backends import programs
 from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
-from assay.models.backends.iree_compiler import import_model, name_mlir_type
+from assay.models.backends.iree_backend import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_array, load_refs
@@ -223,8 +223,6 @@ class CommandBackend(Backend):
                 shutil.copyfile(job.source, copied)
             return Made(copied, f"cp {shlex.quote(job.source)}")
         target = os.path.join(job.folder, self._option("artifact") or "artifact")
-        if job.ir_dir:
-            os.makedirs(job.ir_dir, exist_ok=True)
         find_profiles = watch_folder(job.profile_dir)
         values = {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
         made = self._make("compile", job, target, values | {"profile_dir": job.profile_dir})
@@ -387,7 +385,7 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
 
 
 def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
-    """Make a folder, and return what lists the files that were written in it since then: others may be there too."""
+    """Return what lists the files that were written in a folder since then: others may be there too."""
     if not folder:
         return tuple
 
@@ -396,7 +394,6 @@ def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
         found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
         return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
-    os.makedirs(folder, exist_ok=True)
     before = survey()
     return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)
 
