@@ -26,7 +26,7 @@ from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends import programs
-from assay.models.backends.base import Backend, BackendError, Made
+from assay.models.backends.base import OPTIONS, Backend, BackendError, Made
 from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
 from assay.models.backends.iree_backend import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
@@ -47,10 +47,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 FLAG_NAMES = ("path", "name", "index", "shape", "dtype", "type")
-OPTIONS = (
-    "run", "compile", "import", "input", "artifact", "input_flag", "output_flag", "input_join", "input_format",
-    "output_format", "chip", "hardware", "env", "cwd", "depends", "version", "folder",
-)  # fmt: skip
 
 
 Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
@@ -110,13 +106,13 @@ class ProgramCall:
 
 
 class CommandBackend(Backend):
-    options: tuple[str, ...] = OPTIONS
+    options = OPTIONS["command"]
     may_change = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         for name in target.options:
-            if name not in self.options:
+            if name not in (*self.options, "folder"):
                 hint = did_you_mean(name, self.options)
                 raise UsageError(f"target {target.name}: {name} is not known to the {target.backend} back end", hint)
         self._templates = {
