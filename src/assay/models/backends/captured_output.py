@@ -1,4 +1,5 @@
-"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went."""
+"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went; and
+which files it wrote."""
 
 from __future__ import annotations
 
@@ -80,3 +81,20 @@ def begin_output(fd: int) -> Callable[[], str]:
             return _read_excerpt(stream)
 
     return read
+
+
+# ---------------------------------------------------------------- of files
+
+
+def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
+    """Return what lists the files that were written in a folder since then: others may be there too."""
+    if not folder:
+        return tuple
+
+    def survey() -> dict[str, tuple[int, ...]]:
+        paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
+        found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
+        return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
+
+    before = survey()
+    return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)

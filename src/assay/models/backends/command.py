@@ -20,14 +20,14 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends import programs
 from assay.models.backends.base import OPTIONS, Backend, BackendError, Made
-from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
+from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program, watch_folder
 from assay.models.backends.iree_backend import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
@@ -378,20 +378,6 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])
     return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
-
-
-def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
-    """Return what lists the files that were written in a folder since then: others may be there too."""
-    if not folder:
-        return tuple
-
-    def survey() -> dict[str, tuple[int, ...]]:
-        paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
-        found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
-        return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
-
-    before = survey()
-    return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)
 
 
 def describe_code(code: int) -> str:

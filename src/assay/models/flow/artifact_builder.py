@@ -27,7 +27,7 @@ from assay.models.graph.graph import load_model, write_model
 from assay.models.graph.onnx_library import find_least_ir
 from assay.models.profiles import finish_profiles
 from assay.models.store.artifacts import ArtifactStore, StoredArtifact
-from assay.models.store.entry import build_key
+from assay.models.store.entry import build_key, hash_file
 from assay.models.trace import Slice
 from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
@@ -391,6 +391,5 @@ def load_product(path: str) -> Product:
     folder = os.path.dirname(os.path.abspath(path))
     total = hashlib.sha256()
     for each in (path, *(os.path.join(folder, name) for name in others)):
-        with open(each, "rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        total.update(bytes.fromhex(hash_file(each)))
     return Product(path, total.hexdigest())
