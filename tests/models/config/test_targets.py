@@ -11,7 +11,6 @@ from assay.config.settings import load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.models.backends.registry import build_backend
 from assay.models.config.targets import (
-    build_board_target,
     choose_chips,
     load_chip,
     name_chip,
@@ -152,14 +151,6 @@ def test_a_project_adds_to_the_users_targets(place):
     write(place, '[targets.both]\nrun = "p"\n', "assay.toml")
     assert load(place, "mine").options == {"run": "u", "folder": str(place / "home/.config/assay")}
     assert load(place, "both").options["run"] == "p"
-
-
-def test_a_target_on_a_board(place):
-    target = build_board_target(load(place, "torq"), "root@b", port=2222)
-    assert (target.name, target.backend) == ("torq", "ssh")
-    assert (target.options["address"], target.options["port"], "key" in target.options) == ("root@b", 2222, False)
-    with pytest.raises(UsageError, match="the target ort runs in this machine"):
-        build_board_target(load(place, "ort"), "root@b")
 
 
 # ---------------------------------------------------------------- chips
