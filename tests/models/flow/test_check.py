@@ -19,6 +19,7 @@ from tests.example_models import (
     parse,
     picky,
     request_for,
+    save,
     write_model,
     write_old,
 )
@@ -67,12 +68,6 @@ INSIDE = f"""then_branch = o () => (float[2] r) {{ r = If (c) < {BRANCHES} > }},
 LOOP = """y = Loop (m, , x) <body = b (int64 i, bool go, float[2] v) => (bool again, float[2] w)
     { again = Identity(go)  w = Relu(v) }>"""
 IDLE, HIDDEN = "computed in no sample, and so not judged: ", "not known which branches inside are computed: "
-
-
-def save(folder: Path, model: onnx.ModelProto | str, **further: Any) -> Path:
-    """A model, or its text: see `parse`."""
-    onnx.save(parse(model, **further) if isinstance(model, str) else model, folder / "m.onnx")
-    return folder / "m.onnx"
 
 
 @pytest.mark.parametrize(
