@@ -132,14 +132,8 @@ def test_terms_are_as_large_as_what_goes_in_even_where_they_cancel() -> None:
 
 
 def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
-    nodes = [
-        helper.make_node("Sigmoid", ["x"], ["gate"]),
-        helper.make_node("Transpose", ["gate"], ["turned"]),
-        helper.make_node("Mul", ["turned", "k"], ["y"]),
-        helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(np.float32([50.0]))),
-    ]
-    graph = helper.make_graph(nodes, "g", [], [])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = parse("""g (float[2,2] x) => (float[2,2] y)
+        { gate = Sigmoid (x)  turned = Transpose (gate)  k = Constant <value_float = 50.0> ()  y = Mul (turned, k) }""")
     small = np.full((2, 2), 1e-8, np.float32)
     magnitudes = Magnitudes(model, {"x": small, "gate": small, "turned": small})
     assert magnitudes.find("y", 4) == pytest.approx(50)
