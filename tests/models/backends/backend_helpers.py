@@ -144,6 +144,13 @@ class StepRunner:
         return load_tensors(ran.path)
 
 
+def write_program(path, text="#!/bin/sh\necho hello\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def files_below(folder):
     return sorted(
         os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names

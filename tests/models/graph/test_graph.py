@@ -206,9 +206,7 @@ def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
 
 
 def test_inputs_left_out_are_no_names() -> None:
-    node = helper.make_node("Clip", ["x", "", "high"], ["y"])
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("x", "high", "y")]
-    model = helper.make_model(helper.make_graph([node], "g", values[:2], values[2:]))
+    model = parse("g (float x, float high) => (float y) { y = Clip(x, , high) }")
     assert build_outline(model).layers[0].inputs == ("x", "high")
 
 
@@ -243,9 +241,8 @@ def test_an_operator_that_nothing_knows_does_not_stop_the_outline() -> None:
 
 
 def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["r"], name="/enc/relu"), helper.make_node("Abs", ["r"], ["y"])]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
-    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))
+    model = parse("g (float[4] x) => (float[4] y) { r = Relu(x)  y = Abs(r) }")
+    model.graph.node[0].name = "/enc/relu"
     first, second = build_outline(model).layers
     assert (first.node_names, first.title) == (("/enc/relu",), "/enc/relu")
     assert (second.node_names, second.title) == (("",), "")

@@ -197,7 +197,7 @@ def find_least_ir(model: Model) -> int:
     parts = (model, *model.functions)
     opsets = [entry for part in parts for entry in part.opset_import]
     fields = [version for name, version in _NEW_FIELDS.items() if getattr(model, name, None)]
-    return max((onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True), *fields))
+    return max((int(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)), *fields))
 
 
 _NOT_NAMES = ("doc_string", "metadata_props", "producer_name", "producer_version")
