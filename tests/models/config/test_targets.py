@@ -10,13 +10,7 @@ import pytest
 from assay.config.settings import load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.models.backends.registry import build_backend
-from assay.models.config.targets import (
-    choose_chips,
-    load_chip,
-    name_chip,
-    parse_target,
-    read_flags,
-)
+from assay.models.config.targets import choose_chips, load_chip, name_chip, parse_target, read_flags
 from assay.models.values.model import Step, Target
 from assay.values.plain import build_plain, parse_plain
 

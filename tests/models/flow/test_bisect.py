@@ -7,14 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.example_models import (
-    faulty,
-    picky,
-    request_for,
-    save,
-    write_coarse,
-    write_long_chain,
-)
+from tests.example_models import faulty, picky, request_for, save, write_coarse, write_long_chain
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import LayerSearch, _find_correct, bisect_model

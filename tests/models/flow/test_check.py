@@ -12,17 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.example_models import (
-    ORT,
-    faulty,
-    hide_library,
-    parse,
-    picky,
-    request_for,
-    save,
-    write_model,
-    write_old,
-)
+from tests.example_models import ORT, faulty, hide_library, parse, picky, request_for, save, write_model, write_old
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, is_quantized

@@ -21,13 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
-from assay.models.store.artifacts import (
-    DEFAULT_LIMIT_BYTES,
-    NO_LIMIT,
-    ArtifactStore,
-    choose_store_folder,
-    parse_limit,
-)
+from assay.models.store.artifacts import DEFAULT_LIMIT_BYTES, NO_LIMIT, ArtifactStore, choose_store_folder, parse_limit
 from assay.models.store.entry import build_key
 
 PARTS: dict[str, Any] = {
