@@ -156,6 +156,12 @@ def parse(body: str, opset: int = 17, extra: str = "", weights: Mapping[str, Any
     return model
 
 
+def save(folder: Path, model: onnx.ModelProto | str, **further: Any) -> Path:
+    """The file of a model, or of one that is written as text: see `parse`."""
+    onnx.save(parse(model, **further) if isinstance(model, str) else model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
 def run(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -> Arrays:
     """All outputs by name, without optimisations."""
     names = [value.name for value in model.graph.output]

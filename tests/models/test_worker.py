@@ -11,10 +11,9 @@ import sys
 import pytest
 from tests.models.strange_backend import StrangeBackend
 
-from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import BackendError, Made
 from assay.models.values.model import Job, Step, Target
-from assay.models.worker import build_error, check_made, describe, limit_memory
+from assay.models.worker import check_made, describe, limit_memory
 from assay.values.plain import build_plain
 
 HERE = os.path.dirname(__file__)
@@ -81,14 +80,6 @@ def test_what_was_made_has_to_be_there_and_inside(tmp_path):
         with pytest.raises(BackendError, match=message) as caught:
             check_made(backend, job, made)
         assert caught.value.command == "cmd" or "Made(path)" in caught.value.hint
-
-
-def test_errors_as_messages():
-    assert build_error(InfrastructureError("a", "b")) == {
-        "kind": "InfrastructureError",
-        "facts": {"message": "a", "hint": "b"},
-    }
-    assert build_error(MissingExtraError("x", "iree"))["facts"]["extra"] == "iree"
 
 
 @pytest.mark.parametrize(

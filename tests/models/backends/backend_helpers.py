@@ -63,32 +63,6 @@ def build_external(path, seed=0):
     return weight
 
 
-def build_cnn(path, layers=12):
-    """25 nodes: convolutions with their activations, and a pooling."""
-    rng = np.random.default_rng(0)
-    body, last, channels = [], "x", 3
-    model = parse("g (float[1,3,32,32] x) => (float[1,16,1,1] y) { y = GlobalAveragePool(x) }")
-    pool = model.graph.node.pop()
-    for i in range(layers):
-        weight, bias = rng.normal(0, 0.2, (16, channels, 3, 3)), rng.normal(0, 0.1, 16)
-        model.graph.initializer.extend(
-            [
-                numpy_helper.from_array(weight.astype(np.float32), f"w{i}"),
-                numpy_helper.from_array(bias.astype(np.float32), f"b{i}"),
-            ]
-        )
-        stride = 2 if i in (3, 6) else 1
-        body.append(
-            onnx.helper.make_node("Conv", [last, f"w{i}", f"b{i}"], [f"c{i}"], pads=[1] * 4, strides=[stride] * 2)
-        )
-        body.append(onnx.helper.make_node("Relu", [f"c{i}"], [f"r{i}"]))
-        last, channels = f"r{i}", 16
-    pool.input[0] = last
-    model.graph.node.extend([*body, pool])
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-
-
 def build_silero_layer(path):
     """The one layer of silero_vad_v6.onnx that IREE 3.13 does not compile: kernel 3, stride 2, padding 1 on two steps."""
     rng = np.random.default_rng(0)
@@ -138,6 +112,8 @@ class StepRunner:
         return str(place)
 
     def step(self, step, source, limits=None, **more):
+        for name in ("ir_dir", "profile_dir"):
+            os.makedirs(more.get(name) or self.folder, exist_ok=True)
         job = Job(step, str(source), str(self.make_folder()), case="case", **more)
         outcome = self.worker.work(job, limits or StepLimits(compile_s=120, run_s=120))
         self.outcomes.append(outcome)
@@ -166,6 +142,13 @@ class StepRunner:
         ran = self.run(made.path, feed, names, output_specs=build_output_specs(proto), **more)
         assert ran.is_ok, (ran.message, ran.stderr)
         return load_tensors(ran.path)
+
+
+def write_program(path, text="#!/bin/sh\necho hello\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 def files_below(folder):

@@ -41,16 +41,8 @@ class Loopback:
     @property
     def ssh_options(self):
         known = f"UserKnownHostsFile={self.folder / 'known_hosts'}"
-        return [
-            "-F",
-            "/dev/null",
-            "-o",
-            known,
-            "-o",
-            "StrictHostKeyChecking=accept-new",
-            "-o",
-            "GlobalKnownHostsFile=/dev/null",
-        ]
+        settings = (known, "StrictHostKeyChecking=accept-new", "GlobalKnownHostsFile=/dev/null")
+        return ["-F", "/dev/null", *(word for each in settings for word in ("-o", each))]
 
     @property
     def root(self):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.example_models import until
+from tests.models.backends.backend_helpers import write_program
 
 from assay.errors import InfrastructureError
 from assay.models.backends import board
@@ -236,8 +237,7 @@ def test_a_connection_has_a_short_socket_and_ends_its_options_before_the_host(tm
     deep, calls = tmp_path / ("x" * 100), tmp_path / "calls"
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {calls}\nexit 1\n')
-    (tmp_path / "ssh").chmod(0o755)
+    write_program(tmp_path / "ssh", f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {calls}\nexit 1\n')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(InfrastructureError):
         Board(Address("root@b"), LockRule()).connect()

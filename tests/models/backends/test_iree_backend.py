@@ -10,19 +10,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from ml_dtypes import bfloat16
 from onnx.reference import ReferenceEvaluator
+from tests.example_models import load_examples
 from tests.models.backends import backend_helpers
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
-from assay.models.backends.iree_backend import _to_view, choose_entry, guess_op
-from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
+from assay.models.backends.iree_backend import (
+    _to_view,
+    choose_entry,
+    explain,
+    guess_op,
+    name_mlir_type,
+    parse_io,
+    render_io,
+    render_shape,
+)
 from assay.models.backends.registry import build_backend
+from assay.models.graph.graph import build_outline
 from assay.models.graph.tensorfile import load_tensors
-from assay.models.values.model import Step, StepEnding, StepLimits, Target
+from assay.models.values.model import Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
@@ -201,15 +210,12 @@ def test_empty_tensors(bench):
 
 @pytest.mark.services("backends")
 def test_a_cnn_of_25_layers(bench):
-    path = bench.make_folder() / "cnn.onnx"
-    backend_helpers.build_cnn(path)
-    assert len(onnx.load(path).graph.node) == 25
-    made = bench.prepare(path)
-    assert made.is_ok
-    feed = {"x": np.random.default_rng(3).normal(size=(1, 3, 32, 32)).astype(np.float32)}
-    ran = bench.run(made.path, feed, ["y"], limits=StepLimits())
+    model = load_examples().build_cnn()
+    path = bench.save(model)
+    assert len(build_outline(path).layers) == 25
+    feed = {"image": np.random.default_rng(3).normal(size=(1, 3, 32, 32)).astype(np.float32)}
     expected = ReferenceEvaluator(str(path)).run(None, feed)[0]
-    np.testing.assert_allclose(load_tensors(ran.path)["y"], expected, rtol=1e-4)
+    np.testing.assert_allclose(bench.compute(model, feed)["scores"], expected, rtol=1e-4)
 
 
 # ---------------------------------------------------------------- words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from tests.models.backends.backend_helpers import write_program
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends import programs
@@ -20,14 +21,6 @@ from assay.models.backends.programs import (
     hash_tree,
     parse_template,
 )
-
-
-def write_program(path, text="#!/bin/sh\necho hello"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
 
 # ---------------------------------------------------------------- where they are
 

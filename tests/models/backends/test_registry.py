@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.models.backends.backend_helpers import write_program
 
 from assay.errors import NotFoundError
 from assay.models.backends.base import Backend, name_program
@@ -228,9 +229,7 @@ def test_a_worker_that_dies_is_asked_again(shop, tmp_path):
 def tools(tmp_path, monkeypatch):
     """Ours, with one tool; and another folder with a tool of the same name."""
     for name in ("ours", "theirs"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "tool").write_text("#!/bin/sh\n")
-        (tmp_path / name / "tool").chmod(0o755)
+        write_program(tmp_path / name / "tool")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "ours" / "python"))
     return tmp_path
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tests.example_models import is_running, until
 from tests.models.backends import backend_helpers
+from tests.models.backends.backend_helpers import write_program
 from tests.models.backends.loopback import NEEDS_SSHD, find_port, open_board
 from tests.models.backends.test_board import OWNER
 
@@ -50,9 +51,7 @@ esac; done
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
     with open_board(tmp_path_factory.mktemp("board")) as made:
-        runner = made.folder / "runner.sh"
-        runner.write_text(RUNNER)
-        runner.chmod(0o755)
+        write_program(made.folder / "runner.sh", RUNNER)
         yield made
 
 
@@ -283,13 +282,6 @@ def identify(board, **options):
         backend.close()
 
 
-def make_tool(path, text="#!/bin/sh\necho 1\n"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -302,8 +294,8 @@ def make_tool(path, text="#!/bin/sh\necho 1\n"):
 )
 def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
     place = tmp_path / "board"
-    make_tool(place / "tool", f"#!{place}/interpreter -x\nprogram\n")
-    changing = make_tool(place / name)
+    write_program(place / "tool", f"#!{place}/interpreter -x\nprogram\n")
+    changing = write_program(place / name)
     run = [word.replace("{place}", str(place)) for word in words]
     first = identify(board, run=run)
     assert identify(board, run=run) == first
@@ -313,7 +305,7 @@ def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
 
 def test_a_program_is_looked_for_where_the_targets_path_leads(board, tmp_path):
     for name in ("a", "b"):
-        tool = make_tool(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n")
+        tool = write_program(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n")
         found = identify(board, run=["my-runner"], env={"PATH": f"{tool.parent}:/usr/bin:/bin"})["board: my-runner"]
         assert found.startswith(f"{tool} ")
         assert len(found.split()[-1]) == 64
@@ -325,7 +317,7 @@ def test_a_folder_that_jobs_are_made_in_is_not_searched(board):
 
 def test_what_a_run_depends_on_may_be_on_the_board(board, tmp_path, monkeypatch):
     """A board has files that are not here; this one is the same machine, so that ours are looked for elsewhere."""
-    there = make_tool(tmp_path / "board" / "firmware.bin")
+    there = write_program(tmp_path / "board" / "firmware.bin")
     exists = os.path.exists
     monkeypatch.setattr("assay.models.backends.ssh.os.path.exists", lambda path: path != str(there) and exists(path))
     first = identify(board, depends=[str(there)])

@@ -54,7 +54,7 @@ def test_without_settings_it_is_the_usual_folder_and_defaults() -> None:
     assert settings.choose("any") == (Tolerances(), InputChoice())
 
 
-def test_every_key_is_read() -> None:
+def test_every_key_is_read_and_a_model_s_own_table_goes_before_the_general_one() -> None:
     settings = parse(WHOLE)
     assert settings.folders == ("models", "more")
     assert (settings.reference, settings.targets, settings.vote) == ("iree", ("sim", "ort:unoptimized"), "none")
@@ -65,10 +65,7 @@ def test_every_key_is_read() -> None:
     assert tolerances.by_op == {"Softmax": Tolerance(rel=1e-3, abs=1e-6)}
     assert tolerances.by_tensor == {"logits": Tolerance(rel=1e-3, top_k=5)}
     assert inputs == InputChoice(2, 7, {"image": (0.0, 255.0)}, {"batch": 4})
-
-
-def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
-    tolerances, inputs = parse(WHOLE).choose("resnet")
+    tolerances, inputs = settings.choose("resnet")
     assert tolerances.model == Tolerance(rel=1e-2)
     assert tolerances.by_op == {"Softmax": Tolerance(rel=1e-3, abs=1e-6), "Conv": Tolerance(rel=1e-2, ulp=8)}
     assert inputs == InputChoice(

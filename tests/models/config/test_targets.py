@@ -9,18 +9,8 @@ import pytest
 
 from assay.config.settings import load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
-from assay.models.backends.command import OPTIONS as COMMAND_OPTIONS
 from assay.models.backends.registry import build_backend
-from assay.models.backends.ssh import BOARD_OPTIONS
-from assay.models.config.targets import (
-    KEYS,
-    build_board_target,
-    choose_chips,
-    load_chip,
-    name_chip,
-    parse_target,
-    read_flags,
-)
+from assay.models.config.targets import choose_chips, load_chip, name_chip, parse_target, read_flags
 from assay.models.values.model import Step, Target
 from assay.values.plain import build_plain, parse_plain
 
@@ -63,7 +53,7 @@ def test_an_unknown_target_gets_a_suggestion(place, name, hint):
     ("lines", "found"),
     [
         ('runn = "x"', ["3:1 targets.sim.runn: unknown setting\n    did you mean 'run'"]),
-        ("  port = true", ["3:10 targets.sim.port: must be a whole number, not True"]),
+        ('address = "b"\n  port = true', ["4:10 targets.sim.port: must be a whole number, not True"]),
         ("run = 3", ["3:7 targets.sim.run: must be a string or a list"]),
         ('env = "A=1"', ["3:7 targets.sim.env: must be a table"]),
         ("compile_flags = [1]", ["3:17 targets.sim.compile_flags: must be a string or a list of strings"]),
@@ -72,6 +62,7 @@ def test_an_unknown_target_gets_a_suggestion(place, name, hint):
         ('like = "sim"', ["3:8 targets.sim.like: the targets sim are like each other"]),
         ('like = "b"\n[tool.assay.targets.b]\nlike = "sim"', ["5:8 targets.b.like: the targets sim and b are like"]),
         ('backend = "reference"\nthreads = 2', ["4:11 targets.sim.threads: the reference back end has no such option"]),
+        ('run = "x"\noptimize = "all"', ["4:12 targets.sim.optimize: the command back end has no such option"]),
         (  # all at once: an unknown key, a wrong base and an option of another back end
             'backend = "ort"\nlike = "nobody"\nrunn = 1\nchip = "x"',
             ["4:8 targets.sim.like", "5:1 targets.sim.runn", "6:8 targets.sim.chip: the ort back end has no such"],
@@ -154,18 +145,6 @@ def test_a_project_adds_to_the_users_targets(place):
     write(place, '[targets.both]\nrun = "p"\n', "assay.toml")
     assert load(place, "mine").options == {"run": "u", "folder": str(place / "home/.config/assay")}
     assert load(place, "both").options["run"] == "p"
-
-
-def test_every_option_of_a_back_end_can_be_given():
-    assert set(COMMAND_OPTIONS) | set(BOARD_OPTIONS) <= {*KEYS, "folder"}
-
-
-def test_a_target_on_a_board(place):
-    target = build_board_target(load(place, "torq"), "root@b", port=2222)
-    assert (target.name, target.backend) == ("torq", "ssh")
-    assert (target.options["address"], target.options["port"], "key" in target.options) == ("root@b", 2222, False)
-    with pytest.raises(UsageError, match="the target ort runs in this machine"):
-        build_board_target(load(place, "ort"), "root@b")
 
 
 # ---------------------------------------------------------------- chips

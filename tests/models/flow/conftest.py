@@ -47,15 +47,10 @@ SETTINGS = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir"
 @contextmanager
 def lend(shared: ArtifactBuilder, store: ArtifactStore, **settings: Any) -> Iterator[ArtifactBuilder]:
     """The shared workers with another store and other settings."""
-    before = {name: getattr(shared, name) for name in SETTINGS}
-    for name, value in {"slices": [], "notes": [], **settings}.items():
-        setattr(shared, name, value)
-    try:
-        with store as shared.store, shared.borrowing():
-            yield shared
-    finally:
-        for name, value in before.items():
-            setattr(shared, name, value)
+    before = {name: getattr(shared, name) for name in SETTINGS}  # a test may change any of them
+    values = {**before, "store": store, "slices": [], "notes": [], **settings}
+    with store, shared.changing(**values), shared.borrowing():
+        yield shared
 
 
 @pytest.fixture

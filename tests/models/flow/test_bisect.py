@@ -7,15 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
-from tests.example_models import (
-    faulty,
-    picky,
-    request_for,
-    write_coarse,
-    write_long_chain,
-    write_model,
-)
+from tests.example_models import faulty, picky, request_for, save, write_coarse, write_long_chain
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import LayerSearch, _find_correct, bisect_model
@@ -107,30 +99,23 @@ def test_samples_may_differ_in_shape(tmp_path: Path, bisect: Bisect) -> None:
 
 def test_the_second_sample_may_be_the_wrong_one(tmp_path: Path, bisect: Bisect) -> None:
     """Values within the bounds of a saturating cast in the first sample, and of another shape beyond them."""
-    model = write_model(
-        tmp_path / "sums.onnx",
-        [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])],
-        {"x": ["batch", 4]},
-        {"y": ["batch", 4]},
-    )
+    model = save(tmp_path, "g (float[batch,4] x) => (float[batch,4] y) { double = Add(x, x)  y = Neg(double) }")
     target = faulty("saturated", "double")
     first = bisect(model, target, inputs=write_samples(tmp_path, (1, 0.01)))
     assert first.first_wrong is None
     both = bisect(model, target, inputs=write_samples(tmp_path, (1, 0.01), (3, 0.5)))
-    assert both.first_wrong == "sums_layer_Add_0"
+    assert both.first_wrong == "m_layer_Add_0"
     assert both.cases[0].local[0].shape == ((3, 4), (3, 4))
 
 
 @pytest.mark.parametrize("goal", ["nothing goes in", "handed through", "nothing but handed through"])
 def test_odd_models(goal: str, tmp_path: Path, bisect: Bisect) -> None:
-    path = tmp_path / "odd.onnx"
-    if goal == "nothing goes in":
-        nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
-        write_model(path, nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
-    elif goal == "handed through":
-        write_model(path, [helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4], "x": [4]})
-    else:
-        write_model(path, [], {"x": [4]}, {"x": [4]})
+    body = {
+        "nothing goes in": "g () => (float[4] y) <float[4] w = {0, 1, 2, 3}> { e = Exp(w)  y = Neg(e) }",
+        "handed through": "g (float[4] x) => (float[4] y, float[4] x) { y = Neg(x) }",
+        "nothing but handed through": "g (float[4] x) => (float[4] x) { }",
+    }
+    path = save(tmp_path, body[goal])
     right = bisect(path, UNOPTIMIZED)
     assert right.verdict.kind is VerdictKind.PASS
     assert right.verdict.comparisons > 0
@@ -158,14 +143,9 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
 
 def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, bisect: Bisect) -> None:
     """The second input is read behind the layer that is refused."""
-    nodes = [
-        helper.make_node("Abs", ["a"], ["s"]),
-        helper.make_node("Tanh", ["s"], ["t"]),
-        helper.make_node("Add", ["t", "b"], ["y"]),
-    ]
-    model = write_model(tmp_path / "two.onnx", nodes, {"a": [4], "b": [4]}, {"y": [4]})
+    model = save(tmp_path, "g (float[4] a, float[4] b) => (float[4] y) { s = Abs(a)  t = Tanh(s)  y = Add(t, b) }")
     report = bisect(model, picky(refuses="Tanh"))
-    assert report.first_wrong == "two_layer_Tanh_1"
+    assert report.first_wrong == "m_layer_Tanh_1"
 
 
 def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, bisect: Bisect) -> None:
@@ -219,18 +199,6 @@ def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(chain: Path, 
 # ---------------------------------------------------------------- shapes
 
 
-def write_shaped(path: Path) -> Path:
-    """x → Relu → Neg → MatMul → y: what reads a wrong shape is two layers behind."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Neg", ["r"], ["n"]),
-        helper.make_node("MatMul", ["n", "w"], ["product"]),
-        helper.make_node("Tanh", ["product"], ["y"]),
-    ]
-    weights = {"w": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
-    return write_model(path, nodes, {"x": [2, 4]}, {"y": [2, 3]}, weights)
-
-
 @pytest.mark.parametrize(
     ("kind", "at", "label"),
     [("cropped", "r", "Relu_0"), ("extra-axis", "n", "Neg_1"), ("cropped", "product", "MatMul_2")],
@@ -238,8 +206,11 @@ def write_shaped(path: Path) -> Path:
 def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
     kind: str, at: str, label: str, tmp_path: Path, bisect: Bisect
 ) -> None:
-    report = bisect(write_shaped(tmp_path / "shaped.onnx"), faulty(kind, at))
-    assert report.first_wrong == f"shaped_layer_{label}"
+    """What reads a wrong shape is two layers behind."""
+    body = "{ r = Relu(x)  n = Neg(r)  product = MatMul(n, w)  y = Tanh(product) }"
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
+    report = bisect(save(tmp_path, f"g (float[2,4] x) => (float[2,3] y) {body}", weights=weights), faulty(kind, at))
+    assert report.first_wrong == f"m_layer_{label}"
     assert report.confirmed
     assert not any("suspect" in finding.message for finding in report.verdict.findings)
 
@@ -248,36 +219,22 @@ def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_sa
     tmp_path: Path, bisect: Bisect
 ) -> None:
     """A target that takes one output at a time, and adds an axis behind Relu, which Add broadcasts."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Add", ["r", "x"], ["s"]),
-        helper.make_node("Neg", ["s"], ["y"]),
-    ]
-    model = write_model(tmp_path / "wide.onnx", nodes, {"x": [2, 4]}, {"y": [2, 4]})
+    model = save(tmp_path, "g (float[2,4] x) => (float[2,4] y) { r = Relu(x)  s = Add(r, x)  y = Neg(s) }")
     target = Target("narrow", "picky_backend:FaultyOneOutput", {"fault": {"kind": "extra-axis", "at": "r"}})
     report = bisect(model, target)
-    assert (report.first_wrong, report.confirmed) == ("wide_layer_Relu_0", True)
+    assert (report.first_wrong, report.confirmed) == ("m_layer_Relu_0", True)
 
 
 # ---------------------------------------------------------------- headlines
 
 
-def write_sequence(path: Path) -> Path:
-    """x → Relu → Split → SequenceConstruct → ConcatFromSequence → Neg → y: a sequence is no tensor to compare."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Split", ["r"], ["a", "b"], axis=0),
-        helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
-        helper.make_node("ConcatFromSequence", ["q"], ["c"], axis=0),
-        helper.make_node("Neg", ["c"], ["y"]),
-    ]
-    return write_model(path, nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
-
-
 def test_a_layer_that_cannot_stand_alone_is_found_with_its_failure(tmp_path: Path, bisect: Bisect) -> None:
-    model = write_sequence(tmp_path / "seq.onnx")
+    """A sequence is no tensor to compare."""
+    body = """{ r = Relu(x)  a, b = Split<axis = 0>(r)  q = SequenceConstruct(a, b)
+        c = ConcatFromSequence<axis = 0>(q)  y = Neg(c) }"""
+    model = save(tmp_path, f"g (float[4,4] x) => (float[4,4] y) {body}", opset=13)
     report = bisect(model, picky(refuses="ConcatFromSequence"))
-    assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
+    assert report.first_wrong == "m_layer_ConcatFromSequence_3"
     assert report.confirmed is None
     text = describe_outcome(report)
     assert "compile unsupported: no ConcatFromSequence here; this layer cannot be computed alone" in text

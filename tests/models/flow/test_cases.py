@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from tests.example_models import ORT, write_model
+from onnx import helper, numpy_helper
+from tests.example_models import ORT, save
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -59,16 +59,9 @@ def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
     least: int, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """A window that is cut out behind a computed beginning: nothing in the graph says how long the input must be."""
-    cut = [helper.make_node("Slice", ["x", "begin", "end", "one"], ["part"]), helper.make_node("Neg", ["part"], ["n"])]
-    nodes = [*cut, helper.make_node("Reshape", ["n", "wanted"], ["y"])]
-    weights = {
-        "begin": np.array([least - 1]),
-        "end": np.array([least]),
-        "one": np.array([1]),
-        "wanted": np.array([1, 1]),
-    }
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"]}, {"y": [1, 1]}, weights)
-    cases = open_cases(model, shared)
+    weights = {"begin": [least - 1], "end": [least], "one": [1], "wanted": [1, 1]}
+    body = "{ part = Slice(x, begin, end, one)  m = Neg(part)  y = Reshape(m, wanted) }"
+    cases = open_cases(save(tmp_path, f"g (float[batch,n] x) => (float[1,1] y) {body}", weights=weights), shared)
     assert cases.full.trials[0].expected["y"].shape == (1, 1)
     size = next(size for size in (64, 512, 4096, 16000) if size >= least)
     assert Tensors(cases.samples[0].path)["x"].shape == (1, size)
@@ -79,14 +72,13 @@ def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
 
 def test_the_open_dimension_of_a_state_is_its_batch(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """As in real voice detectors: [2, ?, 128] next to [batch, sequence]."""
-    nodes = [helper.make_node("ReduceMean", ["state"], ["m"], keepdims=0), helper.make_node("Add", ["x", "m"], ["y"])]
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"], "state": [2, "", 128]}, {"y": ["batch", "n"]})
+    body = "{ m = ReduceMean<keepdims = 0>(state)  y = Add(x, m) }"
+    model = save(tmp_path, f"g (float[batch,n] x, float[2,?,128] state) => (float[batch,n] y) {body}")
     assert Tensors(open_cases(model, shared).samples[0].path)["state"].shape == (2, 1, 128)
 
 
 def test_sizes_that_were_given_are_not_changed(tmp_path: Path, shared: ArtifactBuilder) -> None:
-    nodes = [helper.make_node("Reshape", ["x", "wanted"], ["y"])]
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, {"wanted": np.array([8, 8])})
+    model = save(tmp_path, "g (float[n] x) => (float[8,8] y) <int64[2] wanted = {8, 8}> { y = Reshape(x, wanted) }")
     with pytest.raises(StepFailedError):
         _ = open_cases(model, shared, dims={"n": 16}).full
     assert open_cases(model, shared).full.trials[0].expected["y"].shape == (8, 8), "the graph demands 64"
@@ -94,9 +86,8 @@ def test_sizes_that_were_given_are_not_changed(tmp_path: Path, shared: ArtifactB
 
 def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Path) -> None:
     """`import onnx` does not bring onnx's evaluator."""
-    nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
-    weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
+    body = "<int64[2] four = {4, 4}, int64[2] two = {2, 2}> { wanted = Mul(four, two)  y = Reshape(x, wanted) }"
+    model = save(tmp_path, f"g (float[n] x) => (float[8,8] y) {body}")
     code = (
         "import sys\n"
         "from assay.models.graph.graph import build_outline, load_model\n"
@@ -108,13 +99,9 @@ def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Pat
 
 
 def test_the_length_of_a_position_table_decides_the_number_of_tokens(tmp_path: Path, shared: ArtifactBuilder) -> None:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
-        helper.make_node("Gather", ["words", "ids"], ["e"]),
-        helper.make_node("Add", ["e", "places"], ["y"]),
-    ]
     weights = {"words": np.ones((100, 8), np.float32), "places": np.ones((1, 77, 8), np.float32)}
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["b", "s"]}, {"y": ["b", 77, 8]}, weights)
+    body = "{ ids = Cast<to = 7>(x)  e = Gather(words, ids)  y = Add(e, places) }"
+    model = save(tmp_path, f"g (float[b,s] x) => (float[b,77,8] y) {body}", weights=weights)
     assert Tensors(open_cases(model, shared).samples[0].path)["x"].shape == (1, 77)
 
 

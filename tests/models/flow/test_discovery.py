@@ -20,11 +20,8 @@ from assay.models.flow.discovery import (
     list_names,
     load_project,
     refuse_unknown_flags,
-    refuse_unknown_of_all,
-    refuse_unknown_of_model,
 )
 from assay.models.graph.graph import build_outline
-from assay.models.graph.operators import is_operator
 
 GROUPS = (("Conv", "Clip"),)
 
@@ -162,25 +159,6 @@ def test_a_flag_for_nothing_is_refused(text: str, said: str, known: KnownNames) 
     assert said in str(caught.value)
 
 
-def test_a_model_s_own_table_is_about_that_model(known: KnownNames) -> None:
-    settings = read("models.net.ops.LSTM.rel = 1\nmodels.other.ops.X = {}")
-    with pytest.raises(UsageError, match=r"models\.models\.net\.ops: no layer of the model begins with 'LSTM'"):
-        refuse_unknown_of_model(settings, "net", known)
-    refuse_unknown_of_model(settings, "third", known)
-
-
-def test_what_is_set_for_all_models_is_in_one_of_them_or_an_operator_of_onnx(known: KnownNames) -> None:
-    settings = read("ops = {LSTM = {rel = 1}, Mine = {rel = 1}}\ntensors.t.rel = 1")
-    assert not known.covers(settings.tolerances)
-    with pytest.raises(UsageError, match=r"models\.ops: no layer of any model begins with 'Mine'"):
-        refuse_unknown_of_all(settings, known)
-    mine = KnownNames(frozenset({"Mine"}))
-    with pytest.raises(UsageError, match=r"models\.tensors: no layer of any model makes 't'"):
-        refuse_unknown_of_all(settings, join_names([known, mine]))
-    refuse_unknown_of_all(settings, join_names([known, mine, KnownNames(tensors=frozenset({"t"}))]))
-    assert known.covers(read("ops.Conv.rel = 1\ntensors.y = {}").tolerances)
-
-
 def test_joined_names_have_all_of_each(known: KnownNames) -> None:
     both = join_names([known, KnownNames(frozenset({"A"}), frozenset({"t"}), frozenset({("Relu", "A")}))])
     assert both == KnownNames(known.operators | {"A"}, known.tensors | {"t"}, known.leaders | {("Relu", "A")})
@@ -192,8 +170,3 @@ def test_tables_of_models_that_are_not_there_are_reported() -> None:
     near, far = find_unknown_stems(settings, ["net", *(f"model{number}" for number in range(20))])
     assert near == "models.models.nett: there is no such model; did you mean 'net'?"
     assert far == "models.models.q: there is no such model; it does nothing"
-
-
-@pytest.mark.parametrize(("name", "known"), [("Conv", True), ("FusedConv", False), ("TreeEnsemble", True), ("Cov", False)])  # fmt: skip
-def test_onnx_knows_its_operators(name: str, known: bool) -> None:
-    assert is_operator(name) is known

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from tests.example_models import (
     LARGE,
     ORT,
     faulty,
     off_where_large,
+    parse,
     picky,
     request_for,
+    save,
     write_coarse,
     write_long_chain,
-    write_model,
     write_old,
 )
 
@@ -185,8 +185,7 @@ def test_all_samples_go_along_and_what_is_left_fails_a_check_of_its_own(
 
 
 def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, reduce: Reduce) -> None:
-    nodes = [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])]
-    model = write_model(tmp_path / "sums.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
+    model = save(tmp_path, "g (float[batch,4] x) => (float[batch,4] y) { double = Add(x, x)  y = Neg(double) }")
     for number, (batch, value) in enumerate([(1, 0.01), (3, 0.5)]):
         np.savez(tmp_path / f"{number}.npz", x=np.full((batch, 4), value, np.float32))
     inputs = InputChoice(files=(str(tmp_path / "0.npz"), str(tmp_path / "1.npz")))
@@ -197,8 +196,7 @@ def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, r
 
 
 def test_a_model_without_inputs(tmp_path: Path, reduce: Reduce) -> None:
-    nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
-    model = write_model(tmp_path / "odd.onnx", nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
+    model = save(tmp_path, "g () => (float[4] y) <float[4] w = {0, 1, 2, 3}> { e = Exp(w)  y = Neg(e) }")
     reduce(model, faulty("scaled", "e"))
     assert ops_of(tmp_path / "small.onnx") == ["Exp"]
 
@@ -275,16 +273,10 @@ def test_failures_on_the_way_leave_no_copies(
 
 def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """Whichever layer the search for it ended with."""
-    nodes = [
-        helper.make_node("Abs", ["x"], ["a"]),
-        helper.make_node("Tanh", ["a"], ["t"]),
-        helper.make_node("Neg", ["t"], ["y"]),
-    ]
-    model = write_model(tmp_path / "three.onnx", nodes, {"x": [4]}, {"y": [4]})
+    model = save(tmp_path, "g (float[4] x) => (float[4] y) { a = Abs(x)  t = Tanh(a)  y = Neg(t) }")
     search = LayerSearch(Examination(request_for(model), shared, Cases(request_for(model), shared), "keep"))
     search.first = search.cases.outline.layers[0]
     trials = _Trials(search, search.cases.full, Signature(""))
-    part = write_model(tmp_path / "part.onnx", nodes[2:], {"t": [4]}, {"y": [4]})
-    found = trials._find_layer(onnx.load(part))
+    found = trials._find_layer(parse("g (float[4] t) => (float[4] y) { y = Neg(t) }"))
     assert found is not None
     assert found.label == "Neg_2"

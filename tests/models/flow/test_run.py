@@ -22,15 +22,7 @@ from assay.execute.slots import SlotPool, build_entries
 from assay.follow.locations import StudyLocation
 from assay.launch.prepared import Report
 from assay.launch.sweep import RunHooks
-from assay.models.flow.run import (
-    Finished,
-    build_spec,
-    build_timings,
-    conclude,
-    is_whole,
-    name_method,
-    run_model,
-)
+from assay.models.flow.run import Finished, build_spec, build_timings, conclude, is_whole, name_method, run_model
 from assay.models.records import load_report
 from assay.models.values.flags import RunFlags
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target, render_flags

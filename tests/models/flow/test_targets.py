@@ -206,9 +206,10 @@ def test_a_target_whose_commands_name_no_chip_is_not_tested_for_several(sim_fold
 
 def test_a_board_makes_it_an_ssh_target(sim_folder):
     project = load_project(str(sim_folder))
-    target = build_target(project, "sim", Extras(address="root@board", port=22, key="k"))
-    assert target.backend == "ssh"
-    assert (target.options["address"], target.options["port"], target.options["key"]) == ("root@board", 22, "k")
+    target = build_target(project, "sim", Extras(address="root@board", port=22))
+    assert (target.name, target.backend) == ("sim", "ssh")
+    assert (target.options["address"], target.options["port"], "key" in target.options) == ("root@board", 22, False)
+    assert build_target(project, "sim", Extras(address="root@board", key="k")).options["key"] == "k"
     with pytest.raises(UsageError, match="runs in this machine"):
         build_target(project, "ort", Extras(address="root@board"))
 

@@ -134,24 +134,6 @@ def test_an_opset_of_the_future_is_reported() -> None:
     assert caught.value.hint == "update onnx, or export the model again with an older opset"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message", "operator", "helps"),
-    [
-        (6, 17, "no implementation of Add of opset 6", "Add", True),
-        (17, 17, "", "", False),
-        (20, 17, "no Foo here", "", False),
-        (20, 17, "opset 20 is newer", "", True),
-        (99, 17, "opset 99 is newer", "", False),
-        (17, 99, "", "", False),
-        (13, 17, "no implementation of MatMul", "MatMul", False),
-    ],
-)
-def test_another_opset_is_offered_where_it_may_help(
-    before: int, after: int, message: str, operator: str, helps: bool
-) -> None:
-    assert convert.can_help(before, after, message, operator) is helps
-
-
 def test_what_stands_in_the_way_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     assert convert.find_obstacle(parse(OLD, opset=9), 17, "m") == ""
     assert convert.find_obstacle(old_file(), 17, "m").startswith("m breaks a rule of ONNX: b in initializer")

@@ -206,9 +206,7 @@ def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
 
 
 def test_inputs_left_out_are_no_names() -> None:
-    node = helper.make_node("Clip", ["x", "", "high"], ["y"])
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("x", "high", "y")]
-    model = helper.make_model(helper.make_graph([node], "g", values[:2], values[2:]))
+    model = parse("g (float x, float high) => (float y) { y = Clip(x, , high) }")
     assert build_outline(model).layers[0].inputs == ("x", "high")
 
 
@@ -243,9 +241,8 @@ def test_an_operator_that_nothing_knows_does_not_stop_the_outline() -> None:
 
 
 def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["r"], name="/enc/relu"), helper.make_node("Abs", ["r"], ["y"])]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
-    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))
+    model = parse("g (float[4] x) => (float[4] y) { r = Relu(x)  y = Abs(r) }")
+    model.graph.node[0].name = "/enc/relu"
     first, second = build_outline(model).layers
     assert (first.node_names, first.title) == (("/enc/relu",), "/enc/relu")
     assert (second.node_names, second.title) == (("",), "")
@@ -302,97 +299,63 @@ def test_external_data_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- where tensors stand
 
+LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
+SHAPE = np.array([2, -1], np.int64)
 
-def build_tensor(name: str, location: str = "") -> TensorProto:
-    tensor = numpy_helper.from_array(np.ones(1, np.float32), name)
-    if location:
-        tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=location)
+
+def build_external(name: str, location: str) -> TensorProto:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
     return tensor
 
 
-def build_everywhere(location: str = "") -> onnx.ModelProto:
-    """A model with a tensor in each place that can hold one; `location`: where the branch of its function has its own."""
-    branch = helper.make_graph(
-        [helper.make_node("Constant", [], ["b"], value=build_tensor("in_branch"))],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [1])],
-        [build_tensor("of_branch", location)],
-    )
-    many = helper.make_node("Many", [], ["m"], domain="ours", tensors=[build_tensor("one"), build_tensor("two")])
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    function = helper.make_function("ours", "Choose", ["c"], ["y"], [choice], [helper.make_opsetid("", 17)])
-    values, places = build_tensor("values"), helper.make_tensor("places", TensorProto.INT64, [1], [0])
+def make_model(location: str = "") -> onnx.ModelProto:
+    """A tensor in each place that can hold one, large but for `shape`; `location`: where branches have one of theirs."""
+
+    def large(name: str) -> TensorProto:
+        return numpy_helper.from_array(LARGE, name)
+
+    inner = build_external("unused", location) if location else large("unused")
+    constant = helper.make_node("Constant", [], ["fixed"], value=large("constant"))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, LARGE.shape) for name in ("fixed", "x", "y")]
+    branch = helper.make_graph([constant], "branch", [], values[:1], [inner])
+    choice = helper.make_node("If", ["choice"], ["chosen"], then_branch=branch, else_branch=branch)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    nodes = [
+        constant,
+        helper.make_node("Many", ["x"], ["many"], domain="local", tensors=[large("one"), large("two")]),
+        helper.make_node("Mul", ["many", "weight"], ["product"]),
+        helper.make_node("Reshape", ["product", "shape"], ["y"]),
+        choice,
+    ]
     graph = helper.make_graph(
-        [many],
-        "g",
-        [],
-        [helper.make_tensor_value_info("m", TensorProto.FLOAT, [1])],
-        [build_tensor("w")],
-        sparse_initializer=[helper.make_sparse_tensor(values, places, [2])],
-    )
-    return helper.make_model(graph, functions=[function])
+        nodes, "g", values[1:2], values[2:], [large("weight"), numpy_helper.from_array(SHAPE, "shape")],
+        sparse_initializer=[helper.make_sparse_tensor(large("values"), large("places"), [2])],
+    )  # fmt: skip
+    function = helper.make_function("local", "Choose", ["choice"], ["chosen"], [constant, choice], opsets[:1])
+    return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
 
 
 def test_tensors_are_found_and_brought_in_wherever_they_stand(tmp_path: Path) -> None:
-    found = [tensor.name for tensor in walk_tensors(build_everywhere())]
-    assert sorted(found) == sorted(["w", "values", "places", "one", "two", *(["of_branch", "in_branch"] * 2)])
-    model = build_everywhere("z.bin")
-    model.graph.initializer.append(build_tensor("v", "a.bin"))
+    found = [tensor.name for tensor in walk_tensors(make_model())]
+    inside = ["constant", *["unused", "constant"] * 2]
+    assert sorted(found) == sorted(["weight", "shape", "values", "places", "one", "two", *inside * 2])
+    model = make_model("z.bin")
+    model.graph.initializer.append(build_external("v", "a.bin"))
     assert find_locations(model) == ["a.bin", "z.bin"], "once and in order"
     for name in ("a.bin", "z.bin"):
         (tmp_path / name).write_bytes(np.full(1, 7, np.float32).tobytes())
     load_external(model, str(tmp_path))
     assert find_locations(model) == []
-    deep = [numpy_helper.to_array(tensor) for tensor in walk_tensors(model) if tensor.name == "of_branch"]
-    assert [array.tolist() for array in deep] == [[7.0], [7.0]]
+    deep = [numpy_helper.to_array(tensor) for tensor in walk_tensors(model) if tensor.name == "unused"]
+    assert [array.tolist() for array in deep] == [[7.0]] * 4
 
 
 def test_every_file_that_lacks_is_named_at_once(tmp_path: Path) -> None:
-    tensors = [build_tensor("a", "a.bin"), build_tensor("b", "b.bin"), build_tensor("c", "a.bin")]
+    tensors = [build_external(name, location) for name, location in (("a", "a.bin"), ("b", "b.bin"), ("c", "a.bin"))]
     with pytest.raises(UsageError) as caught:
         check_external(tensors, str(tmp_path))
     assert caught.value.message.count(" is missing ") == 2
-
-
-LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
-SHAPE = np.array([2, -1], np.int64)
-
-
-def make_model() -> onnx.ModelProto:
-    """Large tensors wherever one can be: initialisers, a Constant node, a branch of an If, a function."""
-    branch = helper.make_graph(
-        [helper.make_node("Constant", [], ["inner"], value=numpy_helper.from_array(LARGE))],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, LARGE.shape)],
-        [numpy_helper.from_array(LARGE, "unused")],
-    )
-    constant = helper.make_node("Constant", [], ["fixed"], value=numpy_helper.from_array(LARGE))
-    nodes = [
-        constant,
-        helper.make_node("Add", ["x", "fixed"], ["sum"]),
-        helper.make_node("Mul", ["sum", "weight"], ["product"]),
-        helper.make_node("Reshape", ["product", "shape"], ["flat"]),
-        helper.make_node("If", ["choice"], ["chosen"], then_branch=branch, else_branch=branch),
-        helper.make_node("Large", ["flat", "chosen"], ["y"], domain="local"),
-    ]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, LARGE.shape),
-        helper.make_tensor_value_info("choice", TensorProto.BOOL, []),
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, LARGE.shape)]
-    weights = [numpy_helper.from_array(LARGE, "weight"), numpy_helper.from_array(SHAPE, "shape")]
-    function = helper.make_function(
-        "local", "Large", ["a", "b"], ["c"],
-        [helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(LARGE)), helper.make_node("Sum", ["a", "b", "k"], ["c"])],
-        [helper.make_opsetid("", 17)],
-    )  # fmt: skip
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
 
 
 def find_tensors(message: object) -> list[onnx.TensorProto]:
@@ -413,7 +376,7 @@ def test_large_tensors_are_emptied_wherever_they_are_and_everything_else_is_ther
     slim = load_skeleton(str(tmp_path / "m.onnx"))
     assert slim.ByteSize() < KEPT_BYTES < model.ByteSize() / 20
     before, after = find_tensors(model), find_tensors(slim)
-    assert len(after) == len(before) == 8
+    assert len(after) == len(before) == 16
     assert [(t.name, t.data_type, list(t.dims)) for t in after] == [(t.name, t.data_type, list(t.dims)) for t in before]
     (small,) = (tensor for tensor in after if tensor.raw_data)
     assert numpy_helper.to_array(small).tolist() == SHAPE.tolist()

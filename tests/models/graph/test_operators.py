@@ -29,22 +29,29 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def compute_both(op: str, inputs: list[np.ndarray], opset: int, **attributes: Any) -> tuple[np.ndarray, np.ndarray]:
-    """In float64, and by onnxruntime."""
-    names = [f"i{number}" for number in range(len(inputs))]
+def build_alone(
+    op: str, inputs: list[np.ndarray], opset: int, kind: int = TensorProto.FLOAT, **attributes: Any
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of one node, and what goes into it."""
+    feeds = {f"i{number}": array for number, array in enumerate(inputs)}
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in zip(names, inputs, strict=True)
+        for name, array in feeds.items()
     ]
-    node = helper.make_node(op, names, ["y"], **attributes)
-    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    node = helper.make_node(op, list(feeds), ["y"], **attributes)
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", kind, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), feeds
+
+
+def compute_both(op: str, inputs: list[np.ndarray], opset: int, **attributes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """In float64, and by onnxruntime."""
+    model, feeds = build_alone(op, inputs, opset, **attributes)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    found = compute_float64(op, inputs, read_attributes(node), opset)
+    found = compute_float64(op, inputs, read_attributes(model.graph.node[0]), opset)
     assert found is not None
-    return found, session.run(None, dict(zip(names, inputs, strict=True)))[0]
+    return found, session.run(None, feeds)[0]
 
 
 FOUR = [draw(4), draw(4, seed=1), draw(4, seed=2), abs(draw(4, seed=3)) + np.float32(0.1)]
@@ -101,7 +108,8 @@ def test_what_there_is_no_formula_for_is_not_guessed() -> None:
         ("Gemm", [draw(2, 3), draw(4, 5)], {}, 13),
     ]
     assert [compute_float64(*use) for use in uses] == [None] * 4
-    assert [is_operator(name) for name in ("Gemm", "Gemmm")] == [True, False]
+    names = ("Gemm", "TreeEnsemble", "Gemmm", "FusedConv")
+    assert [is_operator(name) for name in names] == [True, True, False, False]
 
 
 def test_terms_are_as_large_as_what_goes_in_even_where_they_cancel() -> None:
@@ -124,14 +132,8 @@ def test_terms_are_as_large_as_what_goes_in_even_where_they_cancel() -> None:
 
 
 def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
-    nodes = [
-        helper.make_node("Sigmoid", ["x"], ["gate"]),
-        helper.make_node("Transpose", ["gate"], ["turned"]),
-        helper.make_node("Mul", ["turned", "k"], ["y"]),
-        helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(np.float32([50.0]))),
-    ]
-    graph = helper.make_graph(nodes, "g", [], [])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = parse("""g (float[2,2] x) => (float[2,2] y)
+        { gate = Sigmoid (x)  turned = Transpose (gate)  k = Constant <value_float = 50.0> ()  y = Mul (turned, k) }""")
     small = np.full((2, 2), 1e-8, np.float32)
     magnitudes = Magnitudes(model, {"x": small, "gate": small, "turned": small})
     assert magnitudes.find("y", 4) == pytest.approx(50)
@@ -182,16 +184,9 @@ def test_what_a_quantised_product_rounds_is_known() -> None:
     scales = np.array([0.01, 0.02, 0.005], np.float32)
     given = [x, one(0.02), one(100, "uint8"), w, scales, np.zeros(3, np.int8), one(0.7), one(128, "uint8")]
     given.append(rng.integers(-900, 900, 3).astype(np.int32))
-    names = [f"i{number}" for number in range(len(given))]
-    values = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in zip(names, given, strict=True)
-    ]
-    node = helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1])
-    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", TensorProto.UINT8, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
-    right = onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, given, strict=True)))[0]
-    found = Magnitudes(model, dict(zip(names, given, strict=True))).compute_unrounded("y")
+    model, feeds = build_alone("QLinearConv", given, 19, TensorProto.UINT8, pads=[1, 1, 1, 1])
+    right = onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0]
+    found = Magnitudes(model, feeds).compute_unrounded("y")
     assert found is not None
     assert np.abs(np.clip(found, 0, 255) - right).max() <= 0.501
     a, b = rng.integers(0, 256, (3, 8)).astype(np.uint8), rng.integers(0, 256, (8, 2)).astype(np.uint8)

@@ -16,7 +16,7 @@ from tests.example_models import activate, assert_equal, load_examples, parse, r
 
 from assay.errors import UsageError
 from assay.models.graph.onnx_library import build_spec
-from assay.models.graph.reduction import Candidate, Reduced, ReductionState, candidates, count_nodes, reduce_model
+from assay.models.graph.reduction import Candidate, Cutter, Reduced, count_nodes, reduce_model
 
 Samples = Sequence[Mapping[str, Any]]
 EXAMPLES = load_examples().MODELS
@@ -278,8 +278,8 @@ def test_what_is_left_of_any_failure_is_one_minimal(model: onnx.ModelProto, salt
         return zlib.crc32(key.encode()) % 3 == 0 or candidate.nodes == len(model.graph.node)
 
     reduced = reduce(model, fails, count=2)
-    state = ReductionState(reduced.model, reduced.samples, tuple(activations_for(reduced.model, reduced.samples)))
-    steps = [step for step in candidates(state) if step.nodes < len(model.graph.node)]
+    cutter = Cutter(reduced.model, reduced.samples, activations_for(reduced.model, reduced.samples), keeps_open=False)
+    steps = [step for step in cutter.list_candidates() if step.nodes < len(model.graph.node)]
     assert not [step for step in steps if fails(step)]
     for step in steps:
         onnx.checker.check_model(step.model)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.backend.test.case.node as node_cases
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from tests.example_models import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.models.graph.graph import build_outline, load_model
@@ -179,21 +179,12 @@ def test_layers_take_what_they_need_from_outside(
 
 
 def test_empty_optional_inputs_and_outputs_stay_empty() -> None:
-    nodes = [
-        helper.make_node("Clip", ["x", "", "high"], ["a"]),
-        helper.make_node("LSTM", ["a", "w", "r", "", "", "h"], ["", "y"], hidden_size=1),
-    ]
     rng = np.random.default_rng(0)
     arrays = {"w": rng.normal(size=(1, 4, 2)), "r": rng.normal(size=(1, 4, 1)), "high": np.array(0.5)}
-    weights = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in arrays.items()]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 1, 2]),
-        helper.make_tensor_value_info("h", TensorProto.FLOAT, [1, 1, 1]),
-    ]
-    graph = helper.make_graph(
-        nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 1])], weights
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    body = "{ a = Clip(x, , high)  unused, y = LSTM<hidden_size = 1>(a, w, r, , , h) }"
+    weights = {name: value.astype(np.float32) for name, value in arrays.items()}
+    model = parse(f"g (float[3,1,2] x, float[1,1,1] h) => (float[1,1,1] y) {body}", weights=weights)
+    model.graph.node[1].output[0] = ""
     layers = split(model, sample(model))
     assert_true(layers)
     assert list(layers[1].model.graph.node[0].output) == ["", "y"]

@@ -21,14 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
-from assay.models.store.artifacts import (
-    DEFAULT_LIMIT_BYTES,
-    NO_LIMIT,
-    ArtifactStore,
-    choose_limit,
-    choose_store_folder,
-    parse_limit,
-)
+from assay.models.store.artifacts import DEFAULT_LIMIT_BYTES, NO_LIMIT, ArtifactStore, choose_store_folder, parse_limit
 from assay.models.store.entry import build_key
 
 PARTS: dict[str, Any] = {
@@ -733,30 +726,28 @@ def test_a_reader_evicts_nothing(tmp_path):
     assert numbers_in(looking) == [0, 1, 2]
 
 
-def test_what_is_in_use_stays(small_store):
+def test_what_is_in_use_stays_and_closing_twice_lets_go_once(small_store):
     user = ArtifactStore(small_store.folder)
     make_sized(small_store, 0).close()
     used = user.load(build_key(sized(0)))
+    own = small_store.load(build_key(sized(0)))
     use_at(small_store, 0, 1000.0)
     for number in range(1, 6):
         make_sized(small_store, number).close()
     assert content_of(used) == b"0" * 1000
     assert 0 in numbers_in(small_store)
     assert len(numbers_in(small_store)) == 3
-    use_at(small_store, 0, 1000.0)
     user.close()
-    make_sized(small_store, 6).close()
-    assert 0 not in numbers_in(small_store)
-
-
-def test_what_this_process_uses_stays_and_closing_twice_lets_go_once(small_store):
-    first, second = make_sized(small_store, 0), make_sized(small_store, 0)
+    other = small_store.load(build_key(sized(0)))
     use_at(small_store, 0, 1000.0)
-    first.close()
-    first.close()
-    for number in range(1, 6):
-        make_sized(small_store, number).close()
-    assert content_of(second) == b"0" * 1000
+    for _ in range(2):  # the second time it lets go of nothing: it is used by another one
+        own.close()
+    make_sized(small_store, 6).close()
+    assert content_of(other) == b"0" * 1000
+    other.close()
+    use_at(small_store, 0, 1000.0)
+    make_sized(small_store, 7).close()
+    assert 0 not in numbers_in(small_store)
 
 
 @pytest.mark.parametrize("how", ["killed", "left", "forked"])
@@ -861,9 +852,15 @@ def test_clear_takes_what_is_not_used_and_nothing_of_other_versions_and_other_pe
 
 def test_the_limit_comes_from_the_surroundings(tmp_path, monkeypatch):
     assert ArtifactStore(str(tmp_path)).limit_bytes == DEFAULT_LIMIT_BYTES == 10 * 2**30
-    monkeypatch.setenv("ASSAY_CACHE_LIMIT", "3MB")
-    assert ArtifactStore(str(tmp_path)).limit_bytes == 3_000_000
+    limits = {"3MB": 3_000_000, "20 GiB": 20 * 2**30, "1.5g": 1_500_000_000}
+    limits |= {"none": NO_LIMIT, "99999999999TB": NO_LIMIT}
+    for text, size in limits.items():
+        monkeypatch.setenv("ASSAY_CACHE_LIMIT", text)
+        assert ArtifactStore(str(tmp_path)).limit_bytes == size
     assert ArtifactStore(str(tmp_path), 5).limit_bytes == 5
+    with pytest.raises(UsageError, match="is not a size") as caught:
+        parse_limit("10 GBB")
+    assert "20GB" in str(caught.value)
 
 
 def test_the_place(tmp_path):
@@ -874,11 +871,3 @@ def test_the_place(tmp_path):
     assert choose_store_folder({**home, "ASSAY_CACHE": "/big/cache"}, "/start") == "/big/cache"
     assert choose_store_folder({**home, "ASSAY_CACHE": "cache"}, "/start") == "/start/cache"
     assert choose_store_folder({**home, "ASSAY_CACHE": ""}, "/start") == "/home/u/.cache/assay/artifacts"
-
-
-def test_a_limit():
-    limits = {"20 GiB": 20 * 2**30, "1.5g": 1_500_000_000, "none": NO_LIMIT, "99999999999TB": NO_LIMIT}
-    assert {text: choose_limit({"ASSAY_CACHE_LIMIT": text}) for text in limits} == limits
-    with pytest.raises(UsageError, match="is not a size") as caught:
-        parse_limit("10 GBB")
-    assert "20GB" in str(caught.value)

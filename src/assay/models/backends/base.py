@@ -17,6 +17,27 @@ from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import load_cpu_fields
 
+Kind = type | tuple[type, ...]
+_TEMPLATE: Kind = (str, list)
+# The options of our back ends, which a table of the settings may have, and their kinds; values are checked by each.
+OPTIONS: dict[str, Mapping[str, Kind]] = {
+    "ort": {"optimize": str, "threads": int},
+    "reference": {},
+    "openvino": {"precision": str, "threads": int},
+    "iree": {"device": str, "driver": str, "cpu": str},
+    "torch": {"device": str, "precision": str, "optimize": str, "rewrite": str},
+    "command": {
+        "run": _TEMPLATE, "compile": _TEMPLATE, "import": _TEMPLATE, "input": str, "artifact": str, "input_flag": str,
+        "output_flag": str, "input_join": str, "input_format": str, "output_format": str, "chip": str, "hardware": str,
+        "env": dict, "cwd": str, "depends": list, "version": (str, list, bool),
+    },
+}  # fmt: skip
+OPTIONS["ssh"] = {
+    **OPTIONS["command"], "address": str, "port": int, "key": str, "ssh_options": list,
+    "connect_timeout_s": (int, float), "deploy": list, "lock": str, "lock_wait_s": int, "lock_expiry_s": int,
+    "remote_root": str,
+}  # fmt: skip
+
 # Which of our extras brings a library.
 EXTRAS = {
     "numpy": "models",

@@ -1,4 +1,5 @@
-"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went."""
+"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went; and
+which files it wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import name_descriptor
 
 KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
-_CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +24,6 @@ class CapturedOutput:
     code: int
     stdout: str
     stderr: str
-
-
-class Excerpt:
-    """The head and the tail of a stream, however long it is."""
-
-    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
-        self._half = limit_bytes // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._dropped = 0
-
-    def add(self, chunk: bytes) -> None:
-        room = max(0, self._half - len(self._head))
-        self._head += chunk[:room]
-        self._tail += chunk[room:]
-        extra = len(self._tail) - self._half
-        if extra > 0:
-            del self._tail[:extra]
-            self._dropped += extra
-
-    def render(self) -> str:
-        if not self._dropped:
-            return (self._head + self._tail).decode("utf-8", "replace")
-        gap = f"\n… {self._dropped} bytes left out …\n"
-        return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
 
 def name_signal(number: int) -> str:
@@ -64,13 +39,16 @@ def load_excerpt(path: str) -> str:
         return ""
 
 
-def _read_excerpt(stream: IO[bytes]) -> str:
-    """The excerpt of what is there now: a program that goes on writing does not hold the reader."""
-    excerpt, left = Excerpt(), os.fstat(stream.fileno()).st_size - stream.tell()
-    while left > 0 and (chunk := stream.read(min(left, _CHUNK_BYTES))):
-        excerpt.add(chunk)
-        left -= len(chunk)
-    return excerpt.render()
+def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
+    """The head and the tail of what is there now: a program that goes on writing does not hold the reader."""
+    half, size = limit_bytes // 2, os.fstat(stream.fileno()).st_size - stream.tell()
+    dropped = size - 2 * half
+    if dropped <= 0:
+        return stream.read(max(0, size)).decode("utf-8", "replace")
+    head = stream.read(half)
+    stream.seek(dropped, os.SEEK_CUR)
+    gap = f"\n… {dropped} bytes left out …\n"
+    return (head + gap.encode() + stream.read(half)).decode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------- of programs and libraries
@@ -103,3 +81,20 @@ def begin_output(fd: int) -> Callable[[], str]:
             return _read_excerpt(stream)
 
     return read
+
+
+# ---------------------------------------------------------------- of files
+
+
+def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
+    """Return what lists the files that were written in a folder since then: others may be there too."""
+    if not folder:
+        return tuple
+
+    def survey() -> dict[str, tuple[int, ...]]:
+        paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
+        found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
+        return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
+
+    before = survey()
+    return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)

@@ -20,15 +20,15 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends import programs
-from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program
-from assay.models.backends.iree_compiler import import_model, name_mlir_type
+from assay.models.backends.base import OPTIONS, Backend, BackendError, Made
+from assay.models.backends.captured_output import CapturedOutput, name_signal, run_program, watch_folder
+from assay.models.backends.iree_backend import import_model, name_mlir_type
 from assay.models.backends.onnx_backend import copy_model, find_model
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_array, load_refs
@@ -47,10 +47,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 FLAG_NAMES = ("path", "name", "index", "shape", "dtype", "type")
-OPTIONS = (
-    "run", "compile", "import", "input", "artifact", "input_flag", "output_flag", "input_join", "input_format",
-    "output_format", "chip", "hardware", "env", "cwd", "depends", "version", "folder",
-)  # fmt: skip
 
 
 Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
@@ -110,13 +106,13 @@ class ProgramCall:
 
 
 class CommandBackend(Backend):
-    options: tuple[str, ...] = OPTIONS
+    options = OPTIONS["command"]
     may_change = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         for name in target.options:
-            if name not in self.options:
+            if name not in (*self.options, "folder"):
                 hint = did_you_mean(name, self.options)
                 raise UsageError(f"target {target.name}: {name} is not known to the {target.backend} back end", hint)
         self._templates = {
@@ -223,8 +219,6 @@ class CommandBackend(Backend):
                 shutil.copyfile(job.source, copied)
             return Made(copied, f"cp {shlex.quote(job.source)}")
         target = os.path.join(job.folder, self._option("artifact") or "artifact")
-        if job.ir_dir:
-            os.makedirs(job.ir_dir, exist_ok=True)
         find_profiles = watch_folder(job.profile_dir)
         values = {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
         made = self._make("compile", job, target, values | {"profile_dir": job.profile_dir})
@@ -384,21 +378,6 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])
     return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
-
-
-def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
-    """Make a folder, and return what lists the files that were written in it since then: others may be there too."""
-    if not folder:
-        return tuple
-
-    def survey() -> dict[str, tuple[int, ...]]:
-        paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
-        found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
-        return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
-
-    os.makedirs(folder, exist_ok=True)
-    before = survey()
-    return lambda: tuple(path for path, stamp in survey().items() if before.get(path) != stamp)
 
 
 def describe_code(code: int) -> str:

@@ -1,32 +1,38 @@
 """IREE in this process: import, compile, run, and read a compiled module.
 
 Options: `device` (llvm-cpu, vmvx), `cpu` (generic, host or any that LLVM knows), `driver` (local-sync, local-task).
+
+A process for each compilation would cost a second more. What goes in and comes out (names, types, shapes) is written
+into the module as reflection, so that an artifact alone is enough to run it: IREE itself keeps neither names nor signs
+of integers.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
+import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
+from assay.errors import InfrastructureError
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu, first_line, name_program
-from assay.models.backends.captured_output import CapturedOutput, run_program
-from assay.models.backends.iree_compiler import (
-    REFLECTION,
-    Compilation,
-    compile_module,
-    find_program,
-    import_model,
-    parse_io,
-    render_shape,
+from assay.models.backends.captured_output import CapturedOutput, begin_output, run_program
+from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
+from assay.models.backends.tensors_io import (
+    is_numpy_type,
+    load_inputs,
+    warm_up,
+    write_operators,
+    write_outputs,
+    write_raw,
 )
-from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up, write_outputs, write_raw
+from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.graph.tensorfile import load_refs, load_tensors
-from assay.models.libraries import np
+from assay.models.libraries import np, onnx
 from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
@@ -34,6 +40,223 @@ from assay.system.fast_dataclasses import dataclass
 Array = Any  # numpy.ndarray
 
 PROFILED = "host-execution,executable-metadata,queue-events"
+REFLECTION = "assay.io"
+LOWEST_OPSET = 17  # below it, an error may well be the opset's: what to convert to
+_TEXT_BYTES = 32 * 1024 * 1024  # beyond it MLIR is written as bytecode: as text, weights take twice their size
+_ERROR = re.compile(r"error: (?P<text>.*)")
+_LACKING = re.compile(
+    r"failed to legalize (?:unresolved materialization|operation 'torch\.operator').*?name = \"onnx\.(?P<a>\w+)\""
+    r"|No Op registered for (?P<b>[\w.]+)"
+    r"|onnx\.(?P<c>\w+)' op .*?(?:unsupported|not supported)",
+    re.DOTALL,
+)
+_OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
+
+
+# ---------------------------------------------------------------- ONNX → MLIR
+
+
+def import_model(source: str, target: str) -> str:
+    """Write the model as MLIR. Returns the command that does so in a shell. Raises BackendError."""
+    command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
+    find_external(source)
+    model = _load_inferred(source, os.path.dirname(target), command)
+    try:
+        _write_module(model, target)
+    except Exception as error:  # of their importer: many kinds, none of them promised
+        raise explain(str(error) or type(error).__name__, find_opset(model), command) from error
+    return command
+
+
+def _load_inferred(source: str, folder: str, command: str) -> Model:
+    """The model with the shapes of all intermediate tensors: the importer relies on them."""
+    try:
+        model = onnx.load(source)
+    except Exception as error:
+        raise BackendError(f"{source} is not an ONNX model: {error}", command=command) from error
+    model.graph.name = model.graph.name or "main_graph"  # it becomes the function's
+    try:
+        onnx.checker.check_model(model)
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except ValueError:  # beyond protobuf's two gigabytes only files will do
+        return _infer_by_file(onnx, source, folder)
+    except Exception as error:
+        raise explain(str(error), find_opset(model), command) from error
+
+
+def _infer_by_file(onnx: Any, source: str, folder: str) -> Model:
+    aside = os.path.join(folder, "inferred.onnx")
+    try:
+        onnx.shape_inference.infer_shapes_path(source, aside, data_prop=True)
+        model = onnx.load(aside, load_external_data=False)
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)
+    onnx.load_external_data_for_model(model, os.path.dirname(source))
+    return model
+
+
+def _write_module(model: Model, target: str) -> None:
+    from iree.compiler import ir
+    from iree.compiler.extras import onnx_importer as importer
+
+    context = ir.Context()
+    info = importer.ModelInfo(model)
+    module = info.create_module(context=context).operation
+    node_importer = importer.NodeImporter.define_function(info.main_graph, module)
+    node_importer.import_all()
+    with context:
+        entry = module.regions[0].blocks[0].operations[0]
+        text = ir.StringAttr.get(render_io(build_input_specs(model), build_output_specs(model)))
+        entry.attributes["iree.reflection"] = ir.DictAttr.get({REFLECTION: text})
+    module.verify()
+    with open(target, "wb") as stream:
+        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _TEXT_BYTES:
+            module.write_bytecode(stream)
+        else:
+            stream.write(module.get_asm(assume_verified=True).encode())
+
+
+def render_io(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> str:
+    rows = {"inputs": inputs, "outputs": outputs}
+    return json.dumps({kind: [[spec.name, spec.dtype, spec.shape] for spec in rows[kind]] for kind in rows})
+
+
+def parse_io(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    content = json.loads(text)
+    inputs, outputs = (
+        tuple(TensorSpec(name, dtype, None if shape is None else tuple(shape)) for name, dtype, shape in content[kind])
+        for kind in ("inputs", "outputs")
+    )
+    return inputs, outputs
+
+
+# ---------------------------------------------------------------- MLIR → module
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    source: str
+    target: str
+    flags: tuple[str, ...]
+    ir_dir: str | None = None
+
+    @property
+    def command(self) -> str:
+        return shlex.join([name_program("iree-compile"), *self.arguments])
+
+    @property
+    def arguments(self) -> list[str]:
+        found = [self.source, "-o", self.target, *self.flags]
+        if self.ir_dir:
+            found += ["--mlir-print-ir-after-all", f"--mlir-print-ir-tree-dir={self.ir_dir}"]
+            found += ["--mlir-elide-elementsattrs-if-larger=50"]
+        return found
+
+
+def compile_module(compilation: Compilation) -> None:
+    """Compile in this process, or by IREE's program where a flag is one that only the program has."""
+    from iree.compiler import api
+
+    session = api.Session()
+    try:
+        session.set_flags(*compilation.flags)
+    except ValueError as error:
+        if "option not found" not in str(error):
+            raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
+        return _compile_by_program(compilation)
+    if compilation.ir_dir:
+        return _compile_by_program(compilation)
+    read_stderr = begin_output(2)
+    try:
+        is_done = _invoke(api, session, compilation)
+    except ValueError as error:
+        raise BackendError(" ".join(str(error).split()), command=compilation.command) from error
+    if not is_done:
+        raise explain(read_stderr(), _load_opset(compilation.source), compilation.command)
+    return None
+
+
+def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
+    """Run the compiler. Returns False where it has reported an error on stderr."""
+    invocation = session.invocation()
+    try:
+        invocation.enable_console_diagnostics()
+        source = api.Source.open_file(session, compilation.source)
+        if not invocation.parse_source(source) or not invocation.execute():
+            return False
+        output = api.Output.open_file(compilation.target)
+        invocation.output_vm_bytecode(output)
+        output.keep()
+        output.close()
+        return True
+    finally:
+        invocation.close()
+
+
+def _compile_by_program(compilation: Compilation) -> None:
+    result = run_program([find_program("iree-compile"), *compilation.arguments])
+    if result.code:
+        raise explain(result.stderr, _load_opset(compilation.source), compilation.command)
+
+
+def find_program(name: str) -> str:
+    """A program that comes with IREE's packages."""
+    package = "iree.compiler._mlir_libs" if name == "iree-compile" else "iree._runtime_libs"
+    path = os.path.join(import_module(package).__path__[0], name)
+    if not os.path.isfile(path):
+        raise InfrastructureError(f"IREE's packages are here without {name}: {path} is missing")
+    return path
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+def explain(text: str, opset: int, command: str) -> BackendError:
+    """The first error in IREE's output, or the operator that it lacks, with the opset where that may be the reason."""
+    lacking = _LACKING.search(text)
+    is_old = 0 < opset < LOWEST_OPSET
+    of_opset = f" (the model uses opset {opset})" if is_old or lacking else ""
+    hint = f"convert the model: assay model convert MODEL --opset {LOWEST_OPSET}" if is_old else ""
+    if lacking:
+        operator = lacking["a"] or lacking["b"] or lacking["c"]
+        message = f"IREE has no implementation of {operator} for these types and attributes"
+        ending = StepEnding.UNSUPPORTED
+    else:
+        found = _ERROR.search(text)
+        message = found["text"].strip() if found else first_line(text)
+        message, ending = message or "IREE gave no reason", StepEnding.ERROR
+    return BackendError(f"{message}{of_opset}", ending=ending, command=command, stderr=text, hint=hint)
+
+
+def _load_opset(path: str) -> int:
+    """The opset that the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
+    with open(path, "rb") as stream:
+        found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
+    return int(found[1]) if found else 0
+
+
+def name_mlir_type(dtype: str) -> str:
+    """numpy's or ml_dtypes' name → MLIR's, as IREE's programs take it: float32 → f32."""
+    if dtype == "bool":
+        return "i1"
+    if dtype == "bfloat16":
+        return "bf16"
+    if dtype.startswith("float8_"):
+        return "f8" + dtype.removeprefix("float8_").upper()
+    match = re.fullmatch(r"(u?int|float|complex)(\d+)", dtype)
+    if match is None:
+        return dtype
+    letter = {"int": "i", "uint": "i", "float": "f"}.get(match[1])
+    return f"{letter}{match[2]}" if letter else f"complex<f{int(match[2]) // 2}>"
+
+
+def render_shape(shape: Sequence[int], dtype: str) -> str:
+    """A shape and a type as IREE's programs take them: 1x3x32xf32."""
+    return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])
+
+
+# ---------------------------------------------------------------- running a module
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +282,7 @@ def load_module(path: str, driver: str) -> Module:
         module = runtime.VmModule.mmap(instance, path)
         context = runtime.VmContext(instance=instance, modules=[runtime.create_hal_module(instance, device), module])
     except Exception as error:
-        raise explain(
+        raise explain_run(
             error, shlex.join([name_program("iree-run-module"), f"--module={path}", f"--device={driver}"])
         ) from error
     function = module.lookup_function(choose_entry(module.function_names, path))
@@ -88,7 +311,7 @@ def invoke(module: Module, arrays: Sequence[Array], command: str) -> tuple[list[
     try:
         module.context.invoke(module.function, arguments, results)
     except Exception as error:
-        raise explain(error, command) from error
+        raise explain_run(error, command) from error
     elapsed_s = time.perf_counter() - start
     views = [results.get_as_object(i, runtime.HalBufferView) for i in range(len(results))]
     return [_to_array(view) for view in views], elapsed_s
@@ -133,7 +356,7 @@ def _find_dtype(element: Any) -> Any:
     return runtime.HalElementType.map_to_dtype(element)
 
 
-def explain(error: Exception, command: str) -> BackendError:
+def explain_run(error: Exception, command: str) -> BackendError:
     text = str(error)
     ending = StepEnding.MEMORY if "RESOURCE_EXHAUSTED" in text else StepEnding.ERROR
     return BackendError(first_line(text) or type(error).__name__, ending=ending, command=command, stderr=text)
@@ -158,9 +381,7 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
 
 def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
     """Run once more under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
-    folder = job.profile_dir or job.folder
-    os.makedirs(folder, exist_ok=True)
-    bundle = os.path.join(folder, f"{job.case or 'model'}_iree.ireeprof")
+    bundle = os.path.join(job.profile_dir or job.folder, f"{job.case or 'model'}_iree.ireeprof")
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
     run = run_program([find_program("iree-run-module"), *argv[1:], *flags])
     if run.code:
@@ -173,14 +394,11 @@ def _write_dispatches(output: CapturedOutput, path: str) -> str:
     rows = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
     events = [row for row in rows if "duration_ns" in row and "key" in row]
     start_ns = min((row["start_host_time_ns"] for row in events), default=0)
-    with open(path, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
-        for row in events:
-            begun_us = (row["start_host_time_ns"] - start_ns) / 1e3
-            op = guess_op(row["key"])
-            writer.writerow([row["key"], op, "", f"{begun_us:.3f}", f"{row['duration_ns'] / 1e3:.3f}"])
-    return path
+    found = []
+    for row in events:
+        begun_us = (row["start_host_time_ns"] - start_ns) / 1e3
+        found.append((row["key"], guess_op(row["key"]), "", begun_us, row["duration_ns"] / 1e3))
+    return write_operators(path, found)
 
 
 def guess_op(key: str) -> str:
@@ -226,8 +444,6 @@ class IreeBackend(Backend):
     def _compile(self, job: Job) -> Made:
         target = os.path.join(job.folder, "model.vmfb")
         profile = os.path.join(job.profile_dir, f"{job.case or 'model'}_iree_statistics.csv") if job.profile_dir else ""
-        if job.profile_dir:
-            os.makedirs(job.profile_dir, exist_ok=True)
         compilation = Compilation(job.source, target, self._build_flags(profile), job.ir_dir)
         self.announce(compilation.command)
         compile_module(compilation)

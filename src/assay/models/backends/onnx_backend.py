@@ -136,10 +136,7 @@ class OnnxBackend(Backend):
         outline = load_outline(source)
         specs = build_output_specs(outline)
         inputs = load_inputs(job, build_input_specs(outline))
-        profile = ""
-        if job.profile_dir:
-            os.makedirs(job.profile_dir, exist_ok=True)
-            profile = os.path.join(job.profile_dir, job.case or "model")
+        profile = os.path.join(job.profile_dir, job.case or "model") if job.profile_dir else ""
         opened = self._open(source, profile)
         execute = self.start(opened, inputs)
         arrays: Sequence[Any] = ()

@@ -5,14 +5,13 @@ Options: `threads`, `precision` (the plug-in's INFERENCE_PRECISION_HINT).
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from assay.models.backends.base import BackendError, describe_cpu, render_python
 from assay.models.backends.onnx_backend import OnnxBackend
-from assay.models.backends.tensors_io import unpack
+from assay.models.backends.tensors_io import unpack, write_operators
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.values.model import StepEnding, Target
 from assay.models.values.tensors import TensorSpec
@@ -67,17 +66,12 @@ class OpenvinoBackend(OnnxBackend):
 
     def write_profile(self, _opened: Any, values: Any, profile: str) -> tuple[str, ...]:
         """OpenVINO has no profile file of its own: its counters, one line for each operation, in their order."""
-        path = f"{profile}_openvino.csv"
-        with open(path, "w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
-            start_us = 0.0
-            for info in values.profiling_info:
-                duration_us = info.real_time.total_seconds() * 1e6
-                times = f"{start_us:.3f}", f"{duration_us:.3f}"
-                writer.writerow([info.node_name, info.node_type, info.exec_type, *times])
-                start_us += duration_us
-        return (path,)
+        rows, start_us = [], 0.0
+        for info in values.profiling_info:
+            duration_us = info.real_time.total_seconds() * 1e6
+            rows.append((info.node_name, info.node_type, info.exec_type, start_us, duration_us))
+            start_us += duration_us
+        return (write_operators(f"{profile}_openvino.csv", rows),)
 
     def _to_tensor(self, array: Any) -> Any:
         openvino = self.import_library("openvino")

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from assay.errors import InfrastructureError, UsageError
+from assay.models.backends.base import OPTIONS
 from assay.models.backends.board import Board, LockRule, Stay
 from assay.models.backends.captured_output import CapturedOutput
-from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
+from assay.models.backends.command import CommandBackend, RunLocation
 from assay.models.backends.programs import Template, Value, describe_words, find_program, hash_file, list_names
 from assay.models.values.model import Job, Step, Target
 from assay.models.values.tensors import TensorRef
@@ -30,7 +31,6 @@ from assay.system.ssh import Address
 # Options, and the fields of Address and LockRule that they are.
 _ADDRESS = {"address": "name", "port": "port", "key": "key", "connect_timeout_s": "connect_s", "remote_root": "root"}
 _LOCK = {"lock": "path", "lock_wait_s": "wait_s", "lock_expiry_s": "expiry_s"}
-BOARD_OPTIONS = (*_ADDRESS, *_LOCK, "ssh_options", "deploy")
 # The first word is a program, with the one that its first line names; the others are files and folders, if they are
 # there at all. Each by its number, its path and its content: what a board has, a board may change.
 _DESCRIBE = r"""
@@ -56,7 +56,7 @@ for word in "$@"; do describe $number "$word"; number=$((number + 1)); done
 
 
 class SshBackend(CommandBackend):
-    options = (*OPTIONS, *BOARD_OPTIONS)
+    options = OPTIONS["ssh"]
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)

@@ -7,9 +7,10 @@ threads), happens before anything is timed: else the first case, which is the fu
 
 from __future__ import annotations
 
+import csv
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -63,6 +64,15 @@ def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: 
     folder = os.path.join(job.folder, OUTPUTS_FOLDER)
     write_tensors(folder, {name: found[name] for name in job.outputs or found})
     return folder
+
+
+def write_operators(path: str, rows: Iterable[tuple[str, str, str, float, float]]) -> str:
+    """Write the profile of a library that has no table of its own; the path."""
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
+        writer.writerows([*names, f"{start_us:.3f}", f"{length_us:.3f}"] for *names, start_us, length_us in rows)
+    return path
 
 
 def fit_type(array: Any, dtype: str, name: str = "output") -> Array:

@@ -20,12 +20,11 @@ from assay.config.fields import describe
 from assay.config.settings import Settings, load_settings
 from assay.config.source import Node, Problems
 from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, check_known, did_you_mean
+from assay.models.backends.base import OPTIONS
 from assay.models.values.model import Target
 from assay.system.fast_dataclasses import replace
 from assay.system.files import parse_json
 from assay.values.study import Problem
-
-Kind = type | tuple[type, ...]
 
 # The compiler and runner of Torq, as its own tests call them; found by TORQ_COMPILE and TORQ_RUN_MODULE, then in PATH.
 TORQ: Mapping[str, Any] = {
@@ -62,25 +61,9 @@ _BUILT_IN: dict[str, Target] = {
     "torch-cuda": Target("torch-cuda", "torch", {"device": "cuda"}),
 }
 
-_TEMPLATE: Kind = (str, list)
-# The keys that a table may have, and their kinds. Each back end checks its own values again.
-OPTIONS: dict[str, Kind] = {
-    "optimize": str, "rewrite": str, "threads": int, "precision": str, "device": str, "driver": str, "cpu": str,
-    "run": _TEMPLATE, "compile": _TEMPLATE, "import": _TEMPLATE, "input": str, "artifact": str, "input_flag": str,
-    "output_flag": str, "input_join": str, "input_format": str, "output_format": str, "chip": str, "hardware": str,
-    "env": dict, "cwd": str, "depends": list, "version": (str, list, bool),
-    "address": str, "port": int, "key": str, "ssh_options": list, "connect_timeout_s": (int, float), "deploy": list,
-    "lock": str, "lock_wait_s": int, "lock_expiry_s": int, "remote_root": str,
-}  # fmt: skip
-BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
-    "ort": ("optimize", "threads"),
-    "reference": (),
-    "openvino": ("precision", "threads"),
-    "iree": ("device", "driver", "cpu"),
-    "torch": ("device", "precision", "optimize", "rewrite"),
-}
+_KINDS = {name: kind for options in OPTIONS.values() for name, kind in options.items()}
 FLAGS = ("compile_flags", "run_flags")
-KEYS = ("backend", "like", *OPTIONS, *FLAGS)
+KEYS = ("backend", "like", *_KINDS, *FLAGS)
 _WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
 
 
@@ -154,10 +137,10 @@ def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Targe
         backend = "ssh"
     if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
         options["folder"] = os.path.dirname(table.position.file)
-    if backend in BACKEND_OPTIONS:  # back ends of users report options that they do not have themselves
-        known = BACKEND_OPTIONS[backend]
+    if backend in OPTIONS:  # back ends of users report options that they do not have themselves
+        known = OPTIONS[backend]
         hint = f"it knows {', '.join(known)}" if known else "it has no options"
-        for entry in (each for each in table.items() if each.key in OPTIONS and each.key not in known):
+        for entry in (each for each in table.items() if each.key in _KINDS and each.key not in known):
             message = f"the {backend} back end has no such option"
             problems.add(message, f"targets.{name}.{entry.key}", entry.node.position, hint)
     problems.raise_if_any()
@@ -190,10 +173,10 @@ def _find_wanted(key: str, value: Any) -> str:
     if key in FLAGS:
         fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
         return "" if fits else "a string or a list of strings"
-    kind = OPTIONS.get(key, str)
+    kind = _KINDS.get(key, str)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-    if fits and (key in OPTIONS or value.strip()):
+    if fits and (key in _KINDS or value.strip()):
         return ""
     return " or ".join(_WORDS.get(each, "true or false") for each in kinds)
 

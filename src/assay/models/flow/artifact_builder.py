@@ -24,10 +24,10 @@ from assay.models.backends.onnx_backend import find_external
 from assay.models.backends.registry import build_backend
 from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model
-from assay.models.graph.onnx_library import find_newer_use
+from assay.models.graph.onnx_library import find_least_ir
 from assay.models.profiles import finish_profiles
 from assay.models.store.artifacts import ArtifactStore, StoredArtifact
-from assay.models.store.entry import build_key
+from assay.models.store.entry import build_key, hash_file
 from assay.models.trace import Slice
 from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
@@ -241,7 +241,7 @@ class ArtifactBuilder:
             proto = load_model(model.path, external=False)
         except UsageError:
             return model  # the target reports what is wrong with it
-        if proto.ir_version <= most or find_external(model.path) or find_newer_use(proto, most):
+        if proto.ir_version <= most or find_external(model.path) or find_least_ir(proto) > most:
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
         self._note(f"{done}: it uses nothing newer")
@@ -391,6 +391,5 @@ def load_product(path: str) -> Product:
     folder = os.path.dirname(os.path.abspath(path))
     total = hashlib.sha256()
     for each in (path, *(os.path.join(folder, name) for name in others)):
-        with open(each, "rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        total.update(bytes.fromhex(hash_file(each)))
     return Product(path, total.hexdigest())

@@ -106,21 +106,25 @@ class Examination:
         return f"{text} ({dims}) it is {closed.outcome}. Layers are tested closed"
 
     def compute(self, case: ModelCase) -> tuple[Work, list[Arrays]]:
-        """Compute every sample; the steps are those of the first one, or of the one that failed."""
+        """Compute every sample on the target."""
         request = self.request
         dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
+        with self.builder.changing(dumps=dumps):
+            work, results = self._compute_on(request.target, case, request.repeats)
+        work = replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))) if work.failed else work
+        if self.keeper is not None:
+            self.keeper.add(case, work, results)
+        return work, results
+
+    def _compute_on(self, target: Target, case: ModelCase, repeats: int = 1) -> tuple[Work, list[Arrays]]:
+        """Compute every sample; the steps are those of the first one, or of the one that failed."""
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
-            wants = case.build_wants(trial, request.repeats)
-            with self.builder.changing(dumps=dumps):
-                work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
+            work = self.builder.compute(target, trial.model, trial.inputs, case.build_wants(trial, repeats), case.name)
             if work.failed is not None:
-                first, results = replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))), []
-                break
+                return work, []
             first = first if first.steps else work
             results.append(Tensors(work.outputs))
-        if self.keeper is not None:
-            self.keeper.add(case, first, results)
         return first, results
 
     def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
@@ -164,17 +168,13 @@ class Examination:
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
-        results = []
-        for trial in case.trials:
-            wants = case.build_wants(trial)
-            try:
-                work = self.builder.compute(voter, trial.model, trial.inputs, wants, case.name)
-            except (MissingExtraError, InfrastructureError) as error:
-                self._note(f"{voter.name} has no vote: {error.render()}")
-                return verdict
-            if work.failed is not None:
-                return verdict
-            results.append(Tensors(work.outputs))
+        try:
+            work, results = self._compute_on(voter, case)
+        except (MissingExtraError, InfrastructureError) as error:
+            self._note(f"{voter.name} has no vote: {error.render()}")
+            return verdict
+        if work.failed is not None:
+            return verdict
         voted = judge_votes(ours, self.judge(case, results)[1])
         is_refused = voted.kind is not verdict.kind and self._is_refused(voter, case)
         if self.keeper is not None:

@@ -25,6 +25,7 @@ from assay.models.flow.cases import (
     load_specs,
 )
 from assay.models.graph.graph import build_outline, find_ends, infer_specs, load_model
+from assay.models.graph.inputs import describe
 from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, GroupPair, ModelSide, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
 from assay.models.graph.operators import find_coarse
@@ -71,7 +72,7 @@ def check_ends(left: Outline, right: Outline) -> dict[str, str]:
                 problems.append(f"{spec.name} is both an input and an output of {left.stem}")
             elif not _fits(spec, counterpart):
                 problems.append(
-                    f"{spec.name} is {_describe(spec)} in {left.stem}, {_describe(counterpart)} in {right.stem}"
+                    f"{spec.name} is {describe(spec)} in {left.stem}, {describe(counterpart)} in {right.stem}"
                 )
     if problems:
         hint = "both models must take and give the same tensors: give the two files of one network"
@@ -88,10 +89,6 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
     pairs = zip(one.shape, other.shape, strict=False)
     known = [pair for pair in pairs if all(isinstance(dim, int) for dim in pair)]
     return len(one.shape) == len(other.shape) and all(mine == theirs for mine, theirs in known)
-
-
-def _describe(spec: TensorSpec) -> str:
-    return f"{spec.dtype or '?'}{list(spec.shape) if spec.shape is not None else ''}"
 
 
 class ComparedCases(Cases):

@@ -16,11 +16,12 @@ from assay.errors import FormatError
 from assay.models.flow.artifact_builder import Product, Work
 from assay.models.flow.cases import Arrays, Cases, CaseSample, LazyArrays, ModelCase
 from assay.models.flow.check import Examination, check_cases
-from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs, hash_file
+from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import judge_votes
 from assay.models.libraries import np
+from assay.models.store.entry import hash_file
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.record.formats import build_damage, read_versioned

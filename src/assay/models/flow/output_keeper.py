@@ -8,7 +8,6 @@ reference.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors, load_spec
 from assay.models.graph.tensorfile import STRING, content_sha, name_dtype, store
 from assay.models.judge.alone import LayerOrigin
 from assay.models.libraries import np
+from assay.models.store.entry import hash_file
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.record.formats import Format, render_versioned
@@ -171,8 +171,3 @@ class OutputKeeper:
             self._dtypes,
         )
         write_atomic(os.path.join(self._folder, INDEX_FILE), render_versioned(build_plain(kept), KIND, FORMATS))
-
-
-def hash_file(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,6 +19,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError
+from assay.models.backends.captured_output import watch_folder
 from assay.models.backends.onnx_backend import find_external
 from assay.models.values.model import Job, StepOutcome, Target
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -99,15 +100,13 @@ def _join(words: list[str]) -> str:
 
 NOTE = ".assay-dump"  # names of the files that a dump wrote, one in a line
 
-Stamps = dict[str, tuple[int, int]]  # name below the folder → size and date
-
 
 @dataclass(slots=True)
 class DumpFolders:
     """The folders for dumps of one process."""
 
     _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → what went in, in turn
-    _begun: dict[str, Stamps] = field(default_factory=dict)  # folder → what was there before us
+    _begun: dict[str, Callable[[], tuple[str, ...]]] = field(default_factory=dict)  # folder → what was written since
 
     def choose(self, base: str, case: str, step: str, sha: str) -> str:
         """The first sample's, or the model's where all samples share it, is the case's own; then `sample_2`, … Steps
@@ -128,24 +127,17 @@ class DumpFolders:
             names = stream.read().splitlines()
         for name in names:
             _remove(folder, os.path.normpath(os.path.join(folder, name)))
-        self._begun[folder] = survey(folder)
+        self._begun[folder] = watch_folder(folder)
 
     def note(self, folder: str) -> None:
-        """Note the files that are there now and were not before, or have changed."""
-        before = self._begun.get(folder, {})
-        names = sorted(name for name, stamp in survey(folder).items() if before.get(name) != stamp and name != NOTE)
-        path = os.path.join(folder, NOTE)
+        """Note the files that are there now and were not before `clear`, or have changed."""
+        written = [os.path.relpath(path, folder) for path in self._begun[folder]()]
+        names, path = [name for name in written if name != NOTE], os.path.join(folder, NOTE)
         with suppress(OSError):  # without it the next dump clears nothing
             if not names:
                 os.unlink(path)
                 return
             write_atomic(path, "".join(f"{name}\n" for name in names if "\n" not in name))
-
-
-def survey(folder: str) -> Stamps:
-    paths = [os.path.join(target_dir, name) for target_dir, _, names in os.walk(folder) for name in names]
-    found = {os.path.relpath(path, folder): os.lstat(path) for path in paths}
-    return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
 def _remove(folder: str, path: str) -> None:

@@ -124,13 +124,9 @@ class CaseSteps:
         names, known = self.input_names, {trial.inputs.sha: trial.inputs for trial in self.case.trials}
         self.given = []
         for arrays in samples:
-            missing, extra = (
-                [name for name in names if name not in arrays],
-                [each for each in arrays if each not in names],
-            )
-            if missing or extra:
-                named = (("missing", missing), ("too many", extra))
-                problems = [f"{what}: {', '.join(each)}" for what, each in named if each]
+            missing = [name for name in names if name not in arrays]
+            named = (("missing", missing), ("too many", [each for each in arrays if each not in names]))
+            if problems := [f"{what}: {', '.join(each)}" for what, each in named if each]:
                 raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(problems)}")
             written = self.cases.write_inputs({name: arrays[name] for name in names})
             self.given.append(known.get(written.sha, written))

@@ -189,36 +189,15 @@ def unify_domains(model: Model) -> None:
             each.domain = DEFAULT_DOMAINS[0]
 
 
-_NEW_TYPES = {  # IR version → the types that came with it
-    9: ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
-    10: ("UINT4", "INT4"),
-    11: ("FLOAT4E2M1",),
-    12: ("FLOAT8E8M0",),
-    13: ("UINT2", "INT2"),
-}
-_NEW_FIELDS = {8: ("functions",), 11: ("configuration",)}  # of a model
+_NEW_FIELDS = {"functions": 8, "configuration": 11}  # of a model: the IR version that each came with
 
 
-def find_newer_use(model: Model, most: int) -> str:
-    """A type or a field that a model uses and that came after an IR version; empty where none is known."""
-    kinds = onnx.TensorProto.DataType
-    newer = [name for version, names in _NEW_TYPES.items() if version > most for name in names]
-    numbers = {kinds.Value(name): name for name in newer if name in kinds.keys()}  # noqa: SIM118 a protobuf enum
-    fields = [name for version, names in _NEW_FIELDS.items() if version > most for name in names]
-    types = (numbers[number] for number in _list_types(model) if number in numbers)
-    return next(types, "") or next((name for name in fields if getattr(model, name, None)), "")
-
-
-def _list_types(message: Any) -> Iterator[int]:
-    """Every type of a tensor or of a value in it, also in sub-graphs and attributes."""
-    for field, value in message.ListFields():
-        if field.name in ("data_type", "elem_type") and isinstance(value, int):
-            yield value
-        elif field.name in ("to", "i"):
-            yield from [value] if isinstance(value, int) else []
-        elif field.message_type is not None:
-            for each in value if field.is_repeated else (value,):
-                yield from _list_types(each)
+def find_least_ir(model: Model) -> int:
+    """The IR version that a model needs: types and fields came with one, and types with operators that take them."""
+    parts = (model, *model.functions)
+    opsets = [entry for part in parts for entry in part.opset_import]
+    fields = [version for name, version in _NEW_FIELDS.items() if getattr(model, name, None)]
+    return max((int(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)), *fields))
 
 
 _NOT_NAMES = ("doc_string", "metadata_props", "producer_name", "producer_version")

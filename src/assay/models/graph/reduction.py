@@ -25,6 +25,7 @@ from assay.models.values.tensors import Dim, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
 Sample = Mapping[str, Array]
+Activations = Sequence[Mapping[str, Any]]  # of each sample: inputs, intermediate tensors, outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class ReductionState:
-    """The state of a reduction."""
-
-    model: Model
-    samples: tuple[Sample, ...]
-    activations: tuple[Mapping[str, Any], ...]  # of each sample: inputs, intermediate tensors, outputs
-    chunk: int | None = None  # nodes taken at once; None: half of them
-    keeps_open: bool = False  # open dimensions and the computation of shapes belong to the failure
-
-
-@dataclass(frozen=True, slots=True)
 class Reduced:
     """What is left of the model."""
 
@@ -59,7 +49,7 @@ class Reduced:
 
 
 Oracle = Callable[[Candidate], bool]
-ActivationsFor = Callable[[Model, Sequence[Sample]], Sequence[Mapping[str, Any]]]
+ActivationsFor = Callable[[Model, Sequence[Sample]], Activations]
 
 
 # ---------------------------------------------------------------- the driver
@@ -99,24 +89,22 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
     search.tried += 1
     if not oracle(whole):
         raise UsageError("the model does not show this failure: there is nothing to reduce")
-    state = ReductionState(model, whole.samples, tuple(activations_for(model, samples)))
-    state = _settle_shapes(search, state)
-    while (found := search.find(candidates(state))) is not None:
-        activations = state.activations
+    cutter = _settle_shapes(search, Cutter(model, whole.samples, activations_for(model, samples), keeps_open=False))
+    while (found := search.find(cutter.list_candidates())) is not None:
+        activations = cutter.activations
         if found.changes_values:
-            activations = tuple(activations_for(found.model, found.samples))
+            activations = activations_for(found.model, found.samples)
             search.refused.clear()  # these nodes see other numbers now
-        state = replace(state, model=found.model, samples=found.samples, activations=activations, chunk=found.chunk)
-    return Reduced(state.model, state.samples, search.tried)
+        cutter = Cutter(found.model, found.samples, activations, found.chunk, keeps_open=cutter.keeps_open)
+    return Reduced(cutter.model, cutter.samples, search.tried)
 
 
-def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
+def _settle_shapes(search: _Search, cutter: Cutter) -> Cutter:
     """Use the samples' real shapes, which are simpler, unless the failure is about open ones."""
-    indices = _find_nodes(build_wiring(state.model.graph))
-    static = _Cutter(state).build(indices, len(indices))
+    static = cutter.build(cutter.indices, len(cutter.indices))
     if static is None or search.find([static]) is None:
-        return replace(state, keeps_open=True)
-    return replace(state, model=static.model, samples=static.samples)
+        return Cutter(cutter.model, cutter.samples, cutter.activations, keeps_open=True)
+    return Cutter(static.model, static.samples, cutter.activations, keeps_open=False)
 
 
 def count_nodes(model: Model) -> int:
@@ -136,51 +124,44 @@ def _fingerprint(candidate: Candidate) -> bytes:
 # ---------------------------------------------------------------- the candidates
 
 
-def candidates(state: ReductionState) -> Iterator[Candidate]:
-    """Every smaller model that is one step away, the largest steps first."""
-    cutter = _Cutter(state)
-    return filter(
-        None, chain(_cut_nodes(cutter, state.chunk), _drop_outputs(cutter), map(cutter.bypass, cutter.indices))
-    )
+class Cutter:
+    """Builds the models that are one step smaller. `chunk`: how many nodes are taken at once; 0: half of them.
+    `keeps_open`: open dimensions and the computation of shapes belong to the failure."""
 
+    def __init__(
+        self, model: Model, samples: tuple[Sample, ...], activations: Activations, chunk: int = 0, *, keeps_open: bool
+    ) -> None:
+        self.model, self.samples, self.activations, self.keeps_open = model, samples, activations, keeps_open
+        self.wiring: Wiring = build_wiring(model.graph)
+        self.indices = tuple(at for at, node in enumerate(self.wiring.nodes) if not is_constant_node(node))
+        self._chunk = min(chunk or len(self.indices), (len(self.indices) + 1) // 2)
+        self._folding: Folding = build_folding(self.wiring)
+        self._inferred = infer_specs(model) if keeps_open else {}
 
-def _find_nodes(wiring: Wiring) -> tuple[int, ...]:
-    return tuple(index for index, node in enumerate(wiring.nodes) if not is_constant_node(node))
+    def list_candidates(self) -> Iterator[Candidate]:
+        """Every smaller model that is one step away, the largest steps first."""
+        return filter(None, chain(self._cut_nodes(), self._drop_outputs(), map(self._bypass, self.indices)))
 
+    def _cut_nodes(self) -> Iterator[Candidate | None]:
+        """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
+        indices, size = self.indices, self._chunk
+        while size and len(indices) > 1:
+            chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
+            yield from (self.build(kept, size) for kept in chunks)
+            if len(chunks) > 2:  # of two, one is all but the other
+                for dropped in chunks:
+                    yield self.build([index for index in indices if index not in dropped], size)
+            size = size // 2 if size > 1 else 0
 
-def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate | None]:
-    """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
-    indices = cutter.indices
-    size = min(chunk or len(indices), (len(indices) + 1) // 2)
-    while size and len(indices) > 1:
-        chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
-        yield from (cutter.build(kept, size) for kept in chunks)
-        if len(chunks) > 2:  # of two, one is all but the other
-            for dropped in chunks:
-                yield cutter.build([index for index in indices if index not in dropped], size)
-        size = size // 2 if size > 1 else 0
-
-
-def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate | None]:
-    """Only one output, then all but one; nodes that are not needed any more go with them."""
-    outputs, wiring = cutter.wiring.outputs, cutter.wiring
-    single = [(output,) for output in outputs] if len(outputs) > 1 else []
-    others = [tuple(each for each in outputs if each != output) for output in outputs] if len(outputs) > 2 else []
-    for kept in (*single, *others):
-        if all(output in wiring.producers for output in kept):
-            indices = [index for index in wiring.find_ancestors(kept) if index in cutter.indices]
-            yield cutter.build(indices, 1, kept)
-
-
-class _Cutter:
-    """Builds the models."""
-
-    def __init__(self, state: ReductionState) -> None:
-        self.state = state
-        self.wiring: Wiring = build_wiring(state.model.graph)
-        self.indices = _find_nodes(self.wiring)
-        self.folding: Folding = build_folding(self.wiring)
-        self.inferred = infer_specs(state.model) if state.keeps_open else {}
+    def _drop_outputs(self) -> Iterator[Candidate | None]:
+        """Only one output, then all but one; nodes that are not needed any more go with them."""
+        outputs, wiring = self.wiring.outputs, self.wiring
+        single = [(output,) for output in outputs] if len(outputs) > 1 else []
+        others = [tuple(each for each in outputs if each != output) for output in outputs] if len(outputs) > 2 else []
+        for kept in (*single, *others):
+            if all(output in wiring.producers for output in kept):
+                indices = [index for index in wiring.find_ancestors(kept) if index in self.indices]
+                yield self.build(indices, 1, kept)
 
     def build(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
         """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
@@ -188,35 +169,35 @@ class _Cutter:
         outputs = ends if outputs is None else outputs
         if not outputs or any(not self._is_known(name) for name in (*inputs, *outputs)):
             return None
-        frozen = {name: self.state.activations[0][name] for name in inputs if self._is_frozen(indices, outputs, name)}
+        frozen = {name: self.activations[0][name] for name in inputs if self._is_frozen(indices, outputs, name)}
         fed = [name for name in inputs if name not in frozen]
         model = build_submodel(
-            self.state.model,
+            self.model,
             self.wiring,
             indices,
             [self._describe(name) for name in fed],
             [self._describe(name) for name in outputs],
-            name=self.state.model.graph.name or "reduced",
+            name=self.model.graph.name or "reduced",
             frozen=frozen,
         )
-        samples = tuple({name: values[name] for name in fed} for values in self.state.activations)
+        samples = tuple({name: values[name] for name in fed} for values in self.activations)
         return None if check(model) else Candidate(model, samples, len(indices), chunk)
 
     def _is_known(self, name: str) -> bool:
-        return all(hasattr(values.get(name), "dtype") for values in self.state.activations)
+        return all(hasattr(values.get(name), "dtype") for values in self.activations)
 
     def _is_frozen(self, indices: Sequence[int], outputs: Sequence[str], name: str) -> bool:
         """Whether a value can be a constant: it is equal in all samples, and not a shape that must stay open."""
-        values = [activations[name] for activations in self.state.activations]
+        values = [values[name] for values in self.activations]
         if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
             return False
-        if self.state.keeps_open and name not in self.folding.constant_made:
+        if self.keeps_open and name not in self._folding.constant_made:
             return False
-        return self.folding.is_frozen(indices, outputs, name, values[0])
+        return self._folding.is_frozen(indices, outputs, name, values[0])
 
     def _describe(self, name: str) -> TensorSpec:
-        arrays = [values[name] for values in self.state.activations]
-        spec = self.inferred.get(name)
+        arrays = [values[name] for values in self.activations]
+        spec = self._inferred.get(name)
         if spec is not None and spec.shape is not None and spec.dtype == name_dtype(arrays[0]):
             return spec
         first = describe_array(name, arrays[0])
@@ -242,17 +223,17 @@ class _Cutter:
             return None  # read from inside a sub-graph
         for name in node.input:
             if name and self._is_known(name):
-                pairs = ((values[name], values[output]) for values in self.state.activations)
+                pairs = ((values[name], values[output]) for values in self.activations)
                 if all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs):
                     return str(name)
         return None
 
-    def bypass(self, index: int) -> Candidate | None:
+    def _bypass(self, index: int) -> Candidate | None:
         """The model without this node; None where nothing can stand for what it makes."""
         source = self._find_bypass(index)
         if source is None:
             return None
-        model = copy_model(self.state.model)
+        model = copy_model(self.model)
         output = self.wiring.nodes[index].output[0]
         for reader in model.graph.node:
             for position, name in enumerate(reader.input):
@@ -263,7 +244,7 @@ class _Cutter:
         if check(model):
             return None
         names = [value.name for value in model.graph.input]
-        samples = tuple({name: sample[name] for name in names} for sample in self.state.samples)
+        samples = tuple({name: sample[name] for name in names} for sample in self.samples)
         return Candidate(model, samples, count_nodes(model), changes_values=True)
 
 

@@ -94,7 +94,7 @@ def build_manifest(
                 f"the artifact cannot be stored: {path} {problem}",
                 f"the tool made it in {folder}; only files, folders and links inside it can be stored",
             )
-    files = {path: (size, _hash_file(os.path.join(folder, path))) for path, (_, size, _) in stamps.items()}
+    files = {path: (size, hash_file(os.path.join(folder, path))) for path, (_, size, _) in stamps.items()}
     return EntryManifest(key, parts, facts, files, others, os.path.abspath(folder), made_at, made_by), stamps
 
 
@@ -124,7 +124,7 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield from _walk(entry.path, f"{path}/")
 
 
-def _hash_file(path: str) -> str:
+def hash_file(path: str) -> str:
     with open(path, "rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -175,7 +175,7 @@ def _check_file(folder: str, path: str, found_size: int, size: int, digest: str)
     if found_size != size:
         raise EntryError(f"{path} has {found_size} bytes instead of {size}")
     try:
-        found = _hash_file(os.path.join(folder, path))
+        found = hash_file(os.path.join(folder, path))
     except OSError as error:
         raise _as_entry_error(error, path) from error
     if found != digest:

@@ -87,7 +87,7 @@ class Job:
     inputs: str | None = None  # RUN: folder of tensors, see graph.tensorfile
     outputs: tuple[str, ...] = ()  # RUN: names in the graph's order
     output_specs: tuple[TensorSpec, ...] = ()  # where they are known: a command's raw files have neither type nor shape
-    ir_dir: str | None = None  # dump intermediate representations here
+    ir_dir: str | None = None  # dump intermediate representations here; this folder and the next are there
     profile_dir: str | None = None  # write the back end's own profile here
     case: str = ""  # for names of files and messages
     repeats: int = 1  # RUN: timed executions; the outputs are the first one's
