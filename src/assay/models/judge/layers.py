@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
+from graphlib import TopologicalSorter
 
 from assay.models.values.model import WRONG, CaseReport, Layer, build_signature, find_same
 from assay.models.values.tensors import TensorComparison
@@ -92,34 +93,14 @@ class _Graph:
     def __init__(self, layers: Sequence[Layer], comparisons: Mapping[str, TensorComparison]) -> None:
         self.comparisons = comparisons
         self._makers = {name: layer for layer in layers for name in layer.outputs}
-        self._memory: dict[str, tuple[float, bool]] = {}
+        self._errors = {name: (_find_error(found), is_wrong(found)) for name, found in comparisons.items()}
+        unseen = {name: maker.inputs for name, maker in self._makers.items() if name not in comparisons}
+        for name in TopologicalSorter(unseen).static_order():
+            self._errors.setdefault(name, _worst(self._errors[each] for each in unseen.get(name, ())))
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
         """The error of a tensor and whether it is wrong; of one that was not compared, those of its own inputs."""
-        if tensor not in self._memory:
-            self._fill(tensor)
-        return self._memory[tensor]
-
-    def _fill(self, tensor: str) -> None:
-        """Compute the error of a tensor without recursion: models are deeper than Python's stack."""
-        waiting = [tensor]
-        while waiting:
-            name = waiting[-1]
-            missing = [each for each in self._sources(name) if each not in self._memory]
-            if missing:
-                waiting.extend(missing)
-                continue
-            waiting.pop()
-            found = self.comparisons.get(name)
-            if found is not None:
-                self._memory[name] = _find_error(found), is_wrong(found)
-            else:
-                self._memory[name] = _worst(self._memory[each] for each in self._sources(name))
-
-    def _sources(self, tensor: str) -> tuple[str, ...]:
-        """What an unseen tensor was made from; a graph input, or what was compared, needs no explanation."""
-        maker = self._makers.get(tensor)
-        return () if tensor in self.comparisons or maker is None else maker.inputs
+        return self._errors.get(tensor, (0.0, False))
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
         """The layers before this one whose outputs were not compared, up to those that were."""
