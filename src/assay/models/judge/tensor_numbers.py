@@ -13,7 +13,6 @@ from assay.models.judge.tensor_errors import (
     TensorScale,
     build_scale,
     find_common_kind,
-    name_dtype,
     survey,
     walk_errors,
 )
