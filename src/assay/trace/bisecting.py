@@ -90,8 +90,6 @@ class SideCode:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Both sides executed once."""
-
     what: str
     runs: tuple[str, str]  # directories
     found: Comparison

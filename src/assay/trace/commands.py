@@ -118,7 +118,6 @@ def run(request: TraceRunRequest, console: Console) -> int:
 
 
 def _describe(report: Report, traces: Sequence[Trace], settings: TraceSettings) -> dict[str, Any]:
-    """The facts of `--json`."""
     from assay.trace.recording import list_problems
 
     entry = report.entries[0]

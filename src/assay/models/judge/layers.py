@@ -38,8 +38,6 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one layer does to the error."""
-
     layer: Layer
     before: float  # largest error of its inputs
     after: float  # largest error of its outputs
@@ -189,8 +187,6 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FaultSearch:
-    """The result of a search."""
-
     cases: tuple[CaseReport, ...]
     first: Layer | None = None
     confirmed: bool | None = None

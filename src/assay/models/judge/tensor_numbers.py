@@ -31,8 +31,6 @@ _MOST_BARS = 16  # decades; smaller errors are counted with the smallest ones sh
 
 
 class Extreme(NamedTuple):
-    """An element worth showing."""
-
     score: float  # that it is ranked by
     relative: float
     at: tuple[int, ...]

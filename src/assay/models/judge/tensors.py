@@ -187,7 +187,6 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
 
 
 def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
-    """Judge shape and type."""
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
         yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess_reason(*shapes)}")

@@ -140,7 +140,6 @@ def _list_notes(found: TensorComparison) -> list[str]:
 
 
 def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
-    """Label and value of everything that was measured."""
     facts = [("shape", _both(*map(str, found.shape))), ("dtype", _both(*found.dtype))]
     if not found.count:
         return facts
