@@ -81,10 +81,10 @@ def judge_traces(
     """`noise_a`, `noise_b`: perturbed executions of a side."""
     pairs = pair_points(a, b, names)
     perturbed = [
-        [(each, pair_points(side, each).other) for each in found] for side, found in ((a, noise_a), (b, noise_b))
+        [(each, np.array(pair_points(side, each).other, int)) for each in found]
+        for side, found in ((a, noise_a), (b, noise_b))
     ]
-    compared = compare_rows(a, b, pairs.other, *perturbed)
-    pairs, compared = _drop_misaligned(pairs, compared, a)
+    compared = _drop_misaligned(pairs, compare_rows(a, b, np.array(pairs.other, int), *perturbed), a)
     return Comparison(a, b, pairs, _add_fused(compared, pairs, a, b), bool(noise_a or noise_b))
 
 
@@ -425,8 +425,8 @@ class Comparison:
 
     def _find_alone(self) -> list[list[Key]]:
         """The points that one side alone has, of A and of B."""
-        sides = zip((self.a, self.b), self.pairs.taken, self.pairs.parts, strict=True)
-        return [[key for i, key in enumerate(side.keys) if i not in taken | fused] for side, taken, fused in sides]
+        sides = zip((self.a, self.b), self.pairs.left, self.pairs.parts, strict=True)
+        return [[side.keys[i] for i in left if i not in fused] for side, left, fused in sides]
 
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
@@ -553,11 +553,11 @@ def _find_precision(a: Side, b: Side, compared: Compared) -> str:
 
 def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     """The first gradient that one side has and the other has not, of a parameter that both have."""
-    for side, without, taken in zip((a, b), "BA", pairs.taken, strict=True):
-        known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i in taken}
+    for side, without, left in zip((a, b), "BA", map(set, pairs.left), strict=True):
+        known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in left}
         for i, key in enumerate(side.keys):
-            if key[0] == "gradient" and i not in taken and key[1:3] in known:
-                is_cut = any(own[:2] == ("backward", key[1]) and j not in taken for j, own in enumerate(side.keys))
+            if key[0] == "gradient" and i in left and key[1:3] in known:
+                is_cut = any(own[:2] == ("backward", key[1]) and j in left for j, own in enumerate(side.keys))
                 rows = np.flatnonzero(side.rows["point"] == i)
                 step = int(side.rows["step"][rows[0]]) if len(rows) else 0
                 text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
@@ -607,11 +607,11 @@ def _find_ancestor(one: str, other: str) -> str:
     return ".".join(common)
 
 
-def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, Compared]:
+def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
     """Pairs by order alone that differ, although a stronger pair after them in the same step does not, are wrong."""
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
-        return pairs, compared
+        return compared
     strong = np.array([how in STRONG for how in pairs.how], bool) & a.find_phases("forward")
     ratio, first = compared.ratio, compared.step == compared.step[0]
     last = _get_one(first & strong[compared.point] & (ratio <= WITHIN), -1)
@@ -619,8 +619,8 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
     wrong = np.unique(compared.point[is_before & weak[compared.point] & (ratio > WITHIN)])
     modules = {a.keys[int(i)][1] for i in wrong}
     bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
-    how = ["" if is_bad else how for is_bad, how in zip(bad, pairs.how, strict=True)]
-    return Pairs(np.where(bad, -1, pairs.other), how, pairs.fused), compared.choose(~bad[compared.point])
+    pairs.drop(bad)
+    return compared.choose(~bad[compared.point])
 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
