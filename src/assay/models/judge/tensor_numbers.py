@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
 def _name(value: Any) -> Number:
     if isinstance(value, complex):
         return str(value).strip("()")
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # type: ignore[no-any-return]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _distance(expected: Any, actual: Any) -> float:
