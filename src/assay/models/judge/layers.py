@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
-from graphlib import TopologicalSorter
 
 from assay.models.values.model import WRONG, CaseReport, Layer, build_signature, find_same
 from assay.models.values.tensors import TensorComparison
@@ -92,9 +91,10 @@ class _Graph:
         self.comparisons = comparisons
         self._makers = {name: layer for layer in layers for name in layer.outputs}
         self._errors = {name: (_find_error(found), is_wrong(found)) for name, found in comparisons.items()}
-        unseen = {name: maker.inputs for name, maker in self._makers.items() if name not in comparisons}
-        for name in TopologicalSorter(unseen).static_order():
-            self._errors.setdefault(name, _worst(self._errors[each] for each in unseen.get(name, ())))
+        for layer in layers:  # each comes after those that it reads from
+            before = _worst(map(self.find_error, layer.inputs))
+            for name in layer.outputs:
+                self._errors.setdefault(name, before)
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
         """The error of a tensor and whether it is wrong; of one that was not compared, those of its own inputs."""
