@@ -147,6 +147,16 @@ def test_a_damaged_trace_is_refused(tmp_path: Path, cli: Cli, name: str, line: s
     assert (result.code, f"rank-0 {said}" in result.err) == (4, True)
 
 
+def test_a_file_of_a_trace_that_the_system_refuses_is_no_bug_of_ours(tmp_path: Path, cli: Cli) -> None:
+    Program().write(tmp_path / "a")
+    points = tmp_path / "a" / "trace" / "rank-0" / "points.jsonl"
+    points.unlink()
+    points.mkdir()
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "a"))
+    assert (result.code, "rank-0 is not the record of a trace: IsADirectoryError" in result.err) == (4, True)
+    assert "Traceback" not in result.err
+
+
 def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:
     Program().write(tmp_path / "a")
     result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path))
