@@ -55,9 +55,12 @@ class TraceBisectRequest(SideOptions):
     command: tuple[str, ...] = argument("-- COMMAND...", multiple=True)
     b_command: str | None = option("--b-command", metavar="TEXT", help="Side b: this command line in place of COMMAND.")
     steps: tuple[int, ...] = option(
-        "--steps", default=tuple(range(1, 101)), metavar="N-N", parse=parse_steps,
+        "--steps",
+        default=tuple(range(1, 101)),
+        metavar="N-N",
+        parse=parse_steps,
         help="Where to look, counted from 1.  [default: 1-100]",
-    )  # fmt: skip
+    )
     resume: str | None = option(
         "--resume", metavar="WORDS", help="Arguments that make the command continue from its {checkpoint}."
     )

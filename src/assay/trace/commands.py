@@ -44,15 +44,23 @@ class TraceRunRequest(Request):
         "--keep", multiple=True, metavar="PATTERN", help="Keep whole tensors of these modules."
     )
     noise: int = option(
-        "--noise", type=int, minimum=0, maximum=20, default=0, metavar="N",
+        "--noise",
+        type=int,
+        minimum=0,
+        maximum=20,
+        default=0,
+        metavar="N",
         help="Run it N more times, the first activation moved by one unit in the last place.",
-    )  # fmt: skip
+    )
     prove: bool = option("--prove", default=False, help="Run it once more, to show that the trace changes nothing.")
     inside: bool = option("--inside", default=False, help="Also inside compiled regions: emulates precision casts.")
     placement: tuple[tuple[str, str], ...] = option(
-        "--placement", default=(), metavar="FILE", parse=load_placement,
+        "--placement",
+        default=(),
+        metavar="FILE",
+        parse=load_placement,
         help="How ranks share tensors: lines 'PATTERN = S(0)'.",
-    )  # fmt: skip
+    )
     root: str | None = root_option("Output root.  [default: ./runs]")
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the outcome as JSON.")

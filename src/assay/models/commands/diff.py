@@ -47,9 +47,12 @@ class TensorsRequest(Request):
     )
     ulp: int | None = option("--ulp", type=int, metavar="N", help="At most N numbers of the type between them.")
     allowed_wrong: float = option(
-        "--allowed-wrong", type=float, default=0.0, metavar="FRACTION",
+        "--allowed-wrong",
+        type=float,
+        default=0.0,
+        metavar="FRACTION",
         help="Fraction of the elements that may exceed the bounds.",
-    )  # fmt: skip
+    )
     min_cosine: float | None = option(
         "--min-cosine", type=float, metavar="X", help="Smallest allowed cosine of the two tensors."
     )

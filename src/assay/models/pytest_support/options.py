@@ -66,9 +66,11 @@ class ModelOptions(Request):
     )
     run_profile_dir: str | None = _borrow("run_profile_dir", "--run-profile", "--torq-runtime-profiling-output-dir")
     hardware: str | None = option(
-        "--hardware-type", "--torq-runtime-hw-type", metavar="TYPE",
+        "--hardware-type",
+        "--torq-runtime-hw-type",
+        metavar="TYPE",
         help="Hardware to run on; several with commas.  [default: sim]",
-    )  # fmt: skip
+    )
     address: str | None = option("--board", "--torq-addr", metavar="ADDRESS", help="A board for ssh: user@host.")
     port: int | None = option(
         "--board-port", "--torq-port", type=int, minimum=1, metavar="PORT", help="The port of its ssh server."

@@ -51,9 +51,11 @@ class RunFlags(Request):
         "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
     )
     max_wait: float | None = option(
-        "--max-wait", metavar="DURATION", parse=parse_timeout,
+        "--max-wait",
+        metavar="DURATION",
+        parse=parse_timeout,
         help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
-    )  # fmt: skip
+    )
     on: str | None = farm_option()
 
 
@@ -69,9 +71,11 @@ class InputFlags(Request):
         "--seed", type=int, minimum=0, metavar="N", help="Seed of random inputs.  [default: 1234]"
     )
     inputs: tuple[str, ...] = option(
-        "--input", multiple=True, metavar="PATH",
+        "--input",
+        multiple=True,
+        metavar="PATH",
         help="Inputs from .npy, .npz or a folder of them, one for each sample; NAME=PATH for one input.",
-    )  # fmt: skip
+    )
     function: str | None = option("--function", metavar="MODULE:NAME", help="Inputs from a Python function.")
     ranges: tuple[str, ...] = option("--range", multiple=True, metavar="NAME=LOW:HIGH", help="Range of a random input.")
     dims: tuple[str, ...] = option(
@@ -97,18 +101,25 @@ class ModelFlags(InputFlags):
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )
     compile_timeout_s: float | None = option(
-        "--compile-timeout", metavar="DURATION", parse=parse_timeout,
+        "--compile-timeout",
+        metavar="DURATION",
+        parse=parse_timeout,
         help="Time limit of compiling one case.  [default: 300s]",
-    )  # fmt: skip
+    )
     run_timeout_s: float | None = option(
-        "--run-timeout", metavar="DURATION", parse=parse_timeout,
+        "--run-timeout",
+        metavar="DURATION",
+        parse=parse_timeout,
         help="Time limit of running one case.  [default: 240s]",
-    )  # fmt: skip
+    )
     memory: str | None = option("--memory", metavar="SIZE", help="A target that takes more is stopped, as in 8GB.")
     compile_flags: tuple[str, ...] = option(
-        "--compiler-options", default=(), metavar="TEXT", parse=split_words,
+        "--compiler-options",
+        default=(),
+        metavar="TEXT",
+        parse=split_words,
         help="More flags for the target's compiler.",
-    )  # fmt: skip
+    )
     run_flags: tuple[str, ...] = option(
         "--runtime-options", default=(), metavar="TEXT", parse=split_words, help="More flags for the target's runtime."
     )
