@@ -89,20 +89,34 @@ def build_report(run_dir="/runs/model/r1"):
         VerdictKind.FAIL, "m_layer_Conv_0", "y differs", value=math.inf, expected=1.0, interval=(0.1, 0.2)
     )
     comparison = TensorComparison(
-        "y", Verdict(VerdictKind.FAIL, (finding,), 4), ("float32", "float32"), ((2, 2), (2, 2)), count=4, wrong=1,
-        max_abs=math.inf, mean_abs=math.nan, max_ulp=2**62, sqnr_db=-math.inf,
-        worst=(Element((0, 1), 2**53 + 1, "nan", math.inf, 0.5),), tolerance=Tolerance(abs=1e-5, rel=1e-4),
-    )  # fmt: skip
+        "y",
+        Verdict(VerdictKind.FAIL, (finding,), 4),
+        ("float32", "float32"),
+        ((2, 2), (2, 2)),
+        count=4,
+        wrong=1,
+        max_abs=math.inf,
+        mean_abs=math.nan,
+        max_ulp=2**62,
+        sqnr_db=-math.inf,
+        worst=(Element((0, 1), 2**53 + 1, "nan", math.inf, 0.5),),
+        tolerance=Tolerance(abs=1e-5, rel=1e-4),
+    )
     steps = (
         StepOutcome(
             Step.COMPILE, StepEnding.OK, path="/cache/entries/k/files/m.vmfb", elapsed_s=0.5, cached=True, key="k"
         ),
         StepOutcome(
-            Step.RUN, StepEnding.CRASH, "killed by SIGSEGV", path=f"{run_dir}/made/out",
-            command=f"tool --out={run_dir}/made/out {run_dir}2/other", stderr="Segmentation fault\n",
-            profiles=(f"{run_dir}/profile/x.json",), times_s=(0.1, 0.2),
+            Step.RUN,
+            StepEnding.CRASH,
+            "killed by SIGSEGV",
+            path=f"{run_dir}/made/out",
+            command=f"tool --out={run_dir}/made/out {run_dir}2/other",
+            stderr="Segmentation fault\n",
+            profiles=(f"{run_dir}/profile/x.json",),
+            times_s=(0.1, 0.2),
         ),
-    )  # fmt: skip
+    )
     case = CaseReport(
         "m_layer_Conv_0", "iree", Verdict.of([finding], 4), layer, steps, (comparison,), (comparison,),
         ((f"{run_dir}/tensors/e.npy", f"{run_dir}/tensors/a.npy"), ("/elsewhere/e.npy", run_dir)),

@@ -172,10 +172,15 @@ class TestCheck:
         assert 'The first wrong layer is <a href="#first">MatMul_1</a>' in text
         assert text.count('id="first"') == 1
         for part in (
-            "Error by layer", 'class="node firstwrong"', 'class="half l4"', "Accuracy and time over checks",
-            "checks/m_iree_1", 'href="#row-m_layer_MatMul_1"', 'id="node-m_layer_MatMul_1"',
+            "Error by layer",
+            'class="node firstwrong"',
+            'class="half l4"',
+            "Accuracy and time over checks",
+            "checks/m_iree_1",
+            'href="#row-m_layer_MatMul_1"',
+            'id="node-m_layer_MatMul_1"',
             'href="#node-m_layer_MatMul_1"',
-        ):  # fmt: skip
+        ):
             assert part in text
         row = text.partition('id="row-m_layer_MatMul_1"')[2].partition("</tr>")[0]
         assert all(part in row for part in ("first wrong", 'class="level l', ">diff"))

@@ -78,12 +78,16 @@ def test_what_is_not_finite_is_counted_and_left_out_of_sums() -> None:
 def test_every_kind_of_tensor_has_values() -> None:
     pair, ones = torch.tensor([[1 + 2j, 3 - 1j]], dtype=torch.complex64), torch.ones(3)
     for tensor, flags, total in (
-        (pair, NOT_PLAIN, 5.0), (pair.conj(), NOT_PLAIN, 3.0), (ones.to(torch.float8_e4m3fn), 0, 3.0),
-        (torch.arange(16.0).view(4, 4).t()[::2], 0, 56.0), (torch.empty(0, 5), 0, 0.0),
-        (torch.eye(3).to_sparse(), NOT_PLAIN, 3.0), (torch.eye(3).to_sparse_csr(), NOT_PLAIN, 3.0),
+        (pair, NOT_PLAIN, 5.0),
+        (pair.conj(), NOT_PLAIN, 3.0),
+        (ones.to(torch.float8_e4m3fn), 0, 3.0),
+        (torch.arange(16.0).view(4, 4).t()[::2], 0, 56.0),
+        (torch.empty(0, 5), 0, 0.0),
+        (torch.eye(3).to_sparse(), NOT_PLAIN, 3.0),
+        (torch.eye(3).to_sparse_csr(), NOT_PLAIN, 3.0),
         (torch.nested.nested_tensor([torch.ones(2), ones]), NOT_PLAIN, 5.0),
         (torch.quantize_per_tensor(ones, 0.5, 0, torch.qint8), NOT_PLAIN, 6.0),
-    ):  # fmt: skip
+    ):
         values, found = plain_tensor(tensor)
         assert found == flags
         assert not values.numel() or digest(values)[3] == total

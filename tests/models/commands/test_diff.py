@@ -178,17 +178,28 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ("want.npy near.npy", 0), ("want.npy got.npy", 1), ("empty.npy empty.npy", 3),
-        ("want.npy near.npy --rel 1e-9", 1), ("want.npy near.npy --ulp 1", 1), ("want.npy got.npy --abs 1.5", 0),
-        ("want.npy got.npy --rel 5", 0), ("want.npy got.npy --rel 5 --top-k 1", 1),
-        ("want.npy got.npy --rel 5 --min-cosine 0.9999", 1), ("want.npy got.npy --rel 5 --min-sqnr 60", 1),
-        ("want.npy got.npy --allowed-wrong 0.05", 0), ("want.npy got.npy --slice 0:2", 0),
-        ("want.npy got.npy --channel 3", 1), ("want.npy got.npy --channel 2", 0),
-        ("want.npy want.npy --transpose 1,0", 1), ("want.npy near.npy --op Softmax", 0), ("want.npy double.npy", 1),
-        ("want.npy double.npy --ignore-dtype", 0), ("want.npy raw.bin --dtype float32", 1),
+        ("want.npy near.npy", 0),
+        ("want.npy got.npy", 1),
+        ("empty.npy empty.npy", 3),
+        ("want.npy near.npy --rel 1e-9", 1),
+        ("want.npy near.npy --ulp 1", 1),
+        ("want.npy got.npy --abs 1.5", 0),
+        ("want.npy got.npy --rel 5", 0),
+        ("want.npy got.npy --rel 5 --top-k 1", 1),
+        ("want.npy got.npy --rel 5 --min-cosine 0.9999", 1),
+        ("want.npy got.npy --rel 5 --min-sqnr 60", 1),
+        ("want.npy got.npy --allowed-wrong 0.05", 0),
+        ("want.npy got.npy --slice 0:2", 0),
+        ("want.npy got.npy --channel 3", 1),
+        ("want.npy got.npy --channel 2", 0),
+        ("want.npy want.npy --transpose 1,0", 1),
+        ("want.npy near.npy --op Softmax", 0),
+        ("want.npy double.npy", 1),
+        ("want.npy double.npy --ignore-dtype", 0),
+        ("want.npy raw.bin --dtype float32", 1),
         ("want.npy raw.bin --dtype float32 --shape 4,6", 0),
     ],
-)  # fmt: skip
+)
 def test_exit_codes(call: Call, arguments: str, code: int) -> None:
     assert call(*arguments.split())[0] == code
 

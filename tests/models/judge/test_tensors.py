@@ -55,14 +55,25 @@ def test_infinity_is_not_three_and_large_integers_are_exact() -> None:
 
 
 # every way to loosen a comparison, each as far as it goes
-AT_ONCE: dict[str, Any] = {
-    "abs": 1e30, "rel": 1e30, "ulp": 2**62, "int_abs": 2**62, "allowed_wrong": 0.999999, "max_shift": 1e30,
-    "allow_constant": True, "check_dtype": False, "quantized": True,
-}  # fmt: skip
-ALONE: dict[str, Any] = {"min_cosine": -0.999, "min_sqnr_db": -1e9, "top_k": 10**9}
-LOOSEST = {name: Tolerance(**{name: value}) for name, value in (AT_ONCE | ALONE).items()}
-LOOSEST["int_share"] = Tolerance(int_abs=2**62, int_share=1.0)
-ALL_AT_ONCE = Tolerance(**AT_ONCE, int_share=1.0)
+LOOSEST: dict[str, Tolerance] = {
+    "abs": Tolerance(abs=1e30),
+    "rel": Tolerance(rel=1e30),
+    "ulp": Tolerance(ulp=2**62),
+    "int_abs": Tolerance(int_abs=2**62),
+    "int_share": Tolerance(int_abs=2**62, int_share=1.0),
+    "allowed_wrong": Tolerance(allowed_wrong=0.999999),
+    "min_cosine": Tolerance(min_cosine=-0.999),
+    "min_sqnr_db": Tolerance(min_sqnr_db=-1e9),
+    "max_shift": Tolerance(max_shift=1e30),
+    "top_k": Tolerance(top_k=10**9),
+    "allow_constant": Tolerance(allow_constant=True),
+    "check_dtype": Tolerance(check_dtype=False),
+    "quantized": Tolerance(quantized=True),
+}
+ALL_AT_ONCE = Tolerance(
+    abs=1e30, rel=1e30, ulp=2**62, int_abs=2**62, int_share=1.0, allowed_wrong=0.999999, allow_constant=True,
+    check_dtype=False, quantized=True, max_shift=1e30,
+)  # fmt: skip
 BROKEN = {
     "NaN": (f32(1, 2, 3), f32(1, math.nan, 3)),
     "lost NaN": (f32(1, math.nan, 3), f32(1, 2, 3)),

@@ -26,10 +26,18 @@ def comparison(
     found = Finding(kind, name, f"3 of 8 (37.5%) differ by more than 1e-05 of the scale; worst {error:.3g}")
     findings = () if kind is VerdictKind.PASS else (found,)
     base = TensorComparison(
-        name, Verdict.of(findings, 1), ("float32", "float32"), ((2, 4), (2, 4)), count=8, wrong=3 * bool(findings),
-        max_abs=error, max_rel=error, cosine=0.9987654, sqnr_db=120.25 if error else math.inf,
+        name,
+        Verdict.of(findings, 1),
+        ("float32", "float32"),
+        ((2, 4), (2, 4)),
+        count=8,
+        wrong=3 * bool(findings),
+        max_abs=error,
+        max_rel=error,
+        cosine=0.9987654,
+        sqnr_db=120.25 if error else math.inf,
         tolerance=Tolerance(abs=0.0, rel=1e-5),
-    )  # fmt: skip
+    )
     return replace(base, **more)
 
 
@@ -38,9 +46,13 @@ def step(kind: Step, ending: StepEnding = StepEnding.OK, **more: Any) -> StepOut
 
 
 COMPILE_ERROR = step(
-    Step.COMPILE, StepEnding.ERROR, message="failed to legalize 'onnx.Foo'", command=COMMAND, stderr=STDERR,
+    Step.COMPILE,
+    StepEnding.ERROR,
+    message="failed to legalize 'onnx.Foo'",
+    command=COMMAND,
+    stderr=STDERR,
     hint="convert the model: assay model convert --opset 17",
-)  # fmt: skip
+)
 
 
 def layer(number: int, *ops: str) -> Layer:

@@ -28,12 +28,25 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FAILED = Finding(VerdictKind.FAIL, "y", "2 of 12 (16.7%) differ by more than 0.0002 of the scale; worst at [0, 3]")
 FOUND = TensorComparison(
-    "y", Verdict.of([FAILED], 12), ("float32", "float32"), ((1, 3, 4), (1, 3, 4)), count=12, wrong=2, max_abs=0.25,
-    mean_abs=0.03125, max_rel=0.5, max_ulp=4194304, scale=1.5, cosine=0.99, sqnr_db=21.5, nan=(0, 1), misplaced=1,
+    "y",
+    Verdict.of([FAILED], 12),
+    ("float32", "float32"),
+    ((1, 3, 4), (1, 3, 4)),
+    count=12,
+    wrong=2,
+    max_abs=0.25,
+    mean_abs=0.03125,
+    max_rel=0.5,
+    max_ulp=4194304,
+    scale=1.5,
+    cosine=0.99,
+    sqnr_db=21.5,
+    nan=(0, 1),
+    misplaced=1,
     flags=("actual is all zero at 2 of axis 1 (1 of 3)",),
     worst=(Element((0, 1, 3), 1.0, "nan", math.inf, math.inf), Element((0, 2, 0), 0.5, 0.25, 0.25, 0.5)),
     tolerance=Tolerance(abs=1.2e-38, rel=2e-4),
-)  # fmt: skip
+)
 HISTOGRAM = ErrorHistogram((1e-3, 1e-2, 1e-1, 1.0), (1, 0, 400), zero=9, broken=1)
 HEAT = Heat((1, 2), (3, 4), ((0.0, 0.5, 1.0, 1.5), (10.5, 150.0, math.inf, 0.0), (0.0, 0.0, 0.0, 0.0)))
 DIFF = TensorDiff(FOUND, "want.npy", "got.npy", HISTOGRAM, HEAT)
