@@ -259,9 +259,13 @@ def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:
 
 
 LEVELS = (
-    "bit-equal", "within the tolerance", "up to 10 times the tolerance", "up to 100 times the tolerance",
-    "more than that", "broken or not computed",
-)  # fmt: skip
+    "bit-equal",
+    "within the tolerance",
+    "up to 10 times the tolerance",
+    "up to 100 times the tolerance",
+    "more than that",
+    "broken or not computed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +307,13 @@ def _build_row(case: CaseReport, report: ModelReport) -> LayerRow:
     local, inside = ([_rate(each) for each in found] for found in (case.local, case.accumulated))
     failed = 5 if case.failed_step is not None else None
     return LayerRow(
-        case, label_of(case, report), build_case_metrics(case), max(local, default=failed) if case.layer else None,
-        max(inside, default=None), case.name == report.first_wrong,
-    )  # fmt: skip
+        case,
+        label_of(case, report),
+        build_case_metrics(case),
+        max(local, default=failed) if case.layer else None,
+        max(inside, default=None),
+        case.name == report.first_wrong,
+    )
 
 
 def _rate(compared: TensorComparison) -> int:

@@ -31,9 +31,14 @@ def check_model(
     from assay.show.terminal_report import render_terminal
 
     flags = ModelFlags(
-        model=os.fspath(model), target=target, reference=reference, samples=samples, seed=seed,
-        tolerances=tuple(tolerances), only=tuple(only),
-    )  # fmt: skip
+        model=os.fspath(model),
+        target=target,
+        reference=reference,
+        samples=samples,
+        seed=seed,
+        tolerances=tuple(tolerances),
+        only=tuple(only),
+    )
     run_flags = RunFlags(root=os.fspath(root) if root is not None else None, timeout=timeout_s)
     finished = run_model(build_request(flags, "check"), run_flags)
     if finished.report is None:

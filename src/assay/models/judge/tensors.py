@@ -119,10 +119,16 @@ def compare_tensors(
 
 
 def judge_outputs(
-    expected: Mapping[str, Any], actual: Mapping[str, Any], tolerances: Tolerances, *, op: str | None = None,
-    makers: Mapping[str, str] | None = None, worst: int = WORST, reach: Callable[[str], Array | float] | None = None,
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+    tolerances: Tolerances,
+    *,
+    op: str | None = None,
+    makers: Mapping[str, str] | None = None,
+    worst: int = WORST,
+    reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
-) -> tuple[Verdict, tuple[TensorComparison, ...]]:  # fmt: skip
+) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """Judge all outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
 
     `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
@@ -218,9 +224,16 @@ def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[E
 
 
 def _compare_numbers(
-    given: TensorComparison, expected: Array, actual: Array, formal: Sequence[Finding], kind: Kind, op: str | None,
-    worst: int, reach: Reach | None, origin: LayerOrigin | None = None,
-) -> TensorComparison:  # fmt: skip
+    given: TensorComparison,
+    expected: Array,
+    actual: Array,
+    formal: Sequence[Finding],
+    kind: Kind,
+    op: str | None,
+    worst: int,
+    reach: Reach | None,
+    origin: LayerOrigin | None = None,
+) -> TensorComparison:
     surveys = survey(expected), survey(actual)
     scale = build_scale(expected, surveys[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
@@ -271,9 +284,13 @@ def _compare_numbers(
 
 
 def _judge_by_noise(
-    found: TensorComparison, expected: Array, actual: Array, scale: TensorScale, noise: RoundingNoise,
+    found: TensorComparison,
+    expected: Array,
+    actual: Array,
+    scale: TensorScale,
+    noise: RoundingNoise,
     reach: Reach | None,
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     """Judge by noise; where elements exceed it, alone or together, rounding of large terms that cancel is allowed."""
     tight = replace(found.tolerance, rel=noise.rel)
     tally = measure(expected, actual, tight, scale, 1)

@@ -266,13 +266,17 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
 def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]:
     metrics = summary.build_case_metrics(case)
     return [
-        summary.label_of(case, report), summary.ops_of(case) or None,
-        (case.layer.title or None) if case.layer else None, case.matched or None,
-        Span(case.outcome, str(case.verdict.kind)), summary.render_error(metrics.local),
-        summary.render_error(metrics.accumulated), summary.render_cosine(metrics.cosine),
+        summary.label_of(case, report),
+        summary.ops_of(case) or None,
+        (case.layer.title or None) if case.layer else None,
+        case.matched or None,
+        Span(case.outcome, str(case.verdict.kind)),
+        summary.render_error(metrics.local),
+        summary.render_error(metrics.accumulated),
+        summary.render_cosine(metrics.cosine),
         summary.render_db(metrics.sqnr_db),
         *((None, None) if report.other else (summary.render_ms(metrics.compile_s), summary.render_ms(metrics.run_s))),
-    ]  # fmt: skip
+    ]
 
 
 def _build_table_block(shown: Sequence[CaseReport], report: ModelReport, *, is_page: bool = False) -> TableBlock:
@@ -343,12 +347,15 @@ def _build_suite(report: ModelReport) -> Suite:
 def _build_case(case: CaseReport, report: ModelReport) -> Case:
     bad = summary.find_bad(case)
     return Case(
-        classname=f"{report.stem}.{report.target}", name=case.name, kind=case.verdict.kind,
-        message=bad[0].message if bad else case.outcome, text="\n".join(_list_lines(case)),
+        classname=f"{report.stem}.{report.target}",
+        name=case.name,
+        kind=case.verdict.kind,
+        message=bad[0].message if bad else case.outcome,
+        text="\n".join(_list_lines(case)),
         seconds=sum(step.elapsed_s for step in case.steps if not step.cached),
         properties=list(_list_properties(case)),
         type=case.outcome,
-    )  # fmt: skip
+    )
 
 
 def _build_whole(finding: Finding, report: ModelReport) -> Case:

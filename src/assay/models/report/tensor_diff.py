@@ -30,9 +30,13 @@ from assay.values.verdict import Verdict, VerdictKind
 _LEAST_ABS = 1e-30  # a smaller absolute bound is only what a type may lose near zero
 _LIMITS = (0.0, 1.0, 10.0, 100.0)  # multiples of the tolerance
 _LEVELS = (
-    "equal", "within the tolerance", "up to 10 times the tolerance", "up to 100 times the tolerance",
-    "more than that", "NaN or infinite on one side",
-)  # fmt: skip
+    "equal",
+    "within the tolerance",
+    "up to 10 times the tolerance",
+    "up to 100 times the tolerance",
+    "more than that",
+    "NaN or infinite on one side",
+)
 
 
 # ---------------------------------------------------------------- all tensors
