@@ -15,7 +15,6 @@ from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.compat.torq.session_runs import store_session
-from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, open_index
 from assay.models import session_pages
 from assay.models.pages import build_graph, build_history, build_report, list_checks, list_diffs
@@ -44,7 +43,7 @@ def write(root, name, found, at=1e9, state=State.DONE):
         outcome = Outcome(state, 1, reason="its process died" if found is None else "", started_at=at, ended_at=at)
         write_new(os.path.join(aside, layout.numbered_name("outcome", 1)), json.dumps(asdict(outcome)))
 
-    run_directory.write_run_dir(str(run_dir), record, render_job(spec, JobText(record.uid, "model", ".")), fill)
+    run_directory.write_run_dir(str(run_dir), record, "", fill)
     if found is not None:
         write_report(str(run_dir), found)
     return run_dir

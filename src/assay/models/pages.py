@@ -183,14 +183,9 @@ def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Chec
     subject = (report.stem, report.target)
     mine = [check for check in reversed(checks) if check.subject == subject and check.goal == "check"]
     return ModelPage(
-        report,
-        "",
-        build_document(report).blocks,
-        build_graph(report),
-        list_diffs(report),
-        list(build_history(mine[-_MOST_BEFORE:])),
-        tuple(_build_row(case, report) for case in report.cases),
-    )
+        report, "", build_document(report).blocks, build_graph(report), list_diffs(report),
+        list(build_history(mine[-_MOST_BEFORE:])), tuple(_build_row(case, report) for case in report.cases),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,14 +505,10 @@ def _build_overview_table(checks: Sequence[CheckSummary]) -> Table:
     )  # fmt: skip
     rows = [
         (
-            check.stem,
-            check.target,
-            Span(str(check.kind), str(check.kind)) if check.kind else check.problem,
-            render_date(check.at, "%Y-%m-%d %H:%M"),
-            check.first_wrong,
-            "" if check.error is None else render_error(check.error),
-            "" if check.run_s is None else render_ms(check.run_s),
+            check.stem, check.target, Span(str(check.kind), str(check.kind)) if check.kind else check.problem,
+            render_date(check.at, "%Y-%m-%d %H:%M"), check.first_wrong, render_error(check.error) or "",
+            render_ms(check.run_s) or "",
         )
         for check in checks
-    ]
+    ]  # fmt: skip
     return Table(columns, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -78,22 +79,12 @@ def show_check(request: Request) -> Response:
     page = build_model_page(snapshot.location, row, checks)
     me = next((check for check in checks if check.run == run), None)
     same = [check for check in checks if me and check.subject == me.subject]
+    layers = choose_layers(page.layers, find, only_wrong=only_wrong)
+    times = _find_times(request, snapshot, name_method(page.report)) if page.report else ""
     return get_site(request).render(
-        request,
-        "model.html",
-        snapshot=snapshot,
-        run=run,
-        page=page,
-        same=same,
-        me=me,
-        levels=LEVELS,
-        render_error=render_error,
-        render_ms=render_ms,
-        find=find,
-        only_wrong=only_wrong,
-        layers=choose_layers(page.layers, find, only_wrong=only_wrong),
-        times=_find_times(request, snapshot, name_method(page.report)) if page.report else "",
-    )
+        request, "model.html", snapshot=snapshot, run=run, page=page, same=same, me=me, levels=LEVELS, layers=layers,
+        render_error=render_error, render_ms=render_ms, find=find, only_wrong=only_wrong, times=times,
+    )  # fmt: skip
 
 
 def _find_times(request: Request, snapshot: StudySnapshot, method: str) -> str:
@@ -145,21 +136,13 @@ def show_session(request: Request) -> Response:
     view = {name: query.get(name, "")[:200] for name in ("q", "before", "now")}
     base = page.baseline.id if page.baseline else ""
     changes = build_measured_changes(rows, numbers, page.card.id, base) if base else ()
+    address_of = partial(build_address, "models", snapshot.slug, "sessions", page.card.id)
+    lines = choose_tested(page.lines, view["q"], view["before"], view["now"])
     return site.render(
-        request,
-        "session.html",
-        snapshot=snapshot,
-        page=page,
-        sessions=list_sessions(rows),
-        blocks=blocks,
-        changes=changes,
-        tests=tests,
-        view=view,
-        lines=choose_tested(page.lines, view["q"], view["before"], view["now"]),
-        address_of=lambda **new: build_address(
-            "models", snapshot.slug, "sessions", page.card.id, **{"baseline": base, **new}
-        ),
-    )
+        request, "session.html", snapshot=snapshot, page=page, sessions=list_sessions(rows), blocks=blocks,
+        changes=changes, tests=tests, view=view, lines=lines,
+        address_of=lambda **new: address_of(**{"baseline": base, **new}),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- on other pages

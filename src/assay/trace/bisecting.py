@@ -1,4 +1,4 @@
-"""The flow of `assay trace bisect`: which step, which module, which operation, in three executions of each side."""
+"""`assay trace bisect`: which step, which module, which operation, in three executions of each side; the report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -15,6 +15,7 @@ from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.follow.api import Entry, StudyLocation, show_command
+from assay.follow.locations import show_path
 from assay.launch.api import (
     Origin,
     RunHooks,
@@ -32,14 +33,17 @@ from assay.system.files import load_lines
 from assay.trace.comparing import compare, load_recording
 from assay.trace.judge.calls import Parting, find_parting
 from assay.trace.judge.difference import OUTERMOST, Comparison, First
-from assay.trace.recording import COMMAND, STUDY, TraceStep, describe_nothing, trace_spec
+from assay.trace.recording import COMMAND, STUDY, TraceStep, check_target, describe_nothing, trace_spec
 from assay.trace.records import list_traces
 from assay.trace.repro import Repro, write_repro
 from assay.trace.settings import TraceSettings, parse_steps
 from assay.values import layout
+from assay.values.document import Commands, Document, Facts, Notes, Section, Span, Text
 from assay.values.options import argument, json_option, option, quiet_option, root_option
+from assay.values.plain import build_plain
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.study import CHECKPOINT_FILES, CodePolicy, Farm, Resources
+from assay.values.verdict import VerdictKind
 
 SIDES = ("a", "b")
 CHECKPOINT = "{checkpoint}"
@@ -86,8 +90,6 @@ class SideCode:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Both sides executed once."""
-
     what: str
     runs: tuple[str, str]  # directories
     found: Comparison
@@ -116,6 +118,15 @@ class Bisector:
         self.repro: Repro | None = None
         self.notes: list[str] = []
         self.skipped = 0  # steps before the checkpoint that the later executions began with
+
+    @property
+    def began(self) -> First | None:
+        return self.stages[0].found.first
+
+    @property
+    def finest(self) -> Stage:
+        """That of the modules, or of the step alone; operations only explain what it found."""
+        return self.stages[min(1, len(self.stages) - 1)]
 
     def run(self) -> Bisector:
         steps = self._execute("steps", TraceSettings(self._request.steps, "step"))
@@ -230,3 +241,97 @@ def choose_modules(found: Comparison, first: First) -> list[str]:
     keys = [found.a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
     before = [key[1] for key in keys if key[0] == "backward"]
     return [*paths, *(before[-1:] if first.phase == "backward" else ())]
+
+
+# ---------------------------------------------------------------- the command and its document
+
+
+def bisect(request: TraceBisectRequest, console: Console) -> int:
+    """Say which operation of which module, in which step, made two executions of a program differ.
+
+    \b
+    assay trace bisect --b-command 'python train.py --fused' -- python train.py
+    assay trace bisect --a-rev HEAD~1 -- python train.py
+
+    Each side is executed at most three times: to find the step, the module, and the operation. The operation's inputs
+    are kept with a repro.py that shows the difference alone, and how far each side is from float64.
+
+    Exit code 0: equal bit for bit. 3: not equal, or undecided.
+    """
+    if request.output:
+        check_target(request.output, "-o")
+    if not (request.a_rev or request.b_rev or request.b_command) and request.a_env == request.b_env:
+        hint = "name what is not the same: --b-command 'python train.py --fused', --a-rev HEAD~1 or --b-env new-venv"
+        raise UsageError("both sides are the same", hint)
+    if request.resume and CHECKPOINT not in request.resume:
+        raise UsageError(f"--resume {request.resume!r} has no {CHECKPOINT}", f"as in --resume '--resume {CHECKPOINT}'")
+    found = Bisector(request, console.quieted(request.quiet or request.as_json)).run()
+    document, verdict = build_bisect_document(found)
+    console.write_document(document, as_json=request.as_json)
+    return int(verdict.exit_code)
+
+
+def build_bisect_document(found: Bisector) -> tuple[Document, VerdictKind]:
+    verdict, answer = judge_bisection(found)
+    blocks = [
+        Section((Text((Span(str(verdict), str(verdict)), f": {answer}"), role="answer"),)),
+        Section((Facts([*_list_facts(found)], folds=False),)),
+        Section((Notes(found.notes),), "Also"),
+        Section((Commands([*list_commands(found)]),)),
+    ]
+    return Document(f"{verdict} trace bisect", blocks, facts=_build_facts(found, verdict, answer)), verdict
+
+
+def judge_bisection(found: Bisector) -> tuple[VerdictKind, str]:
+    """The finest that was found: an operation, a module or what else began it, or a step."""
+    stage, began = found.finest.found, found.began
+    if stage.first is None and began is not None:
+        return VerdictKind.INCONCLUSIVE, f"{began.text}; executed once more nothing differs there"
+    kind, text = stage.kind, stage.verdict.findings[0].message if stage.verdict.findings else "nothing was compared"
+    if found.parting is None or began is None:
+        return kind, text
+    return kind, f"{found.parting.module or OUTERMOST} in step {began.step}: {found.parting.text}"
+
+
+def _list_facts(found: Bisector) -> Iterator[tuple[str, str]]:
+    for side in SIDES:
+        yield side.upper(), f"{found.commands[side]} ({found.codes[side].title})"
+    if found.began is not None:
+        again = f", executed again from the checkpoint of step {found.skipped}" if found.skipped else ""
+        yield "step", f"{found.began.step}{again}"
+    if len(found.stages) > 1 and (first := found.finest.found.first):
+        yield "module", first.text
+    if found.parting is not None:
+        yield "operation", f"{found.parting.call['op']} ({found.parting.call['phase']})"
+        sources = dict.fromkeys(str(call["source"]) for call in (found.parting.a, found.parting.b) if call)
+        yield "source", " in A, ".join(sources) + (" in B" if len(sources) > 1 else "")
+    if found.repro is not None:
+        yield "float64", found.repro.opinion.text if found.repro.opinion else found.repro.problem
+    yield "executions", f"{len(found.stages)} of each side"
+
+
+def list_commands(found: Bisector) -> Iterator[tuple[str, str]]:
+    if found.repro is not None and found.repro.folder:
+        path = show_path(os.path.join(found.repro.folder, "repro.py"))
+        yield "this operation alone", f"python {shlex.quote(path)}"
+    if found.began is not None:
+        runs = " ".join(shlex.quote(show_path(each)) for each in found.finest.runs)
+        yield "everything around it", f"assay trace diff {runs}"
+
+
+def _build_facts(found: Bisector, verdict: VerdictKind, answer: str) -> dict[str, object]:
+    began, parting, repro = found.began, found.parting, found.repro
+    module = found.finest.found.first if len(found.stages) > 1 else None
+    return {
+        "verdict": str(verdict),
+        "answer": answer,
+        "step": began.step if began else None,
+        "first": build_plain(module or began),
+        "module": (parting.module or OUTERMOST) if parting else module.module if module else None,
+        "op": parting.call["op"] if parting else None,
+        "kind": parting.kind if parting else module.kind if module else None,
+        "opinion": build_plain(repro.opinion) if repro else None,
+        "repro": repro.folder if repro else None,
+        "executions": [{"what": stage.what, "runs": list(stage.runs)} for stage in found.stages],
+        "notes": found.notes,
+    }

@@ -26,7 +26,7 @@ GROUP = Group(
     {
         "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
         "show": ("assay.trace.commands:show", "Show what a run recorded."),
-        "bisect": ("assay.trace.bisect_command:bisect", "Find the operation that makes two programs differ."),
+        "bisect": ("assay.trace.bisecting:bisect", "Find the operation that makes two programs differ."),
         "diff": ("assay.trace.commands:diff", "Find where two traces begin to differ."),
     },
 )
@@ -118,7 +118,6 @@ def run(request: TraceRunRequest, console: Console) -> int:
 
 
 def _describe(report: Report, traces: Sequence[Trace], settings: TraceSettings) -> dict[str, Any]:
-    """The facts of `--json`."""
     from assay.trace.recording import list_problems
 
     entry = report.entries[0]
@@ -167,8 +166,8 @@ def show(request: TraceShowRequest, console: Console) -> int:
     RUN is a run, or the folder of `assay trace run -o`.
     """
     from assay.trace.comparing import find_traces
-    from assay.trace.listing import build_listing
     from assay.trace.records import load_trace
+    from assay.trace.report import build_listing
 
     *_, folders = find_traces(request.run, request.root)
     if request.rank >= len(folders):

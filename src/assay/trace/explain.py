@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from assay.errors import AssayError
 from assay.golden.api import GoldenContext, GoldenTestReport, SegmentReport, choose_golden, find_commit
 from assay.launch.api import RunHooks
-from assay.trace.bisect_command import judge_bisection, list_commands
-from assay.trace.bisecting import BisectInterruptedError, Bisector, NothingRecordedError, TraceBisectRequest
+from assay.trace.bisecting import (
+    BisectInterruptedError,
+    Bisector,
+    NothingRecordedError,
+    TraceBisectRequest,
+    judge_bisection,
+    list_commands,
+)
 from assay.values.options import Request, option
 from assay.values.verdict import VerdictKind
 

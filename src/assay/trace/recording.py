@@ -132,7 +132,6 @@ def _collect_hashes(traces: Sequence[Trace], step: int) -> dict[tuple[Any, ...],
 
 
 def describe_nothing(run_dir: str) -> str:
-    """Why there is no record."""
     events = [each.get("event") for each in _load_events(run_dir)]
     if problems := list_problems(run_dir):
         return problems[0]
@@ -145,7 +144,6 @@ def describe_nothing(run_dir: str) -> str:
 
 
 def list_problems(run_dir: str) -> list[str]:
-    """The problems of the record, in sentences."""
     found = []
     for each in _load_events(run_dir):
         if each.get("event") == "problem":
@@ -163,7 +161,6 @@ def _load_events(run_dir: str) -> list[dict[str, Any]]:
 
 
 def copy_record(run_dir: str, target: str) -> None:
-    """Copy the record to a folder of the user's choice."""
     shutil.copytree(os.path.join(run_dir, TRACE_DIR), os.path.join(target, TRACE_DIR))
 
 

@@ -75,12 +75,16 @@ def load_trace(folder: str) -> Trace:
     """Load what is whole: the last line or row of a process that was killed may be cut off. Raises FormatError."""
     try:
         return _load_trace(folder)
-    except (KeyError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{folder} is not the record of a trace: {type(error).__name__}: {error}") from None
 
 
 def _load_trace(folder: str) -> Trace:
-    meta = _load_facts(os.path.join(folder, "trace.json"))
+    with open(os.path.join(folder, "trace.json"), encoding="utf-8") as file:
+        meta = json.load(file)
+    if meta.get("format") != FORMAT:
+        hint = "read it with the version of Assay that wrote it"
+        raise FormatError(f"{folder} has format {meta.get('format')!r}; this version reads format {FORMAT}", hint)
     points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
     steps = tuple({**each, "step": int(each["step"])} for each in lines if "step" in each)
@@ -91,19 +95,6 @@ def _load_trace(folder: str) -> Trace:
     written = max((int(each.get("rows") or 0) for each in steps), default=0)  # a copy may have fewer
     is_whole = any(each.get("end") for each in lines) and len(whole) >= written
     return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), is_whole)
-
-
-def _load_facts(path: str) -> Mapping[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            facts = json.load(file)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path} is not the record of a trace: {error}") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        number = facts.get("format") if isinstance(facts, dict) else None
-        hint = "read it with the version of Assay that wrote it"
-        raise FormatError(f"{path} has format {number!r}; this version reads format {FORMAT}", hint)
-    return facts
 
 
 def _load_lines(path: str) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from assay.config.fields import Fields
 from assay.config.source import Item, Node
 from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import read_text
 from assay.trace.inside.placement import NOTATION, is_placement
 
 LEVELS = ("step", "module", "op")
@@ -89,8 +90,7 @@ def load_placement(path: str, _flag: str) -> tuple[tuple[str, str], ...]:
 def load_pairs(path: str, find_problem: Callable[[str, str], str]) -> list[tuple[str, str]]:
     """Lines `LEFT = RIGHT` of a file; all problems are reported."""
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_text(path, "strict").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
     pairs, problems = list[tuple[str, str]](), list[str]()

@@ -133,10 +133,14 @@ def test_what_is_reported_of_a_case(session):
 
 
 @pytest.mark.services("backends")
-def test_the_reason_comes_from_other_processes_too(project):
+def test_other_processes_give_reasons_dump_and_explain_as_well(project):
     project.model("net", RELU_NEG)
-    out = project.pytest("-n", "2", "-k", "full", "--assay-target=lacking").out
+    targets = ("--assay-target=sim", "--assay-target=lacking")
+    out = project.pytest("-n", "2", "-k", "full", *targets, "tests", "--debug-cache", "--debug-ir").out
     assert f"ERROR {PATH}[net_full_model-lacking-default] - compile error: sim-compile ended with" in out
+    folder = Path(re.search(r"^IR: (.*)$", out, re.MULTILINE)[1])
+    assert (folder / "net_full_model-sim-default" / "0.txt").exists()
+    assert re.search(r"net_full_model sim compile: ", out)
 
 
 @pytest.mark.services("backends")
@@ -269,16 +273,6 @@ def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_are_in_the_cach
     folder = Path(re.search(r"^IR: (.*)$", output.out, re.MULTILINE)[1])
     assert {path.name for path in folder.iterdir()} == {"net_full_model-sim-a", "net_full_model-sim-b"}
     assert [call for call in project.calls if "compile" in call] == [f"compile net.onnx chip={c} hw=None" for c in "AB"]
-
-
-@pytest.mark.services("backends")
-def test_other_processes_dump_and_explain_as_well(project):
-    project.model("net", RELU)
-    output = project.pytest("-n", "2", "--debug-ir", "--debug-cache", "tests", "--debug-ir")
-    assert output.code == 0, output.out
-    folder = Path(re.search(r"^IR: (.*)$", output.out, re.MULTILINE)[1])
-    assert len(list(folder.iterdir())) == 2
-    assert re.search(r"net_full_model sim compile: ", output.out)
 
 
 @pytest.mark.services("backends")

@@ -38,13 +38,11 @@ GROUP = Group(
     },
 )
 _COLUMNS = (
-    Column("case"),
-    Column("step"),
-    Column("backend", rank=1),
-    Column("size", align="right"),
-    Column("used", align="right", rank=1),
-    Column("", rank=1),
-)
+    Column("case"), Column("step"), Column("backend", rank=1), Column("size", align="right"),
+    Column("used", align="right", rank=1), Column("", rank=1),
+)  # fmt: skip
+_PARTS = {"case": "case", "step": "what", "backend": "backend"}
+_FACTS = ("size_bytes", "made_at", "used_at", "made_by", "in_use", "key")
 
 
 class ListCacheRequest(Request):
@@ -78,28 +76,16 @@ def load_cache() -> tuple[str, list[Mapping[str, Any]]]:
 
 
 def _build_facts(entry: StoreEntry) -> dict[str, Any]:
-    return {
-        "case": str(entry.parts.get("case", "")),
-        "step": str(entry.parts.get("what", "")),
-        "backend": str(entry.parts.get("backend", "")),
-        "size_bytes": entry.size_bytes,
-        "made_at": entry.made_at,
-        "used_at": entry.used_at,
-        "made_by": entry.made_by,
-        "in_use": entry.in_use,
-        "key": entry.key,
-    }
+    named = {name: str(entry.parts.get(part, "")) for name, part in _PARTS.items()}
+    return named | {name: getattr(entry, name) for name in _FACTS}
 
 
 def build_document(folder: str, entries: Sequence[Mapping[str, Any]]) -> Document:
     total, now = sum(entry["size_bytes"] for entry in entries), time.time()
     rows = [
         (
-            entry["case"],
-            entry["step"],
-            entry["backend"],
-            render_size(entry["size_bytes"]),
-            render_age(now - entry["used_at"]),
+            *(entry[name] for name in _PARTS),
+            *(render_size(entry["size_bytes"]), render_age(now - entry["used_at"])),
             "in use" if entry["in_use"] else "",
         )
         for entry in entries

@@ -27,15 +27,11 @@ _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  #
 
 
 class ModelReportRequest(ReportPages):
-    """How a report is printed and written."""
-
     as_json: bool = json_option("Print the report as JSON.")
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
 
 
 class ModelRunRequest(RunFlags, ModelReportRequest, ModelFlags):
-    """The options of the commands that are a run."""
-
     quiet: bool = quiet_option()
 
 

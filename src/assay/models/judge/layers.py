@@ -37,8 +37,6 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one layer does to the error."""
-
     layer: Layer
     before: float  # largest error of its inputs
     after: float  # largest error of its outputs
@@ -92,34 +90,15 @@ class _Graph:
     def __init__(self, layers: Sequence[Layer], comparisons: Mapping[str, TensorComparison]) -> None:
         self.comparisons = comparisons
         self._makers = {name: layer for layer in layers for name in layer.outputs}
-        self._memory: dict[str, tuple[float, bool]] = {}
+        self._errors = {name: (_find_error(found), is_wrong(found)) for name, found in comparisons.items()}
+        for layer in layers:  # each comes after those that it reads from
+            before = _worst(map(self.find_error, layer.inputs))
+            for name in layer.outputs:
+                self._errors.setdefault(name, before)
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
         """The error of a tensor and whether it is wrong; of one that was not compared, those of its own inputs."""
-        if tensor not in self._memory:
-            self._fill(tensor)
-        return self._memory[tensor]
-
-    def _fill(self, tensor: str) -> None:
-        """Compute the error of a tensor without recursion: models are deeper than Python's stack."""
-        waiting = [tensor]
-        while waiting:
-            name = waiting[-1]
-            missing = [each for each in self._sources(name) if each not in self._memory]
-            if missing:
-                waiting.extend(missing)
-                continue
-            waiting.pop()
-            found = self.comparisons.get(name)
-            if found is not None:
-                self._memory[name] = _find_error(found), is_wrong(found)
-            else:
-                self._memory[name] = _worst(self._memory[each] for each in self._sources(name))
-
-    def _sources(self, tensor: str) -> tuple[str, ...]:
-        """What an unseen tensor was made from; a graph input, or what was compared, needs no explanation."""
-        maker = self._makers.get(tensor)
-        return () if tensor in self.comparisons or maker is None else maker.inputs
+        return self._errors.get(tensor, (0.0, False))
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
         """The layers before this one whose outputs were not compared, up to those that were."""
@@ -208,8 +187,6 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FaultSearch:
-    """The result of a search."""
-
     cases: tuple[CaseReport, ...]
     first: Layer | None = None
     confirmed: bool | None = None

@@ -86,7 +86,6 @@ def _find_on_axis(np: Any, left: Any, difference: Any, noise: Any, axis: int, fl
 
 
 def judge_slices(compared: TensorComparison, expected: Any, actual: Any, noisy: Any, floor: float) -> TensorComparison:
-    """The comparison with what is found in its rows and columns."""
     odd = find_odd_slice(expected, actual, noisy, floor)
     if odd is None or compared.verdict.kind is VerdictKind.FAIL:
         return compared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from assay.models.judge.tensor_errors import (
@@ -14,7 +13,6 @@ from assay.models.judge.tensor_errors import (
     TensorScale,
     build_scale,
     find_common_kind,
-    name_dtype,
     survey,
     walk_errors,
 )
@@ -33,8 +31,6 @@ _MOST_BARS = 16  # decades; smaller errors are counted with the smallest ones sh
 
 
 class Extreme(NamedTuple):
-    """An element worth showing."""
-
     score: float  # that it is ranked by
     relative: float
     at: tuple[int, ...]
@@ -175,41 +171,38 @@ def to_text(value: object) -> str:
 
 
 def build_elements(expected: Array, actual: Array, tally: DifferenceTally) -> tuple[Element, ...]:
-    left, right = _number_reader(expected), _number_reader(actual)
+    pairs = [(_plain(expected[each.at]), _plain(actual[each.at]), each) for each in tally.extremes]
     return tuple(
-        Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), relative)
-        for _, relative, index in tally.extremes
+        Element(each.at, _name(left), _name(right), _distance(left, right), each.relative)
+        for left, right, each in pairs
     )
 
 
-def _number_reader(array: Array) -> Callable[[Any], Number]:
-    if name_dtype(array) == "string":
-        return to_text
-    if array.dtype.kind == "b" or "int" in array.dtype.name:
-        return int
-    if array.dtype.kind == "c":
-        return lambda value: str(complex(value)).strip("()")
-    return lambda value: float(value) if math.isfinite(value) else str(float(value))
+def _plain(value: Any) -> Any:
+    """An element as a value of Python's, whose integers do not overflow."""
+    kind = getattr(value, "dtype", None)
+    if kind is None or kind.kind in "OUST":
+        return to_text(value)
+    if kind.kind in "iub" or "int" in kind.name:
+        return int(value)
+    return complex(value) if kind.kind == "c" else float(value)
+
+
+def _name(value: Any) -> Number:
+    if isinstance(value, complex):
+        return str(value).strip("()")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _distance(expected: Any, actual: Any) -> float:
     """The distance of two elements; infinite where one of them is not finite, 1 for texts that differ."""
-    if isinstance(expected, str | bytes) or isinstance(actual, str | bytes):
-        return float(to_text(expected) != to_text(actual))
-    pair = [_plain(value) for value in (expected, actual)]
+    if isinstance(expected, str):
+        return float(expected != actual)
     try:
-        distance = float(abs(pair[1] - pair[0]))
+        distance = float(abs(actual - expected))
     except OverflowError:
         return math.inf
     return math.inf if math.isnan(distance) else distance
-
-
-def _plain(value: Any) -> Any:
-    """An element as a number of Python's: these do not overflow when they are integers."""
-    kind = value.dtype.kind
-    if kind in "iub" or "int" in value.dtype.name:
-        return int(value)
-    return complex(value) if kind == "c" else float(value)
 
 
 # ---------------------------------------------------------------- the k largest

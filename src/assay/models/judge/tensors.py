@@ -138,19 +138,12 @@ def judge_outputs(
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
         compare_tensors(
-            name,
-            array,
-            right[name],
-            tolerances.choose(name, op or made_by[name]),
-            op=op,
-            maker=made_by[name],
-            worst=worst,
-            reach=None if reach is None else partial(reach, name),
-            origin=origin,
+            name, array, right[name], tolerances.choose(name, op or made_by[name]), op=op, maker=made_by[name],
+            worst=worst, reach=None if reach is None else partial(reach, name), origin=origin,
         )
         for name, array in left.items()
         if name in right
-    )
+    )  # fmt: skip
     findings = [
         *(finding for each in compared for finding in each.verdict.findings),
         *_judge_names(tuple(left), tuple(right)),
@@ -187,7 +180,6 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
 
 
 def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
-    """Judge shape and type."""
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
         yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess_reason(*shapes)}")
@@ -222,15 +214,10 @@ def _compare_texts(
 
 def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[Element, ...]) -> TensorComparison:
     return replace(
-        given,
-        count=math.prod(given.shape[0]),
-        wrong=tally.wrong,
-        max_abs=tally.max_abs,
-        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
-        max_rel=tally.max_rel,
-        misplaced=tally.misplaced,
-        worst=worst,
-    )
+        given, count=math.prod(given.shape[0]), wrong=tally.wrong, max_abs=tally.max_abs,
+        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0, max_rel=tally.max_rel,
+        misplaced=tally.misplaced, worst=worst,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- numbers
@@ -270,15 +257,10 @@ def _compare_numbers(
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
     elements = build_elements(expected, actual, tally)
     found = replace(
-        _add_numbers(given, tally, elements[:worst]),
-        max_ulp=tally.max_ulp,
-        scale=scale.whole,
-        cosine=tally.cosine,
-        sqnr_db=tally.sqnr_db,
-        top_k=ranking.share if ranking else None,
-        nan=(surveys[0].nan, surveys[1].nan),
+        _add_numbers(given, tally, elements[:worst]), max_ulp=tally.max_ulp, scale=scale.whole, cosine=tally.cosine,
+        sqnr_db=tally.sqnr_db, top_k=ranking.share if ranking else None, nan=(surveys[0].nan, surveys[1].nan),
         inf=(surveys[0].inf, surveys[1].inf),
-    )
+    )  # fmt: skip
     is_float = kind in (Kind.FLOAT, Kind.COMPLEX)
     by_size = [] if ties is not None and not is_float else _judge_elements(found, tally, elements, is_float=is_float)
     findings = [

@@ -101,7 +101,6 @@ class ModelOptions(Request):
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add our options to pytest under the names that are free."""
     groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
     taken = {name for each in groups for option in each.options for name in option.names()}
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
@@ -113,7 +112,6 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
-    """The arguments of an option for argparse."""
     if declared.is_flag:
         return {"action": "store_true"}
     how: dict[str, Any] = {"metavar": declared.metavar, "type": _build_check(declared)}
@@ -161,8 +159,6 @@ def read_options(config: pytest.Config) -> ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The arguments of one test."""
-
     label: str  # between the brackets of its name
     model: ModelFile | None
     case: NamedCase | None

@@ -79,13 +79,9 @@ def describe_outcome(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
 
 def _build_overview(diffs: Sequence[TensorDiff]) -> Table:
     columns = (
-        Column("verdict", "state"),
-        Column("tensor"),
-        Column("shape", rank=1),
-        Column("wrong", "number", digits=None),
-        Column("max abs", "text", "right"),
-        Column("max rel", "text", "right"),
-    )
+        Column("verdict", "state"), Column("tensor"), Column("shape", rank=1), Column("wrong", "number", digits=None),
+        Column("max abs", align="right"), Column("max rel", align="right"),
+    )  # fmt: skip
     rows = [
         [
             str(each.verdict.kind), each.name, str(each.shape[0]), each.wrong, render_error(each.max_abs),
@@ -140,7 +136,6 @@ def _list_notes(found: TensorComparison) -> list[str]:
 
 
 def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
-    """Label and value of everything that was measured."""
     facts = [("shape", _both(*map(str, found.shape))), ("dtype", _both(*found.dtype))]
     if not found.count:
         return facts
@@ -199,24 +194,16 @@ def render_error(value: float) -> str:
 
 
 def build_worst(found: TensorComparison) -> Table:
-    columns = (
-        Column("index"),
-        Column("expected", "text", "right"),
-        Column("actual", "text", "right"),
-        Column("abs error", "text", "right"),
-        Column("rel error", "text", "right"),
-    )
+    names = ("expected", "actual", "abs error", "rel error")
     rows = [
         [
             str(list(each.index)),
-            render_value(each.expected),
-            render_value(each.actual),
-            render_error(each.abs_error),
-            render_error(each.rel_error),
+            *map(render_value, (each.expected, each.actual)),
+            *map(render_error, (each.abs_error, each.rel_error)),
         ]
         for each in found.worst
     ]
-    return Table(columns, rows)
+    return Table((Column("index"), *(Column(name, align="right") for name in names)), rows)
 
 
 def render_value(value: float | str) -> str:
@@ -252,8 +239,7 @@ def build_diff_facts(diffs: Sequence[TensorDiff], verdict: Verdict) -> dict[str,
     return {
         "verdict": str(verdict.kind),
         "findings": [
-            {"kind": str(finding.kind), "subject": finding.subject, "message": finding.message}
-            for finding in verdict.findings
+            {"kind": str(each.kind), "subject": each.subject, "message": each.message} for each in verdict.findings
         ],
         "tensors": [_build_facts(diff) for diff in diffs],
     }

@@ -16,7 +16,6 @@ _TARGETS = (
 
 
 def split_words(text: str, flag: str) -> tuple[str, ...]:
-    """The words of a text as a shell would split them."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -61,8 +60,6 @@ class RunFlags(Request):
 
 
 class InputFlags(Request):
-    """The model and its inputs."""
-
     model: str = argument()
     reference: str | None = option(
         "--reference", metavar="TARGET", help="The reference.  [default: ort; for a torch module: torch]"

@@ -296,8 +296,6 @@ class CaseReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The result of a check of one model on one target."""
-
     model: str  # path
     stem: str
     reference: str

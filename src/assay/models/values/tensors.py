@@ -21,8 +21,6 @@ Number = float | int | str  # of one element; text for what JSON has no number f
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The declaration of a tensor in a graph."""
-
     name: str
     dtype: str  # numpy's or ml_dtypes' name: "float32", "bfloat16", "float8_e4m3fn", "int4", "bool"; "string"; ""
     shape: tuple[Dim, ...] | None = None  # None: not even the rank is known
@@ -70,8 +68,6 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element that differs."""
-
     index: tuple[int, ...]
     expected: Number
     actual: Number

@@ -175,7 +175,6 @@ class Recorder:
             push_below(self._mode)
 
     def _leave(self) -> None:
-        """Remove every hook of the step."""
         self.is_active = False
         self._hooks.remove()
         if self._mode is not None:

@@ -219,7 +219,6 @@ class Rows:
         self._pending, self._new_points, self._weights = [], [], []
 
     def flush(self) -> None:
-        """Write what was copied."""
         if self._waiting is None:
             return
         (step, pending, points, weights, facts, loss, count), self._waiting = self._waiting, None

@@ -14,6 +14,7 @@ from assay.trace.judge.causes import Cause, find_causes
 from assay.trace.judge.errors import BEYOND, EPSILONS, WITHIN, Compared, compare_rows
 from assay.trace.judge.pairing import SEQUENCE, STRONG, Pairs, pair_points
 from assay.trace.judge.sides import Key, Side, load_lean
+from assay.trace.records import Point
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 LEAST_COVERAGE = 0.7  # of the points of the side that has fewer
@@ -80,10 +81,10 @@ def judge_traces(
     """`noise_a`, `noise_b`: perturbed executions of a side."""
     pairs = pair_points(a, b, names)
     perturbed = [
-        [(each, pair_points(side, each).other) for each in found] for side, found in ((a, noise_a), (b, noise_b))
+        [(each, np.array(pair_points(side, each).other, int)) for each in found]
+        for side, found in ((a, noise_a), (b, noise_b))
     ]
-    compared = compare_rows(a, b, pairs.other, *perturbed)
-    pairs, compared = _drop_misaligned(pairs, compared, a)
+    compared = _drop_misaligned(pairs, compare_rows(a, b, np.array(pairs.other, int), *perturbed), a)
     return Comparison(a, b, pairs, _add_fused(compared, pairs, a, b), bool(noise_a or noise_b))
 
 
@@ -116,6 +117,10 @@ class Comparison:
     def _find_phases(self, *phases: str) -> Array:
         """Whether each row is of one of these phases."""
         return self.a.find_phases(*phases)[self.compared.point]
+
+    def _find_step(self, number: int, *phases: str) -> Array:
+        """Whether each row is of one of these phases, in the step of a row."""
+        return self._find_phases(*phases) & (self.compared.step == self.compared.step[number])
 
     def _allow_scales(self) -> None:
         """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
@@ -196,8 +201,7 @@ class Comparison:
         largest one is meant, unless a gradient before them was not recorded."""
         if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
-        same = self._find_phases("gradient") & (self.compared.step == self.compared.step[number])
-        same = np.flatnonzero(same & (self.ratio > WITHIN))  # a gradient that is noise alone is large
+        same = np.flatnonzero(self._find_step(number, "gradient") & (self.ratio > WITHIN))  # others may be noise alone
         largest = int(same[np.nanargmax(self.compared.error[same])])
         is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
         return largest if is_clear and self._find_inputs(largest)[2] else number
@@ -258,21 +262,19 @@ class Comparison:
     # ---------------------------------------------------------------- a row
 
     def _build_row(self, number: int) -> First:
-        compared, key = self.compared, self._key(number)
-        i = int(compared.point[number])
+        compared, i = self.compared, int(self.compared.point[number])
         point, j = self.a.points[i], int(self.pairs.other[i])
         inputs, error_in, is_known = self._find_inputs(number)
         inside = ""
         is_late = point.phase == "buffer" or self._is_own(number)
         if not is_known and not is_late and (before := self._find_before(number)) is not None:
-            common = _find_ancestor(before, key[1])
-            inside = OUTERMOST if common in ("", key[1]) else common
-        row = First(
-            _KINDS.get(point.phase, "module"), int(compared.step[number]), point.phase, key[1] or OUTERMOST,
-            point.name, "", inside, error_in, float(compared.error[number]),
-            float(compared.noise[number]) if self.has_noise else None, inputs,
-            (point.source or "", (self.b.points[j].source or "") if j >= 0 else ""), self.pairs.how[i], number,
-            0 if point.op else point.call,
+            common = _find_ancestor(before, point.module)
+            inside = OUTERMOST if common in ("", point.module) else common
+        row = replace(
+            _start(point, compared.step[number], self.b.points[j] if j >= 0 else None), inside=inside,
+            error_in=error_in, error_out=float(compared.error[number]),
+            noise=float(compared.noise[number]) if self.has_noise else None, inputs=inputs, how=self.pairs.how[i],
+            index=number, call=0 if point.op else point.call,
         )  # fmt: skip
         return replace(row, text="; ".join(self._explain(row)))
 
@@ -299,23 +301,15 @@ class Comparison:
     def _find_same(self, number: int, phase: str) -> int | None:
         """The row of the same parameter, or of its module's output, in another phase of the step."""
         _, module, name, *_ = self._key(number)
-        owners = [
-            i
-            for i, key in enumerate(self.a.keys)
-            if key[:2] == (phase, module) and (phase == "backward" or name.split(".")[0] == key[2])
-        ]
-        same = self.compared.step == self.compared.step[number]
-        return _get_one(np.isin(self.compared.point, owners) & same, -1)
+        is_any = phase == "backward"
+        owners = [each[1] == module and (is_any or each[2] == name.split(".")[0]) for each in self.a.keys]
+        return _get_one(np.array(owners, bool)[self.compared.point] & self._find_step(number, phase), -1)
 
     def _find_before(self, number: int) -> str | None:
         """The module of the last point before it that agrees, in the same step and phase."""
-        phase = self._key(number)[0]
-        for index in range(number - 1, -1, -1):
-            if self.compared.step[index] != self.compared.step[number]:
-                return None
-            if self._key(index)[0] == phase and self.ratio[index] <= WITHIN:
-                return self._key(index)[1]
-        return None
+        agrees = self._find_step(number, self._key(number)[0]) & (self.ratio <= WITHIN)
+        at = _get_one(agrees[:number], -1)
+        return None if at is None else self._key(at)[1]
 
     def _explain(self, row: First) -> Iterator[str]:
         yield f"{describe_point(row)} differs by {render_error(row.error_out)}"
@@ -353,7 +347,7 @@ class Comparison:
         if factor is None:
             return
         is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
-        is_same = self._find_phases(row.phase) & (self.compared.step == row.step) & is_many
+        is_same = self._find_step(row.index, row.phase) & is_many
         others = [self._find_factor(n) for n in np.flatnonzero(is_same)[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
@@ -431,8 +425,8 @@ class Comparison:
 
     def _find_alone(self) -> list[list[Key]]:
         """The points that one side alone has, of A and of B."""
-        sides = zip((self.a, self.b), self.pairs.taken, self.pairs.parts, strict=True)
-        return [[key for i, key in enumerate(side.keys) if i not in taken | fused] for side, taken, fused in sides]
+        sides = zip((self.a, self.b), self.pairs.left, self.pairs.parts, strict=True)
+        return [[side.keys[i] for i in left if i not in fused] for side, left, fused in sides]
 
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
@@ -499,6 +493,13 @@ def _get_one(is_meant: Array, at: int) -> int | None:
     return int(found[at]) if len(found) else None
 
 
+def _start(point: Point, step: int, other: Point | None = None) -> First:
+    """What is known of a point, and of the other side's, without its values."""
+    sources = point.source or "", (other.source if other else "") or ""
+    kind = _KINDS.get(point.phase, "module")
+    return First(kind, int(step), point.phase, point.module or OUTERMOST, point.name, "", source=sources)
+
+
 def _comes_before(one: First, other: First) -> bool:
     return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
 
@@ -552,17 +553,16 @@ def _find_precision(a: Side, b: Side, compared: Compared) -> str:
 
 def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     """The first gradient that one side has and the other has not, of a parameter that both have."""
-    for side, without, taken in zip((a, b), "BA", pairs.taken, strict=True):
-        known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i in taken}
+    for side, without, left in zip((a, b), "BA", map(set, pairs.left), strict=True):
+        known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in left}
         for i, key in enumerate(side.keys):
-            if key[0] == "gradient" and i not in taken and key[1:3] in known:
-                is_cut = any(own[:2] == ("backward", key[1]) and j not in taken for j, own in enumerate(side.keys))
+            if key[0] == "gradient" and i in left and key[1:3] in known:
+                is_cut = any(own[:2] == ("backward", key[1]) and j in left for j, own in enumerate(side.keys))
                 rows = np.flatnonzero(side.rows["point"] == i)
                 step = int(side.rows["step"][rows[0]]) if len(rows) else 0
                 text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
-                source = (side.points[i].source or "", "")
                 phase = "backward" if is_cut else "gradient"  # from which on it is missing
-                return First("missing", step, phase, key[1], key[2], text, source=source)
+                return replace(_start(side.points[i], step), kind="missing", phase=phase, module=key[1], text=text)
     return None
 
 
@@ -572,10 +572,10 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
         return None
     row, other = compared.reshaped
     i, j = int(a.rows["point"][row]), int(b.rows["point"][other])
-    key, shapes = a.keys[i], (list(a.points[i].shape), list(b.points[j].shape))
-    first = First(_KINDS.get(key[0], "module"), int(a.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
+    first = _start(a.points[i], a.rows["step"][row], b.points[j])
+    shapes = list(a.points[i].shape), list(b.points[j].shape)
     text = f"{describe_point(first)} has the shape {shapes[0]} in A and {shapes[1]} in B: not comparable from there on"
-    return replace(first, text=text, source=(a.points[i].source or "", b.points[j].source or ""))
+    return replace(first, text=text)
 
 
 def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
@@ -607,11 +607,11 @@ def _find_ancestor(one: str, other: str) -> str:
     return ".".join(common)
 
 
-def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, Compared]:
+def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
     """Pairs by order alone that differ, although a stronger pair after them in the same step does not, are wrong."""
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
-        return pairs, compared
+        return compared
     strong = np.array([how in STRONG for how in pairs.how], bool) & a.find_phases("forward")
     ratio, first = compared.ratio, compared.step == compared.step[0]
     last = _get_one(first & strong[compared.point] & (ratio <= WITHIN), -1)
@@ -619,8 +619,8 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
     wrong = np.unique(compared.point[is_before & weak[compared.point] & (ratio > WITHIN)])
     modules = {a.keys[int(i)][1] for i in wrong}
     bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
-    how = ["" if is_bad else how for is_bad, how in zip(bad, pairs.how, strict=True)]
-    return Pairs(np.where(bad, -1, pairs.other), how, pairs.fused), compared.choose(~bad[compared.point])
+    pairs.drop(bad)
+    return compared.choose(~bad[compared.point])
 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
@@ -691,13 +691,11 @@ def judge_finite(side: Side) -> tuple[Verdict, First | None]:
 
 
 def _describe_nonfinite(side: Side, row: int, bad: int, count: int) -> First:
-    number = int(side.rows["point"][row])
-    key = side.keys[number]
-    first = First("nonfinite", int(side.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
+    first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
     known = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
     names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in known]
     largest = [render_number(float(side.rows["largest"][each]), 4) for each in known]
     sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
     text = f"{describe_point(first)}: {bad} of {render_count(count, 'value')} {'is' if bad == 1 else 'are'} not finite"
     text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
-    return replace(first, text=text, inputs=tuple(names), source=(side.points[number].source or "", ""))
+    return replace(first, kind="nonfinite", text=text, inputs=tuple(names))

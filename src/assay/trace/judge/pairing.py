@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 from assay.judge.statistics import Array, np
-from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.sides import Key, Side, load_lean
 from assay.trace.records import Weight
 
@@ -26,41 +25,29 @@ _LONGEST_SEGMENT = 2000  # points between two anchors that are aligned one by on
 Parameter = tuple[str, str]  # module and name
 
 
-@dataclass(frozen=True, slots=True)
 class Pairs:
-    """`other`: for each point of A the one of B, or -1. `fused`: points of one side that are one point of the other
-    together: of A, of B."""
-
-    other: Array
-    how: Sequence[str]  # of each point of A
-    fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
-
-    @property
-    def taken(self) -> tuple[set[int], set[int]]:
-        """The points of A and of B that have a pair."""
-        return {i for i, j in enumerate(self.other.tolist()) if j >= 0}, set(self.other.tolist())
-
-    @property
-    def parts(self) -> tuple[set[int], set[int]]:
-        """The points of A and of B that are fused, or parts of what is."""
-        return {i for mine, _ in self.fused for i in mine}, {j for _, theirs in self.fused for j in theirs}
-
-
-class _Pairing:
-    """The pairs that were found so far."""
+    """`other`: for each point of A the one of B, or -1; `how` that is known. `fused`: points of one side that are one
+    point of the other together: of A, of B."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self.a, self.b = a, b
         self.other = [-1] * len(a.keys)
         self.how = [""] * len(a.keys)
-        self.taken: set[int] = set()
+        self.fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+        self.used: set[int] = set()  # points of B
         shifts = _find_shifts(a.keys, b.keys)
         self.index = {(*key[:3], key[3] - shifts.get(key[:2], 0), *key[4:]): n for n, key in enumerate(b.keys)}
 
     def add(self, i: int, j: int, how: str) -> None:
-        if self.other[i] < 0 and j not in self.taken:
+        if self.other[i] < 0 and j not in self.used:
             self.other[i], self.how[i] = j, how
-            self.taken.add(j)
+            self.used.add(j)
+
+    def drop(self, points: Array) -> None:
+        """Some points of A have no pair after all."""
+        for i in np.flatnonzero(points).tolist():
+            self.used.discard(self.other[i])
+            self.other[i], self.how[i] = -1, ""
 
     def follow(self, modules: Mapping[str, str], how: str) -> None:
         """Pair the points of paired modules, by the rest of their keys."""
@@ -72,8 +59,14 @@ class _Pairing:
 
     @property
     def left(self) -> tuple[list[int], list[int]]:
+        """The points of A and of B that have no pair."""
         a = [i for i, j in enumerate(self.other) if j < 0]
-        return a, [j for j in range(len(self.b.keys)) if j not in self.taken]
+        return a, [j for j in range(len(self.b.keys)) if j not in self.used]
+
+    @property
+    def parts(self) -> tuple[set[int], set[int]]:
+        """The points of A and of B that are fused, or parts of what is."""
+        return {i for mine, _ in self.fused for i in mine}, {j for _, theirs in self.fused for j in theirs}
 
 
 def _find_shifts(*sides: Sequence[Key]) -> dict[tuple[str, str], int]:
@@ -87,22 +80,21 @@ def _find_shifts(*sides: Sequence[Key]) -> dict[tuple[str, str], int]:
 
 
 def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pairs:
-    pairing = _Pairing(a, b)
+    pairing = Pairs(a, b)
     if names:
         pairing.follow(translate_names(sorted(a.names), names), NAMES)
     pairing.follow({name: name for name in a.names}, KEY)
     left_a, left_b = pairing.left
-    fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     if left_a and left_b:
         _pair_hashes(pairing, left_a, left_b)
         modules, parts = match_weights(a.weights, b.weights)
         modules = {**modules, **_find_modules(pairing)}
         pairing.follow(modules, WEIGHTS)
         pairing.follow(_find_parents(modules, parts), WEIGHTS)
-        fused = tuple(_list_fused(pairing, parts))
-        _align(pairing, fused)
+        pairing.fused = tuple(_list_fused(pairing, parts))
+        _align(pairing)
         pairing.follow(_find_modules(pairing), SEQUENCE)
-    return Pairs(np.array(pairing.other, dtype=int), pairing.how, fused)
+    return pairing
 
 
 def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -124,7 +116,7 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
 # ---------------------------------------------------------------- equal hashes
 
 
-def _pair_hashes(pairing: _Pairing, left_a: Sequence[int], left_b: Sequence[int]) -> None:
+def _pair_hashes(pairing: Pairs, left_a: Sequence[int], left_b: Sequence[int]) -> None:
     mine, theirs = _find_unique(pairing.a, left_a), _find_unique(pairing.b, left_b)
     for key, i in mine.items():
         if key in theirs:
@@ -145,7 +137,7 @@ def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int]
     }
 
 
-def _find_modules(pairing: _Pairing) -> dict[str, str]:
+def _find_modules(pairing: Pairs) -> dict[str, str]:
     """Modules of which a point is paired, by the majority of their points."""
     votes: dict[str, Counter[str]] = {}
     for i, j in enumerate(pairing.other):
@@ -236,7 +228,7 @@ def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, P
     return parents
 
 
-def _list_fused(pairing: _Pairing, parts: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Any]:
+def _list_fused(pairing: Pairs, parts: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Any]:
     """Outputs, gradients and parameters of modules that are one module on the other side."""
     left_a, left_b = ({*points} for points in pairing.left)
     groups: dict[tuple[str, Parameter], set[Parameter]] = {}
@@ -269,11 +261,10 @@ def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> b
 # ---------------------------------------------------------------- the order between those
 
 
-def _align(pairing: _Pairing, fused: Iterable[tuple[Iterable[int], Iterable[int]]]) -> None:
+def _align(pairing: Pairs) -> None:
     """Pair what is left by phase, name and size, between anchors that come in the same order on both sides."""
     a, b = pairing.a, pairing.b
-    signs = _sign(a), _sign(b)
-    parts_a, parts_b = {i for mine, _ in fused for i in mine}, {j for _, theirs in fused for j in theirs}
+    signs, (parts_a, parts_b) = (_sign(a), _sign(b)), pairing.parts
     for phase in ("input", "forward", "loss", "backward"):
         mine = [i for i, key in enumerate(a.keys) if key[0] == phase]
         theirs = [j for j, key in enumerate(b.keys) if key[0] == phase]
@@ -282,11 +273,11 @@ def _align(pairing: _Pairing, fused: Iterable[tuple[Iterable[int], Iterable[int]
         edges = [(-1, -1), *_keep_rising(anchors), (len(mine), len(theirs))]
         for (start_a, start_b), (end_a, end_b) in pairwise(edges):
             left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0 and i not in parts_a]
-            right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.taken and j not in parts_b]
+            right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.used and j not in parts_b]
             _align_segment(pairing, left, right, *signs)
 
 
-def _align_segment(pairing: _Pairing, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
+def _align_segment(pairing: Pairs, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
     from difflib import SequenceMatcher
 
     if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
