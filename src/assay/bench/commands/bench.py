@@ -508,9 +508,8 @@ def import_files(request: ImportRequest, console: Console) -> int:
     the others are imported; one that was imported before adds nothing new.
     """
     found = import_results(request.files, request.root, request.label, console)
-    new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
-    console.print(f"{new}, {known}: {', '.join(found.methods)}")
+    console.print(f"{render_count(found.new, 'execution')} imported, {known}: {', '.join(found.methods)}")
     if found.failed:
         console.print(f"failed when they were run: {', '.join(found.failed)}")
     for note in found.notes[:_MOST_NOTES]:

@@ -74,11 +74,8 @@ def name_environments(setups: Environments) -> dict[str, str]:
 def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
     """All differences, as in `cudnn 8.9.2 → 9.1.0`; a key that one side lacks is `none` there."""
     if not before or not after:
-        sides = [
-            "not recorded" if not setup else shorten([" ".join(item) for item in setup.items()])
-            for setup in (before, after)
-        ]
-        return (f"environment {sides[0]} → {sides[1]}",)
+        old, new = (shorten([*map(" ".join, each.items())]) or "not recorded" for each in (before, after))
+        return (f"environment {old} → {new}",)
     keys = dict.fromkeys([*before, *after])
     changed = [key for key in keys if before.get(key) != after.get(key)]
     return tuple(f"{key} {before.get(key, 'none')} → {after.get(key, 'none')}" for key in changed)
