@@ -108,10 +108,7 @@ def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) ->
     """`across`: all of base against all of head, whatever they ran on."""
     ours, theirs = base.having(key), head.having(key)
     matches = () if across else match_environments(_list_environments(ours), _list_environments(theirs))
-    duels = [
-        Duel(key, _only(ours, match.base), _only(theirs, match.head), match.name, match.differences)
-        for match in matches
-    ]
+    duels = [Duel(key, _only(ours, a), _only(theirs, b), name, different) for a, b, name, different in matches]
     return duels or [Duel(key, tuple(ours), tuple(theirs))]
 
 
