@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bench.judge.made_series import build_ar, build_series
+from tests.bench.judge.made_series import build_ar, build_drifting, build_series
 
 from assay.bench.judge.noise import (
     BIN,
@@ -28,15 +28,6 @@ def draw_bimodal(n, seed):
     """Seven of ten points in one mode, the others four of its deviations higher."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal(n) / 2 + 2.0 * (rng.random(n) < 0.3)
-
-
-def draw_drifting(n, seed):
-    """Noise on a level that drifts about slowly: what machines do."""
-    rng = np.random.default_rng(seed)
-    level = [0.0]
-    for push in rng.standard_normal(n - 1):
-        level.append(0.95 * level[-1] + 0.3 * push)
-    return rng.standard_normal(n) + np.array(level)
 
 
 def find_density(density, distance):
@@ -70,7 +61,7 @@ def test_chance_is_rarely_taken_for_wandering():
 
 
 def test_a_level_that_drifts_wanders_and_a_known_step_does_not():
-    assert min(measure_level_drift(draw_drifting(1000, seed), []) for seed in range(10)) > 1.3
+    assert min(measure_level_drift(build_drifting(seed), []) for seed in range(10)) > 1.3
     x = np.random.default_rng(0).standard_normal(600)
     x[300:] += 20
     assert measure_level_drift(x, [300]) == pytest.approx(1, abs=0.2)
