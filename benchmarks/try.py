@@ -64,7 +64,7 @@ SHAPES[WORST] = lambda r: (0.0, r.choice((-1.0, 1.0)))  # six pairs agree in 1 o
 def decide(pairs: Sequence[SeedPair], question: TryQuestion = ANY) -> tuple[Choice, int]:
     """What a try says, and after how many pairs."""
     schedule = build_schedule(len(pairs))
-    for count, level in zip(schedule.looks, schedule.levels, strict=True):
+    for count, level in schedule:
         verdict = judge_look(pairs[:count], level, question).verdict
         if verdict != "undecided":
             return verdict, count

@@ -105,6 +105,21 @@ def history(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
     return [execution(number, value, **fields) for number, value in enumerate(values)]
 
 
+def write_spy(folder: Path, on_start: str) -> Path:
+    """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does."""
+    spy = folder / "py-spy"
+    spy.write_text(
+        f"#!{sys.executable} -S\n"
+        "import json, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        f"{on_start}\n"
+        "signal.sigwait([signal.SIGINT])\n"
+        "with open(sys.argv[sys.argv.index('--output') + 1], 'w') as file: json.dump(sys.argv[1:], file)\n"
+    )
+    spy.chmod(0o755)
+    return spy
+
+
 # ---------------------------------------------------------------- without a job
 
 INSTALLED = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.dirname(child.__file__))))

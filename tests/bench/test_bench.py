@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.bench_repository import Repository
 from tests.bench_samples import execution
-from tests.fork_server import call_assay
+from tests.finished_study import Bench, until
 
 from assay.bench.flow.compare import CompareOptions, Executions, _settle, compare_executions, compare_revisions
 from assay.bench.values.execution import BenchMethod, BenchRequest
@@ -48,7 +44,7 @@ import os, time
 from assay.bench import Benchmark
 class W(Benchmark):
     def work(self):
-        home = os.getcwd().split("/repo/")[0]
+        home = os.getcwd().split("/work/")[0]
         with open(home + "/count", "a") as file:
             file.write("x")
         while os.path.getsize(home + "/count") > 12 and os.path.exists(home + "/hold"):
@@ -68,94 +64,55 @@ class W(Benchmark):
 FLAGS = ("--foreign-limit", "1", "--quiet", "--json")
 
 
-class Lab:
-    def __init__(self, base: Path) -> None:
-        self.folder = base / "repo"
-        self.folder.mkdir()
-        self.env = {
-            **os.environ,
-            "ASSAY_SLOTS_DIR": str(base / "slots"),
-            "ASSAY_CACHE_DIR": str(base / "cache"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "runs"
-
-    def git(self, *arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    def commit(self, text: str, subject: str) -> str:
-        (self.folder / "work.py").write_text(text)
-        self.git("add", "work.py")
-        self.git("commit", "-q", "-m", subject)
-        return self.git("rev-parse", "HEAD")
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "assay", "bench", *arguments],
-            cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def call(self, *arguments: str) -> tuple[int, str, str]:
-        done = call_assay(["bench", *arguments], cwd=self.folder, env=self.env, timeout=280)
-        return done.returncode, done.stdout, done.stderr
-
-
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return own_bench.enter(monkeypatch)
 
 
-def plant(lab: Lab, template: str, costs: list[float]) -> list[str]:
-    lab.git("init", "-q", "-b", "main")
-    (lab.folder / ".gitignore").write_text("runs/\n")
-    return [lab.commit(template.format(cost=cost) + f"# {n}\n", f"change {n}") for n, cost in enumerate(costs)]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+def plant(lab: Bench, template: str, costs: list[float]) -> list[str]:
+    """A commit for each cost of the benchmark in `work.py`."""
+    repository, commits = Repository(lab.folder), []
+    for number, cost in enumerate(costs):
+        lab.write("work.py", template.format(cost=cost) + f"# {number}\n")
+        repository.git("add", "-f", "work.py")
+        repository.git("commit", "-q", "-m", f"change {number}")
+        commits.append(repository.git("rev-parse", "HEAD"))
+    return commits
 
 
 # ---------------------------------------------------------------- a planted slowdown
 
 
 @pytest.mark.services("kills")
-def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
+def test_eight_percent_more_work_is_found_by_counting_it(lab: Bench) -> None:
     """Real work, counted instead of timed: the same on any machine, however busy."""
     commits = plant(lab, COUNTED, [500, 500, 540])
-    (lab.folder / "work.py").write_text("not even Python: the user's own tree is not what is measured\n")
+    lab.write("work.py", "not even Python: the user's own tree is not what is measured\n")
     flags = ("--only", "lines", "--better", "lines:min", "--trials", "5", *FLAGS)
-    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", *flags)
-    assert code == 1, err + out
-    (metric,) = json.loads(out)["metrics"]
+    done = lab.assay("bench", "compare", "--git", f"{commits[0]}..main", "work.W.work", *flags)
+    assert done.returncode == 1, done.stderr + done.stdout
+    (metric,) = json.loads(done.stdout)["metrics"]
     assert metric["confirmed"] is True
     assert metric["finding"]["effect"] == pytest.approx(0.08, abs=0.005)
-    assert lab.git("status", "--porcelain", "--untracked-files=no") == "M work.py"
+    words = ["git", "status", "--porcelain", "--untracked-files=no"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == " M work.py\n"
     flags = ("--on", "lines", "--better", "lines:min", "--trials", "5", *FLAGS)
-    code, out, err = lab.call("bisect", "work.W.work", "--good", commits[0], *flags)
-    assert code == 0, err
-    found = json.loads(out)
+    done = lab.assay("bench", "bisect", "work.W.work", "--good", commits[0], *flags)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["culprit"]["sha"] == commits[2]
     assert found["evidence"]["finding"]["kind"] == "FAIL"
     assert [answer["commit"] for answer in found["answers"]].count(commits[2]) == 2  # before a commit is accused
 
 
 @pytest.mark.services("kills")
-def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
+def test_a_killed_search_is_gone_on_with(lab: Bench) -> None:
     commits = plant(lab, HELD_SEARCH, [1.0, 1.2])
-    arguments = ("bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
+    arguments = ("bench", "bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
     count, hold = lab.folder.parent / "count", lab.folder.parent / "hold"
     hold.touch()
     process = lab.start(*arguments)
-    until(lambda: count.exists() and count.stat().st_size > 12)
+    until(lambda: count.exists() and count.stat().st_size > 12, "the second answer", 60)
     process.kill()
     process.communicate()
     hold.unlink()
@@ -164,27 +121,26 @@ def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
     assert len(known) == 1
     with log.open("a") as file:
         file.write('{"commit": "cut sh')
-    code, out, err = lab.call(*arguments, "--json", "--quiet")
-    assert code == 0, err
-    found = json.loads(out)
+    done = lab.assay(*arguments, "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["culprit"]["sha"] == commits[1]
     assert found["resumed"] == len(known) < len(found["answers"])
     assert [answer["commit"] for answer in found["answers"]][: len(known)] == [
         json.loads(line)["commit"] for line in known
     ]
-    code, out, err = lab.call(*arguments)  # all is known: nothing runs any more
-    assert code == 0, err
-    assert "culprit: " in out
-    assert "by an earlier call" in out
+    done = lab.assay(*arguments)  # all is known: nothing runs any more
+    assert done.returncode == 0, done.stderr
+    assert "culprit: " in done.stdout
+    assert "by an earlier call" in done.stdout
 
 
 @pytest.mark.long
-def test_a_measured_slowdown_is_found(lab: Lab) -> None:
+def test_a_measured_slowdown_is_found(lab: Bench) -> None:
     commits = plant(lab, MEASURED, [20_000, 20_000, 22_000, 22_000])
-    code, out, err = lab.call(
-        "compare", "--git", f"{commits[0]}..main", "work.W.work", "--foreign-limit", "1", "--quiet"
-    )
-    assert code == 1, out + err
+    words = ("--git", f"{commits[0]}..main", "work.W.work", "--foreign-limit", "1", "--quiet")
+    done = lab.assay("bench", "compare", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -194,15 +150,10 @@ def test_a_measured_slowdown_is_found(lab: Lab) -> None:
         pytest.param(100, 10, 2, marks=[pytest.mark.long, pytest.mark.timeout(3000)]),
     ],
 )
-def test_the_same_code_hardly_ever_fails_against_itself(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, times: int, trials: int, allowed: int
-) -> None:
+def test_the_same_code_hardly_ever_fails_against_itself(lab: Bench, times: int, trials: int, allowed: int) -> None:
     """Real processes, on whatever else this machine is doing. A chance of 0.5% for each would be seen to fail here in
     one of a thousand suites."""
     plant(lab, COUNTED, [500])
-    monkeypatch.chdir(lab.folder)
-    for name in ("ASSAY_SLOTS_DIR", "ASSAY_CACHE_DIR"):
-        monkeypatch.setenv(name, lab.env[name])
     command = BenchMethod(f"{sys.executable} -S -c 'sum(i * i for i in range(30000))'", "sum", "command")
     request = BenchRequest((command,), trials=trials, foreign_limit=1.0)
     options = CompareOptions(most=trials if times < 100 else 30)

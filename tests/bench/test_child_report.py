@@ -1,9 +1,8 @@
-"""TensorFlow's protobuf, read by hand; the bytes are built here by a small writer of the same wire format."""
+"""TensorFlow's protobuf, read by hand: what we write in its format, and the bytes that TensorFlow has written."""
 
 from __future__ import annotations
 
 import contextlib
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +16,31 @@ from assay.bench.child_report import (
     parse_benchmark_entries,
     parse_child_report,
 )
-
-
-def varint(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = b""
-    while True:
-        byte, number = number & 0x7F, number >> 7
-        out += bytes([byte | (0x80 if number else 0)])
-        if not number:
-            return out
+from assay.values import protobuf
+from assay.values.protobuf import double, message, text
 
 
 def whole(number: int, value: int) -> bytes:
-    return varint(number << 3) + varint(value)
-
-
-def double(number: int, value: float) -> bytes:
-    return varint(number << 3 | 1) + struct.pack("<d", value)
-
-
-def inner(number: int, data: bytes | str) -> bytes:
-    raw = data.encode() if isinstance(data, str) else data
-    return varint(number << 3 | 2) + varint(len(raw)) + raw
+    return protobuf.number(number, value & (1 << 64) - 1)
 
 
 def entry(**fields: Any) -> bytes:
-    data = b""
-    if "name" in fields:
-        data += inner(1, fields["name"])
+    data = text(1, fields["name"]) if "name" in fields else b""
     if "iters" in fields:
         data += whole(2, fields["iters"])
     for key, number in (("cpu_time", 3), ("wall_time", 4), ("throughput", 5)):
         if key in fields:
             data += double(number, fields[key])
     for key, value in fields.get("extras", {}).items():
-        boxed = inner(2, value) if isinstance(value, str) else double(1, value)
-        data += inner(6, inner(1, key) + inner(2, boxed))
+        boxed = text(2, value) if isinstance(value, str) else double(1, value)
+        data += message(6, text(1, key) + message(2, boxed))
     for metric in fields.get("metrics", ()):
-        body = inner(1, metric["name"]) + double(2, metric["value"])
+        body = text(1, metric["name"]) + double(2, metric["value"])
         for key, number in (("min_value", 3), ("max_value", 4)):
             if key in metric:
-                body += inner(number, double(1, metric[key]) if metric[key] else b"")
-        data += inner(7, body)
-    return inner(1, data)
+                body += message(number, double(1, metric[key]) if metric[key] else b"")
+        data += message(7, body)
+    return message(1, data)
 
 
 def test_a_whole_entry() -> None:
@@ -71,8 +51,8 @@ def test_a_whole_entry() -> None:
     assert (found["iters"], found["wall_time"], found["throughput"]) == (2000, 1.5, 3.0)
     assert found["extras"] == {"a": 1.0, "b": "text"}
     assert found["metrics"] == metrics
-    unknown = whole(99, 7) + double(98, 1.0) + inner(97, b"x") + varint(96 << 3 | 5) + b"1234"
-    assert parse_benchmark_entries(inner(1, inner(1, "n") + unknown))[0]["name"] == "n"
+    unknown = whole(99, 7) + double(98, 1.0) + text(97, "x") + protobuf.build_varint(96 << 3 | 5) + b"1234"
+    assert parse_benchmark_entries(message(1, text(1, "n") + unknown))[0]["name"] == "n"
     cut = entry(name="C.m", wall_time=1.5)
     for end in range(1, len(cut)):
         with pytest.raises(ValueError, match="cut off"):

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.bench_samples import write_spy
 
 from assay.bench.profiling import CommandProfile, has_python, main
 from assay.bench.values.execution import parse_windows
@@ -24,18 +25,7 @@ WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 
 @pytest.fixture
 def spy(tmp_path: Path) -> Path:
-    """Writes down how it was called, and leaves when it is interrupted, as py-spy does."""
-    path = tmp_path / "py-spy"
-    path.write_text(
-        f"#!{sys.executable} -S\n"
-        "import json, signal, sys\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
-        "with open(sys.argv[0] + '.calls', 'a') as file: file.write('called\\n')\n"
-        "signal.sigwait([signal.SIGINT])\n"
-        "with open(sys.argv[sys.argv.index('--output') + 1], 'w') as file: json.dump(sys.argv[1:], file)\n"
-    )
-    path.chmod(0o755)
-    return path
+    return write_spy(tmp_path, "with open(sys.argv[0] + '.calls', 'a') as file: file.write('called\\n')")
 
 
 @contextmanager

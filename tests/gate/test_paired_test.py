@@ -41,20 +41,18 @@ NOISY: list[float | None] = [1.0, 1.02, 0.97, 1.01, 0.99, 1.03, 0.98, 1.0]
 )
 def test_the_looks_end_with_the_last_pair(monkeypatch: pytest.MonkeyPatch, most: int, looks: tuple[int, ...]) -> None:
     monkeypatch.setattr("assay.gate.paired_test._PATHS", 5000)
-    schedule = build_schedule.__wrapped__(most)  # not from the cache
-    assert schedule.looks == looks
-    assert list(schedule.levels) == sorted(schedule.levels)
-    assert schedule.levels[-1] <= ALPHA < sum(schedule.levels) + 1e-9
+    found, levels = zip(*build_schedule.__wrapped__(most), strict=True)  # not from the cache
+    assert found == looks
+    assert list(levels) == sorted(levels)
+    assert levels[-1] <= ALPHA < sum(levels) + 1e-9
 
 
 def test_equal_sides_are_called_better_as_often_as_was_promised() -> None:
     schedule, generator, better, count = build_schedule(20), random.Random(7), 0, 1000
     for _ in range(count):
         pairs = [SeedPair(seed, generator.gauss(1, 0.1), generator.gauss(1, 0.1)) for seed in range(20)]
-        verdicts = (
-            judge_look(pairs[:look], level, TryQuestion("min", change=0.0)).verdict
-            for look, level in zip(schedule.looks, schedule.levels, strict=True)
-        )
+        asked = TryQuestion("min", change=0.0)
+        verdicts = (judge_look(pairs[:look], level, asked).verdict for look, level in schedule)
         better += next((verdict for verdict in verdicts if verdict != "undecided"), "") == "better"
     assert abs(better / count - ALPHA) < 4 * math.sqrt(ALPHA / count)
 
@@ -65,8 +63,7 @@ def test_a_side_with_one_value_is_one_run() -> None:
     for _ in range(count):
         lucky = generator.gauss(1, 0.1)
         pairs = [SeedPair(seed, generator.gauss(1, 0.1), lucky) for seed in range(20)]
-        looks = zip(schedule.looks, schedule.levels, strict=True)
-        better += any(judge_look(pairs[:look], level, LOWER).verdict == "better" for look, level in looks)
+        better += any(judge_look(pairs[:look], level, LOWER).verdict == "better" for look, level in schedule)
     assert better / count < 2 * ALPHA
     verdicts = judge(NOISY, [0.96] * 8), judge(NOISY, [0.5] * 8), judge([0.96] * 8, NOISY)
     assert verdicts == ("undecided", "better", "undecided")

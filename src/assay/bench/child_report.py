@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.bench.values.execution import ChildReport
 from assay.system.files import list_names, parse_json
-from assay.values.protobuf import read_fields
+from assay.values.protobuf import read_fields, to_signed
 
 
 def parse_child_report(text: str) -> ChildReport:
@@ -87,12 +87,9 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
 
 # ---------------------------------------------------------------- TensorFlow's BenchmarkEntries, read without protobuf
 #
-#   BenchmarkEntries  1: entry*
-#   BenchmarkEntry    1: name  2: iters  3: cpu_time  4: wall_time  5: throughput  6: extras (map)  7: metrics*
-#   EntryValue        1: double_value  2: string_value
-#   MetricEntry       1: name  2: value  3: min_value (DoubleValue)  4: max_value (DoubleValue)
-#
-# The wire format is a list of (number, kind, content); an absent number is zero.
+# BenchmarkEntries is a list of entries, field 1. An absent number is zero.
+
+Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → name, and what reads the content
 
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
@@ -101,44 +98,20 @@ def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
 
 
 def _parse_entry(data: bytes) -> dict[str, Any]:
-    entry: dict[str, Any] = {"extras": {}, "metrics": []}
-    plain = {2: "iters", 3: "cpu_time", 4: "wall_time", 5: "throughput"}
-    for number, _, content in read_fields(data):
-        if number == 1:
-            entry["name"] = _as_text(content)
-        elif number in plain:
-            entry[plain[number]] = _as_signed(content) if number == 2 else _as_double(content)
-        elif number == 6:
-            key, value = _parse_extra(_as_bytes(content))
-            entry["extras"][key] = value
-        elif number == 7:
-            entry["metrics"].append(_parse_metric(_as_bytes(content)))
+    found = list(_read(data, _ENTRY))
+    entry = {name: value for name, value in found if name not in ("extra", "metric")}
+    extras = [value for name, value in found if name == "extra"]
+    entry["extras"] = {extra.get("name", ""): extra.get("value", 0.0) for extra in extras}
+    entry["metrics"] = [{"name": "", "value": 0.0, **value} for name, value in found if name == "metric"]
     return entry
 
 
-def _parse_extra(data: bytes) -> tuple[str, float | str]:
-    key = ""
-    value: float | str = 0.0
+def _read(data: bytes, fields: Fields) -> Iterator[tuple[str, Any]]:
+    """The fields of a message that are known here, each by its name."""
     for number, _, content in read_fields(data):
-        if number == 1:
-            key = _as_text(content)
-        elif number == 2:
-            for kind, _, inner in read_fields(_as_bytes(content)):
-                value = _as_double(inner) if kind == 1 else _as_text(inner)
-    return key, value
-
-
-def _parse_metric(data: bytes) -> dict[str, Any]:
-    metric: dict[str, Any] = {"name": "", "value": 0.0}
-    for number, _, content in read_fields(data):
-        if number == 1:
-            metric["name"] = _as_text(content)
-        elif number == 2:
-            metric["value"] = _as_double(content)
-        elif number in (3, 4):
-            wrapped = [_as_double(inner) for field, _, inner in read_fields(_as_bytes(content)) if field == 1]
-            metric["min_value" if number == 3 else "max_value"] = wrapped[0] if wrapped else 0.0
-    return metric
+        if number in fields:
+            name, parse = fields[number]
+            yield name, parse(content)
 
 
 def _as_bytes(content: int | bytes) -> bytes:
@@ -162,4 +135,22 @@ def _as_double(content: int | bytes) -> float:
 def _as_signed(content: int | bytes) -> int:
     if not isinstance(content, int):
         raise ValueError("not a benchmark report: a message where a number is expected")  # noqa: TRY004 a bad file
-    return content - (1 << 64) if content >= 1 << 63 else content
+    return to_signed(content)
+
+
+def _as_value(content: int | bytes) -> float | str:
+    """An EntryValue, or a DoubleValue, which is one without text."""
+    found: float | str = dict(_read(_as_bytes(content), _VALUE)).get("value", 0.0)
+    return found
+
+
+_VALUE: Fields = {1: ("value", _as_double), 2: ("value", _as_text)}
+_EXTRA: Fields = {1: ("name", _as_text), 2: ("value", _as_value)}
+_METRIC: Fields = {
+    1: ("name", _as_text), 2: ("value", _as_double), 3: ("min_value", _as_value), 4: ("max_value", _as_value),
+}  # fmt: skip
+_ENTRY: Fields = {
+    1: ("name", _as_text), 2: ("iters", _as_signed), 3: ("cpu_time", _as_double), 4: ("wall_time", _as_double),
+    5: ("throughput", _as_double), 6: ("extra", lambda content: dict(_read(_as_bytes(content), _EXTRA))),
+    7: ("metric", lambda content: dict(_read(_as_bytes(content), _METRIC))),
+}  # fmt: skip

@@ -27,7 +27,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from types import FrameType
 from typing import IO, Any, Protocol
 
@@ -380,31 +381,19 @@ def _name_calls(frame: FrameType | None) -> tuple[str, ...]:
 
 def _build_events(
     samples: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
-) -> list[dict[str, Any]]:
-    """A call lasts from the first sample that has it to the first that does not."""
-    pid = os.getpid()
-    threads = {thread for _, stacks in samples for thread in stacks}
-    events: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": names.get(thread, str(thread))}}
-        for thread in threads
-    ]
-    for thread in threads:
-        open_calls: list[tuple[str, float]] = []
-        ended: list[tuple[str, float, float]] = []
-        for at, stacks in samples:
+) -> Iterator[dict[str, Any]]:
+    """A call lasts from the first sample that has it to the first that does not, or to the last one."""
+    for thread in {thread for _, stacks in samples for thread in stacks}:
+        base = {"pid": os.getpid(), "tid": thread}
+        yield {**base, "name": "thread_name", "ph": "M", "args": {"name": names.get(thread, str(thread))}}
+        calls: list[tuple[str, float]] = []  # that have not ended, and since when
+        for at, stacks in (*samples, (samples[-1][0], {})):
             stack = stacks.get(thread, ())
-            same = next(
-                (i for i, (a, b) in enumerate(zip(open_calls, stack, strict=False)) if a[0] != b),
-                min(len(open_calls), len(stack)),
-            )
-            ended += [(name, since, at) for name, since in open_calls[same:]]
-            open_calls = [*open_calls[:same], *((name, at) for name in stack[same:])]
-        ended += [(name, since, samples[-1][0]) for name, since in open_calls]
-        events += [
-            {"name": name, "ph": "X", "pid": pid, "tid": thread, "ts": since * 1e6, "dur": (until - since) * 1e6}
-            for name, since, until in ended
-        ]
-    return events
+            pairs = zip(calls, stack, strict=False)
+            same = len(list(takewhile(lambda pair: pair[0][0] == pair[1], pairs)))
+            for name, since in calls[same:]:
+                yield {**base, "name": name, "ph": "X", "ts": since * 1e6, "dur": (at - since) * 1e6}
+            calls[same:] = [(name, at) for name in stack[same:]]
 
 
 # ---------------------------------------------------------------- of a command line

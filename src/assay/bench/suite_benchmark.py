@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import dataclass
 
 
 class NoSuchBenchmarkError(Exception):
@@ -20,12 +20,11 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SuiteBenchmark:
-    """One benchmark of a suite, with its parameters. `name` is the other tool's own, as it is in its results."""
+    """One benchmark of a suite. `name` is the other tool's own, as it is in its results, with its parameters."""
 
     text: str  # PATH::NAME, by which it is run
     name: str
     timeout_s: float | None = None
-    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_suite(text: str) -> bool:

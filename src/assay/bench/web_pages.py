@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from assay.bench.page.commits import list_commits
 from assay.bench.page.contents import (
     BenchArchive,
     Zoom,
@@ -21,6 +20,7 @@ from assay.bench.page.contents import (
     build_history_page,
     is_archive,
     list_columns,
+    list_commits,
 )
 from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
 from assay.bench.page.sides import build_comparison

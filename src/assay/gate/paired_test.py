@@ -61,14 +61,6 @@ class TryQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The number of pairs and the one-sided level of each look."""
-
-    looks: tuple[int, ...]
-    levels: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
     """What a look has shown. `effect` and `interval` are of b - a, in the units of the metric."""
 
@@ -93,24 +85,24 @@ def check_libraries() -> None:
 
 
 @lru_cache(maxsize=8)
-def build_schedule(most: int) -> Schedule:
-    """Looks after every second pair from the sixth on; with more than twenty pairs, after every tenth of them."""
+def build_schedule(most: int) -> tuple[tuple[int, float], ...]:
+    """Looks after every second pair from the sixth on; with more than twenty pairs, after every tenth of them. Of each
+    look the number of pairs, and the one-sided level."""
     step = max(2, math.ceil(most / 10))
     looks = (*range(max(_FIRST, 3 * step), most, step), most)
     if len(looks) == 1:
-        return Schedule(looks, (ALPHA,))
+        return ((most, ALPHA),)
     values, low, high = _simulate(looks), 1.0, 6.0
     for _ in range(40):
         scale = (low + high) / 2
-        pairs = zip(looks, _find_levels(looks, scale), strict=True)
-        limits = [t_quantile(count - 1, level) for count, level in pairs]
+        limits = [t_quantile(count - 1, level) for count, level in _find_levels(looks, scale)]
         alarms = float((values > limits).any(axis=1).mean())  # how often t exceeds the boundary at one of the looks
         low, high = (scale, high) if alarms > ALPHA else (low, scale)
-    return Schedule(looks, _find_levels(looks, high))
+    return _find_levels(looks, high)
 
 
-def _find_levels(looks: Sequence[int], scale: float) -> tuple[float, ...]:
-    return tuple(NormalDist().cdf(-scale * (looks[-1] / count) ** _POWER) for count in looks)
+def _find_levels(looks: Sequence[int], scale: float) -> tuple[tuple[int, float], ...]:
+    return tuple((count, NormalDist().cdf(-scale * (looks[-1] / count) ** _POWER)) for count in looks)
 
 
 def _simulate(looks: Sequence[int]) -> Any:

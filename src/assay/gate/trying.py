@@ -73,7 +73,7 @@ class _Trial:
         if self._check_sides():
             return self._build(Judged("worse", _PROBE, failed_b=_PROBE), "the idea does not run, the base does")
         judged = Judged("undecided", 0)
-        for count, level in zip(schedule.looks, schedule.levels, strict=True):
+        for count, level in schedule:
             if spent := self._run_pairs(count):
                 return self._build(judged, f"{spent} before it was decided")
             self._check_zero(count)
@@ -82,7 +82,7 @@ class _Trial:
                 return self._build(replace(judged, verdict="undecided", interval=None), _ONE_PAIR)
             if judged.verdict != "undecided":
                 break
-            if count != schedule.looks[-1]:
+            if count != self.asked.most:
                 change = "cannot be compared"
                 if judged.effect is not None and judged.interval is not None:
                     change = describe_change(judged.effect, judged.relative, judged.interval, "interval")

@@ -1,16 +1,24 @@
-"""`assay importance`."""
+"""`assay importance`, and `assay run --search`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from assay.errors import ExitCode
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
-from assay.values.options import argument, json_option, option, root_option, where_option
+from assay.values.options import Request, argument, json_option, option, root_option, where_option
 
 if TYPE_CHECKING:
     from assay.values.where import Where
+
+
+class SearchOptions(Request):
+    search: Literal["continue", "new"] | None = option(
+        "--search",
+        choices=("continue", "new"),
+        help="A search whose file has changed: go on with the trials that fit, or begin again.",
+    )
 
 
 class ImportanceRequest(ReportFiles):

@@ -14,7 +14,7 @@ PLUGIN = Plugin(
         )
     },
     reading=("importance",),
-    options={"run": "assay.search.options:SearchOptions"},
+    options={"run": "assay.search.commands:SearchOptions"},
     study_keys={"search": "assay.search.config:read_search", "stop": "assay.search.config:read_stop"},
     run_steps={"search": "assay.search.source:SearchStep", "stop": "assay.search.early_stop:StopStep"},
     functions={

@@ -208,17 +208,6 @@ def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: C
     assert "compared nevertheless" in result.out
 
 
-def test_a_new_machine_with_few_executions_is_inconclusive(lab: Bench, cli: Cli) -> None:
-    write_executions(lab, [execution(n, 10.0 + n % 3 / 99, setup={"driver": "1"}) for n in range(20)])
-    assert cli("bench", "history", "wall_time").code == 0
-    write_executions(lab, [execution(20, 99.0, setup={"driver": "2"})])
-    result = cli("bench", "history", "wall_time")
-    assert result.code == 3
-    assert "1 execution on a new environment, too few to judge" in result.out
-    assert cli("bench", "triage", "wall_time", "C.f", "last", "ack").code == 0
-    assert cli("bench", "history", "wall_time").code == 0
-
-
 @pytest.mark.parametrize("library", ["numpy", "scipy.special"])
 def test_a_missing_library_is_asked_for_by_what_was_called(
     lab: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch, library: str

@@ -115,7 +115,7 @@ def test_an_alert_that_cannot_be_sent_is_reported_without_its_token(hook: Hook) 
         port = server.getsockname()[1]
     with pytest.raises(InfrastructureError, match="could not be sent"):
         send_alert(f"http://127.0.0.1:{port}/", {})
-    for url in ("", "hook", "ftp://x/y", "file:///etc/passwd", "http://", "https:///path"):
+    for url in ("", "hook", "ftp://x/y", "file:///etc/passwd", "http://", "https:///p", "http://[::1/", "http://h:no/"):
         for call in (check_address, lambda url: send_alert(url, {})):
             with pytest.raises(UsageError, match="is not a valid address"):
                 call(url)

@@ -10,7 +10,7 @@ import pytest
 from tests.bench_repository import Repository, ask
 from tests.bench_samples import execution, run_in_process
 
-from assay.bench.flow.bisect import BenchBisect, BisectQuestion, CommitAnswer, _judge, bisect_benchmark, load_answers
+from assay.bench.flow.bisect import BenchBisect, CommitAnswer, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.comparison import BenchSide, ComparisonReport, MetricComparison
@@ -60,9 +60,8 @@ def search(
     options: CompareOptions = OPTIONS,
     console: Console = SILENT,
 ) -> BenchBisect:
-    return bisect_benchmark(
-        BisectQuestion(good, bad, "cost", fresh), request or ask(), options, run or QuickRunner(), console
-    )
+    asked = request or ask()
+    return bisect_benchmark((good, bad), "cost", asked, options, run or QuickRunner(), console, fresh=fresh)
 
 
 def test_the_first_worse_commit_is_found_with_its_evidence(repository: Repository) -> None:
@@ -150,7 +149,7 @@ def test_bad_questions_are_refused(repository: Repository) -> None:
         with pytest.raises(UsageError, match="for one benchmark"):
             search(commits[0], request=BenchRequest(methods))
     with pytest.raises(NotFoundError, match="csot"):
-        bisect_benchmark(BisectQuestion(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())
+        bisect_benchmark((commits[0], "main"), "csot", ask(), OPTIONS, QuickRunner())
 
 
 # ---------------------------------------------------------------- parts

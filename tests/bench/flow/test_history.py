@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tests.bench_samples import execution, history
 
 from assay.bench.flow import history as histories
 from assay.bench.flow.archive import choose_methods
-from assay.bench.flow.history import HistoryOptions, build_history, load_histories
+from assay.bench.flow.history import HistoryOptions, build_history, load_histories, triage_change
 from assay.bench.records import Triage, add_triage, load_triage
 from assay.bench.values.comparison import MetricHistory
 from assay.bench.values.execution import COMPARED, NOT_OBSERVED, BenchExecution, BenchReport, BenchResult
@@ -394,6 +395,69 @@ def test_words_are_kept_in_order_and_bad_lines_cost_nothing(tmp_path: Path) -> N
     add_triage(str(tmp_path), Triage("m", "x", "e1", "e2", "open"))
     assert [word.judgement for word in load_triage(str(tmp_path))] == ["ack", "open"]
     assert load_triage(str(tmp_path / "nowhere")) == []
+
+
+# ---------------------------------------------------------------- the judgement of a person, by its command
+
+UP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+
+
+@pytest.fixture
+def place(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A history with one change, at e0020."""
+    given = history(UP)
+    monkeypatch.setattr(histories, "load_executions", lambda *_: given)
+    return lab / "runs" / "bench"
+
+
+def record(change: str, judgement: str = "ack", note: str = "", **fields: Any) -> str:
+    return triage_change("wall_time", "m.C.f", change, judgement, note, "runs", **fields)
+
+
+@pytest.mark.parametrize("change", ["last", "e0020", "14" + "0" * 38, "1300"])
+def test_by_its_execution_a_commit_or_as_the_last(place: Path, change: str) -> None:
+    """e0020 is at commit 14000…, the one before at 13000…."""
+    assert record(change, "wontfix", "meant") == "m.C.f wall_time: the change at e0020 is wontfix"
+    (word,) = load_triage(str(place))
+    assert (word.execution_id, word.until, word.judgement, word.note) == ("e0020", "e0039", "wontfix", "meant")
+    assert word.at > 1e9
+
+
+def test_a_change_that_is_not_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotFoundError, match=r"(?s)e0021.*changes: e0020, or last"):
+        record("e0021")
+    with pytest.raises(NotFoundError):
+        record("14")  # too short for a commit
+    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0] * 20))
+    with pytest.raises(UsageError, match="has no change"):
+        record("last")
+    assert load_triage(str(place)) == []
+
+
+def test_an_invalid_change_can_be_taken_back_although_it_is_not_seen_any_more(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record("last", "invalid")
+    with pytest.raises(UsageError, match="has no change"):
+        record("last")
+    assert record("e0020", "open").endswith("is open")
+    assert record("last", "open") == "m.C.f wall_time: the change at e0020 is open"  # it is seen again
+    record("last", "invalid")
+    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0]))  # what is left is no history
+    assert triage_change("wall_time", "C.f", "last", "open", "", "runs").endswith("is open")
+    found = [(word.execution_id, word.judgement) for word in load_triage(str(place))]
+    assert found == [("e0020", word) for word in ("invalid", "open", "open", "invalid", "open")]
+
+
+def test_a_user_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the user's number may have no entry."""
+
+    def fail() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", fail)
+    record("last")
+    assert load_triage(str(place))[0].who == ""
 
 
 # ---------------------------------------------------------------- names

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.bench.flow.conftest import COMMANDS, METHODS, Finished
-from tests.bench_samples import request
+from tests.bench_samples import request, write_spy
 from tests.fork_server import start_assay
 
 from assay.bench.commands.options import parse_commands
@@ -212,23 +212,11 @@ def test_one_that_was_killed_has_no_profile_and_says_so(lab: Path) -> None:
     assert execution.is_profiled
 
 
-def write_spy(folder: Path) -> str:
-    """Writes down what it was to look at, and leaves when it is interrupted, as py-spy does."""
-    spy = folder / "py-spy"
-    spy.write_text(
-        f"#!{sys.executable} -S\n"
-        "import json, signal, sys\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
-        "open('begun', 'w').close()\n"
-        "signal.sigwait([signal.SIGINT])\n"
-        "with open(sys.argv[sys.argv.index('--output') + 1], 'w') as file: json.dump(sys.argv[1:], file)\n"
-    )
-    spy.chmod(0o755)
-    return str(spy)
+BEGUN = "open('begun', 'w').close()"
 
 
 def test_a_command_is_profiled_from_outside(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
+    monkeypatch.setattr(run, "find_py_spy", lambda: str(write_spy(lab, BEGUN)))
     waits = f"{sys.executable} -S -c \"import os\nwhile not os.path.exists('begun'): pass\""
     command = BenchMethod(waits, "waits", "command")
     (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
@@ -252,7 +240,7 @@ def test_a_profile_of_a_command_that_cannot_be_had_is_refused(lab: Path, monkeyp
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(lab / "python"))
     assert run.find_py_spy() is None
-    write_spy(lab)
+    write_spy(lab, BEGUN)
     assert run.find_py_spy() == str(lab / "py-spy"), "beside our own interpreter"
 
 

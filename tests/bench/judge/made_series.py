@@ -20,3 +20,8 @@ def build_ar(coefficient, n, seed):
     for innovation in rng.standard_normal(n - 1) * math.sqrt(1 - coefficient**2):
         noise.append(coefficient * noise[-1] + innovation)
     return np.array(noise)
+
+
+def build_drifting(seed, n=1000, size=1.0):
+    """Noise on a level that drifts about slowly: what machines do."""
+    return np.random.default_rng(seed).standard_normal(n) + size * build_ar(0.95, n, seed + 1)

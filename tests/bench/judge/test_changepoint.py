@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.bench.judge.made_series import build_ar, build_series
+from tests.bench.judge.made_series import build_ar, build_drifting, build_series
 
 from assay.bench.judge import changepoint
 from assay.bench.judge.changepoint import (
@@ -293,12 +293,6 @@ def test_a_cut_whose_interval_holds_nothing_is_taken_back(monkeypatch):
 
 
 # ---------------------------------------------------------------- drifting levels
-
-
-def build_drifting(seed, n=1000, size=1.0):
-    """Noise on a level that drifts about slowly: what machines do."""
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal(n) + size * build_ar(0.95, n, seed + 1)
 
 
 def test_a_small_step_is_believed_in_plain_noise_and_not_on_a_drifting_level():

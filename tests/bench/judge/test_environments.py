@@ -22,14 +22,12 @@ NEW = {**V100, "driver": "999", "cudnn": "9"}
 
 
 def test_without_a_common_one_the_closest_are_taken_and_of_equally_close_ones_the_newest() -> None:
-    (only,) = match_environments({"t": T4, "v": V100}, {"n": NEW})
-    assert (only.base, only.head) == ("v", "n")
-    assert only.differences == ("driver 410 → 999", "cudnn none → 9")
-    (only,) = match_environments({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
-    assert (only.base, only.head) == ("b", "d")
-    (only,) = match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100})
-    assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
-    assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == ()
+    closest = match_environments({"t": T4, "v": V100}, {"n": NEW})
+    assert closest == [("v", "n", "", ("driver 410 → 999", "cudnn none → 9"))]
+    newest = match_environments({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
+    assert newest == [("b", "d", "", ("x 2 → 4",))]
+    assert match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100}) == [("v", "v", "", ())]
+    assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == []
 
 
 def test_names_and_differences() -> None:

@@ -27,7 +27,7 @@ from assay.bench.commands.options import (
 )
 from assay.bench.flow.archive import find_location, import_results
 from assay.bench.flow.baselines import HEAD, remove_baseline, set_baseline
-from assay.bench.flow.bisect import BisectQuestion, bisect_benchmark
+from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
     DEFAULT_MOST,
@@ -289,11 +289,13 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
         most=most,
     )  # fmt: skip
     found = bisect_benchmark(
-        BisectQuestion(request.good, request.bad, request.metric, request.fresh),
+        (request.good, request.bad),
+        request.metric,
         build_request(request.methods, request, default_trials=DEFAULT_TRIALS),
         options,
         build_run(console.quieted()),
         console.quieted(request.quiet or request.as_json),
+        fresh=request.fresh,
     )
     console.write_document(build_bisect_document(found), as_json=request.as_json)
     if found.interrupted:
@@ -508,9 +510,8 @@ def import_files(request: ImportRequest, console: Console) -> int:
     the others are imported; one that was imported before adds nothing new.
     """
     found = import_results(request.files, request.root, request.label, console)
-    new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
-    console.print(f"{new}, {known}: {', '.join(found.methods)}")
+    console.print(f"{render_count(found.new, 'execution')} imported, {known}: {', '.join(found.methods)}")
     if found.failed:
         console.print(f"failed when they were run: {', '.join(found.failed)}")
     for note in found.notes[:_MOST_NOTES]:

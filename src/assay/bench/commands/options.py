@@ -34,7 +34,7 @@ from assay.show.console import Console
 from assay.show.formatting import clean, to_json
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.system.files import parse_json
-from assay.system.http_post import post
+from assay.system.http_post import is_web_address, post
 from assay.values.document import Document
 from assay.values.options import (
     Request,
@@ -349,8 +349,7 @@ def show(request: ResultRequest, console: Console, document: Document, cases: Ca
 
 
 def check_address(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_web_address(url):
         raise UsageError(f"--webhook {url} is not a valid address", "such as https://example.org/hook")
 
 

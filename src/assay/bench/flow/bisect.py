@@ -41,14 +41,6 @@ _OUTCOMES: Mapping[VerdictKind, Outcome] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BisectQuestion:
-    good: str
-    bad: str
-    metric: str
-    fresh: bool = False  # forget what an earlier call found
-
-
-@dataclass(frozen=True, slots=True)
 class CommitAnswer:
     """One commit against the good one, as recorded in the log."""
 
@@ -80,23 +72,27 @@ class BenchBisect:
 
 
 def bisect_benchmark(
-    question: BisectQuestion,
+    ends: tuple[str, str],
+    metric: str,
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
     console: Console = SILENT,
+    *,
+    fresh: bool = False,
 ) -> BenchBisect:
+    """`ends`: a good and a bad commit. `fresh`: what an earlier call found is forgotten."""
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
-    options = replace(options, metrics=(question.metric,), confirm=False)  # the search has its own confirmation
+    options = replace(options, metrics=(metric,), confirm=False)  # the search has its own confirmation
     with open_trees(request, options.build, console) as checkouts, keeping_lease():
-        good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
+        good, bad = (load_commit(checkouts.repository, name) for name in ends)
         start = TrialHistory(
             load_parents(checkouts.repository, good.sha, bad.sha), good.sha, bad.sha, votes=VOTES, patience=PATIENCE
         )
         asked = {"method": asdict(request.methods[0]), "options": asdict(options)}
         log = os.path.join(open_question(checkouts, (good, bad), request, asked), LOG_FILE)
-        if question.fresh:
+        if fresh:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(log)
         return _Search(checkouts, good, bad, request, options, run, log, start, console).run()

@@ -31,7 +31,6 @@ from assay.bench.flow.sides import (
 )
 from assay.bench.importers.formats import load_foreign
 from assay.bench.judge.environments import doubt, doubt_load, shorten
-from assay.bench.judge.history import count_executions
 from assay.bench.judge.samples import (
     ALPHA,
     PROCESS_SPREAD,
@@ -64,6 +63,7 @@ from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import record_verdicts
 from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import is_inside
 from assay.values.series import Direction, direction_of
@@ -100,7 +100,7 @@ def compare_recorded(
     known = _Known(root, method, console)
     sides = known.load(base), known.load(head)
     if sides[0].identities == sides[1].identities:
-        count = count_executions(len(sides[0].found))
+        count = render_count(len(sides[0].found), "execution")
         what = f"{base} and {head} are" if base != head else f"base and head are both {base},"
         raise UsageError(f"{what} the same {count}: there is nothing to compare", "name two labels, commits or files")
     return _record(compare_executions(*sides, options), root)

@@ -189,8 +189,6 @@ def parse_accelerators(text: str) -> Accelerators:
         content = parse_json(text[text.index("{") :])
     except ValueError:
         return Accelerators()
-    if not isinstance(content, dict):
-        return Accelerators()
     cards = {int(match[1]): fields for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name))}
     system = _lower(content.get("system"))
     return Accelerators(tuple(_name(cards[number]) for number in sorted(cards)), system.get("driver version", ""))

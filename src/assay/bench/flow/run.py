@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT
@@ -110,7 +111,7 @@ def run_benchmarks(
     notes += observer.warnings if hooks is None else []
     if forgotten:
         counts = Counter(str(spec.params.get("method")) for spec in forgotten)
-        names = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        names = ", ".join(f"{number} of {name}" for name, number in counts.items())
         notes.insert(0, f"an earlier call was killed before everything had run; running the rest now: {names}")
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
 
@@ -277,10 +278,7 @@ def _build_ids(fixed: str | None) -> Iterator[str]:
     """A given id belongs to the first execution: trials never overwrite one another."""
     if fixed is not None:
         yield fixed
-        number = 2
-        while True:
-            yield f"{fixed}-{number}"
-            number += 1
+        yield from (f"{fixed}-{number}" for number in count(2))
     now = datetime.now()  # noqa: DTZ005 in local time, as PerfZero's
     while True:
         yield now.strftime(_ID_FORMAT)

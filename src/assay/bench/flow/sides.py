@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
-from assay.bench.judge.history import count_executions
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
@@ -18,6 +17,7 @@ from assay.config.settings import load_settings
 from assay.errors import UsageError
 from assay.launch.api import find_study_location
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
 
@@ -108,10 +108,7 @@ def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) ->
     """`across`: all of base against all of head, whatever they ran on."""
     ours, theirs = base.having(key), head.having(key)
     matches = () if across else match_environments(_list_environments(ours), _list_environments(theirs))
-    duels = [
-        Duel(key, _only(ours, match.base), _only(theirs, match.head), match.name, match.differences)
-        for match in matches
-    ]
+    duels = [Duel(key, _only(ours, a), _only(theirs, b), name, different) for a, b, name, different in matches]
     return duels or [Duel(key, tuple(ours), tuple(theirs))]
 
 
@@ -173,7 +170,7 @@ def describe_environments(
     for side, found in zip(sides, every, strict=True):
         left = [e for e in found if id(e) not in used]
         for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
-            what = f"{count_executions(len(_only(left, fingerprint)))} of {side.name} left out"
+            what = f"{render_count(len(_only(left, fingerprint)), 'execution')} of {side.name} left out"
             yield f"{method}: {what}, environment missing on the other side: {names[fingerprint]}"
 
 
@@ -196,13 +193,13 @@ def describe_invalid(side: Executions, keys: Iterable[Key]) -> Iterator[str]:
     for key in keys:
         count = len(side.reporting(key)) - len(side.having(key))
         if count:
-            yield f"{' '.join(key)}: {count_executions(count)} of {side.name} left out: declared invalid"
+            yield f"{' '.join(key)}: {render_count(count, 'execution')} of {side.name} left out: declared invalid"
 
 
 def describe_aside(side: Executions) -> Iterator[str]:
     total = len(side.found) + len(side.aside)
     for reason, count in side.count_aside().items():
-        what = f"1 {reason} execution is" if count == 1 else f"{count} {reason} executions are"
+        what = f"{render_count(count, f'{reason} execution')} {'is' if count == 1 else 'are'}"
         hint = " (include them with --all)" if reason in TAKEN_BY_ALL else ""
         yield f"{side.name}: {what} left out of {total}{hint}"
 

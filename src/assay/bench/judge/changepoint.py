@@ -28,7 +28,6 @@ from assay.bench.judge.noise import (
     LEAST_AUTOCORRELATION,
     MAD_TO_SIGMA,
     MOST_AUTOCORRELATION,
-    Density,
     Signal,
     build_signal,
     find_level,
@@ -190,7 +189,7 @@ def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -
     return strength
 
 
-def weigh_likelihood(signal: Signal, density: Density, tuning: Tuning, start: int, cut: int, stop: int) -> float:
+def weigh_likelihood(signal: Signal, density: Array, tuning: Tuning, start: int, cut: int, stop: int) -> float:
     """The log-likelihood gain of a step over its penalty, which grows with the variance inflation."""
     gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
     return float(gains[cut - first]) / (
@@ -204,7 +203,7 @@ def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: i
     return abs(sides.height) / sides.reach if sides.reach else math.inf
 
 
-def move_cuts(signal: Signal, cuts: Sequence[int], density: Density, tuning: Tuning = DEFAULT) -> list[int]:
+def move_cuts(signal: Signal, cuts: Sequence[int], density: Array, tuning: Tuning = DEFAULT) -> list[int]:
     """Move every cut to its most likely index: the kernel reacts to a change of modes where there is no step."""
     edges = [0, *cuts, len(signal.x)]
     for index in range(1, len(edges) - 1):
@@ -214,7 +213,7 @@ def move_cuts(signal: Signal, cuts: Sequence[int], density: Density, tuning: Tun
     return edges[1:-1]
 
 
-def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Density, points: int) -> tuple[Array, int]:
+def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array, points: int) -> tuple[Array, int]:
     """Gains at each index at most `points` from the cut, and the first of these indices."""
     first, last = max(start, cut - points), min(stop, cut + points)
     values = signal.x[first:last]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import Cause, SampleComparison
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
@@ -22,6 +22,8 @@ MOST_DIFFERENCES = 4  # named in a message; the others are counted
 
 Environment = Mapping[str, str]
 Environments = Mapping[str, Environment]  # by fingerprint
+# fingerprints of base and head, what distinguishes them from the others that are compared, how they differ
+Match = tuple[str, str, str, tuple[str, ...]]
 Code = Literal["same", "edited", "other", "unknown"]
 _BLAMES: Mapping[Code, tuple[Cause, str]] = {  # where the environment is the same on both sides
     "same": ("unknown", "same commit and same recorded environment on both sides"),
@@ -37,26 +39,16 @@ _MOVES: Mapping[Code, tuple[Cause, str]] = {  # where the environment or the lab
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentMatch:
-    """An environment of base and one of head that are compared."""
-
-    base: str  # fingerprints
-    head: str
-    name: str = ""  # what distinguishes it from the other compared environments
-    differences: tuple[str, ...] = ()  # none: they are equal
-
-
-def match_environments(base: Environments, head: Environments) -> tuple[EnvironmentMatch, ...]:
+def match_environments(base: Environments, head: Environments) -> list[Match]:
     """Every environment that both sides have. Where there is none, the two that differ least: they are shown, but not
     judged. Empty where a side has no execution."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
         names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})
-        return tuple(EnvironmentMatch(fingerprint, fingerprint, names[fingerprint]) for fingerprint in common)
-    pairs = [EnvironmentMatch(a, b, "", describe_differences(base[a], head[b])) for a, b in product(base, head)]
+        return [(each, each, names[each], ()) for each in common]
+    pairs = [(a, b, "", describe_differences(base[a], head[b])) for a, b in product(base, head)]
     newest_first = reversed(pairs)
-    return tuple(sorted(newest_first, key=lambda pair: len(pair.differences))[:1])
+    return sorted(newest_first, key=lambda pair: len(pair[3]))[:1]
 
 
 def name_environments(setups: Environments) -> dict[str, str]:
@@ -74,11 +66,8 @@ def name_environments(setups: Environments) -> dict[str, str]:
 def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
     """All differences, as in `cudnn 8.9.2 → 9.1.0`; a key that one side lacks is `none` there."""
     if not before or not after:
-        sides = [
-            "not recorded" if not setup else shorten([" ".join(item) for item in setup.items()])
-            for setup in (before, after)
-        ]
-        return (f"environment {sides[0]} → {sides[1]}",)
+        old, new = (shorten([*map(" ".join, each.items())]) or "not recorded" for each in (before, after))
+        return (f"environment {old} → {new}",)
     keys = dict.fromkeys([*before, *after])
     changed = [key for key in keys if before.get(key) != after.get(key)]
     return tuple(f"{key} {before.get(key, 'none')} → {after.get(key, 'none')}" for key in changed)

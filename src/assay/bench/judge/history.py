@@ -34,6 +34,7 @@ from assay.bench.judge.noise import (
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
 from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
 from assay.judge.statistics import Array, normal_quantile, np, t_quantile
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -145,7 +146,8 @@ def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding
         message += f", only one of {series.detectable:.1%}"
     advice = "more executions do not help, less noise does"
     if series.needed is not None:
-        advice = f"about {count_executions(max(1, series.needed - len(series.points)), 'more ')} would show it"
+        more = max(1, series.needed - len(series.points))
+        advice = f"about {render_count(more, 'more execution')} would show it"
     if series.detectable <= _LARGEST_VISIBLE:
         advice += f"; or accept it with --min-effect {math.ceil(1000 * series.detectable) / 1000:g}"
     yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {advice}")
@@ -202,17 +204,13 @@ def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Leve
     return LevelStep(at, before, after, relate_medians(before, after))
 
 
-def count_executions(number: int, which: str = "") -> str:
-    return f"{number} {which}execution{'' if number == 1 else 's'}"
-
-
 def describe_few(old: Sequence[float], new: Sequence[float], what: str = "environment") -> str:
     """Whether the new values are within the range of the old ones; too few for a test, or for one in their noise."""
     inside = sum(min(old) <= value <= max(old) for value in new)
     where = "within" if inside == len(new) else "partly outside" if inside else "outside"
-    counts, why, needed = f"{count_executions(len(new))} on a new {what}", "too few to judge", FEWEST_MOVED
+    counts, why, needed = f"{render_count(len(new), 'execution')} on a new {what}", "too few to judge", FEWEST_MOVED
     if len(old) < FEWEST_MOVED <= len(new):
-        counts = f"{count_executions(len(old))} on the old {what}"
+        counts = f"{render_count(len(old), 'execution')} on the old {what}"
     elif len(new) >= FEWEST_MOVED:
         why, needed = f"{why} in their noise", SHORTEST_SERIES
     return f"{counts}, {why} (at least {needed} are needed), {where} the old range"

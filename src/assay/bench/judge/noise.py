@@ -202,19 +202,13 @@ def _clipped_deviation(parts: Sequence[Array]) -> float:
 # ---------------------------------------------------------------- the density of the noise
 
 
-@dataclass(frozen=True, slots=True)
-class Density:
-    """The density of the residuals."""
-
-    logs: Array  # of each bin, from -REACH to REACH
-
-    def weigh(self, values: Array, levels: Array) -> Array:
-        """The log density of each value (column) on each level (row)."""
-        bins = (values - levels[:, None]) * (1 / BIN) + (REACH / BIN + 0.5)
-        return self.logs.take(np.clip(bins, 0, len(self.logs) - 1, out=bins).astype(np.intp))
+def weigh(density: Array, values: Array, levels: Array) -> Array:
+    """The log density of each value (column) on each level (row)."""
+    bins = (values - levels[:, None]) * (1 / BIN) + (REACH / BIN + 0.5)
+    return density.take(np.clip(bins, 0, len(density) - 1, out=bins).astype(np.intp))
 
 
-def learn_density(x: Array, cuts: Sequence[int]) -> Density:
+def learn_density(x: Array, cuts: Sequence[int]) -> Array:
     """The density of the residuals of all points about the levels of their pieces.
 
     Twice: the first density gives better levels, and these a sharper density.
@@ -224,7 +218,7 @@ def learn_density(x: Array, cuts: Sequence[int]) -> Density:
     first = build_density(_measure_distances(pieces, levels))
     around, better = np.linspace(-MARGIN, MARGIN, LEVELS), []
     for piece, level in zip(pieces, levels, strict=True):  # the most likely level of each
-        better.append(float((level + around)[first.weigh(piece, level + around).sum(axis=1).argmax()]))
+        better.append(float((level + around)[weigh(first, piece, level + around).sum(axis=1).argmax()]))
     return build_density(_measure_distances(pieces, better))
 
 
@@ -232,8 +226,9 @@ def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Arra
     return np.concatenate([piece - level for piece, level in zip(pieces, levels, strict=True)])
 
 
-def build_density(distances: Array) -> Density:
-    """A histogram, smoothed by a normal kernel that widens with the distance from the level, where points are rare.
+def build_density(distances: Array) -> Array:
+    """The log density of each bin from -REACH to REACH: a histogram, smoothed by a normal kernel that widens with the
+    distance from the level, where points are rare.
 
     The histogram is of arsinh(distance), and transformed back.
     """
@@ -249,13 +244,13 @@ def build_density(distances: Array) -> Density:
     kernel = np.exp(-0.5 * (bent[np.abs(bent) < 4 * width + step] / width) ** 2)
     smooth = np.convolve(counts, kernel / kernel.sum(), "same") / len(distances) / step
     density = np.interp(np.arcsinh(centres / BEND), bent, smooth) / np.hypot(centres, BEND)
-    return Density(np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2))))
+    return np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2)))
 
 
 # ---------------------------------------------------------------- the gain of a step
 
 
-def measure_gains(density: Density, values: Array, before: float, after: float) -> Array:
+def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:
     """For every index, the log-likelihood ratio of the values with a step there and without any.
 
     Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
@@ -263,7 +258,7 @@ def measure_gains(density: Density, values: Array, before: float, after: float) 
     """
     levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
     sums = np.zeros((len(levels), len(values) + 1))
-    np.cumsum(density.weigh(values, levels), axis=1, out=sums[:, 1:])
+    np.cumsum(weigh(density, values, levels), axis=1, out=sums[:, 1:])
     return sums.max(axis=0) + (sums[:, -1:] - sums).max(axis=0) - sums[:, -1].max()
 
 

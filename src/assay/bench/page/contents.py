@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import shlex
 import statistics
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from itertools import pairwise
 
 from assay.bench.flow.archive import describe_received, load_rows
@@ -18,12 +23,14 @@ from assay.bench.report.executions import build_value_ticks, render_values
 from assay.bench.report.history import build_setup_table, describe_sight, list_drawn, order_points
 from assay.bench.values.comparison import TAKEN_BY_ALL, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.bench.values.execution import STUDY, BenchExecution
-from assay.errors import NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.record.index.base import RunRow
+from assay.record.run_directory import load_record
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass
+from assay.system.git import GitError, run_git
 from assay.values.document import Block, Chart, Curve, Legend, Notes, Panel, Span, TableBlock, Text
 from assay.values.plain import render_date
 from assay.values.verdict import Finding, VerdictKind
@@ -31,6 +38,8 @@ from assay.values.verdict import Finding, VerdictKind
 _MOST_TICKS = 8
 _MOST_LOADED = 6000  # executions that a page reads at once
 _MOST_KEPT = 6  # benchmarks whose executions stay in memory
+HASH = re.compile(r"[0-9a-f]{7,64}")
+_MOST_COMMITS = 30  # whose first lines are listed
 
 
 class BenchArchive:
@@ -340,3 +349,43 @@ def list_columns(archive: BenchArchive, method: str) -> list[str]:
             values.setdefault(key, set()).add(value)
     few = {key for key, each in values.items() if 1 < len(each) <= 50}
     return sorted(values, key=lambda key: (key not in few, len(values[key]) < 2))
+
+
+# ---------------------------------------------------------------- the commits that a change is in
+
+
+def list_commits(
+    root: str, change: MetricChange, execution: BenchExecution | None
+) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """How many they are, and the first lines of their messages; 0 where no repository has them: neither the one that
+    the root is in, nor the one that the change's first execution ran in."""
+    before, after = change.commits
+    if before and after and before != after and HASH.fullmatch(before) and HASH.fullmatch(after):
+        for folder in _list_folders(root, execution):
+            found = _list_commits(folder, before, after)
+            if found[0]:
+                return found
+    return 0, ()
+
+
+def _list_folders(root: str, execution: BenchExecution | None) -> Iterator[str]:
+    """A folder inside of the root is of no use: it may have been uploaded, with a `.git` and its settings."""
+    yield root
+    if execution and execution.run_dir:
+        with suppress(AssayError, OSError):
+            folder = os.path.realpath(os.path.join(execution.run_dir, load_record(execution.run_dir).workdir))
+            if os.path.commonpath([folder, os.path.realpath(root)]) != os.path.realpath(root):
+                yield folder
+
+
+@lru_cache(maxsize=512)
+def _list_commits(folder: str, before: str, after: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+    span = f"{before}..{after}"
+    try:
+        counted = run_git(folder, "rev-list", "--count", span)
+        if counted.returncode:
+            return 0, ()
+        listed = run_git(folder, "log", f"-{_MOST_COMMITS}", "--no-show-signature", "--format=%h%x00%s", span).stdout
+        return int(counted.stdout), tuple(tuple(line.split("\0", 1)) for line in listed.splitlines() if "\0" in line)  # type: ignore[misc]
+    except (GitError, OSError, ValueError, subprocess.SubprocessError):
+        return 0, ()

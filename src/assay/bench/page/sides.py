@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from assay.bench.flow.compare import CompareOptions, compare_executions
 from assay.bench.flow.history import list_invalid
 from assay.bench.flow.sides import Executions, choose_side
-from assay.bench.page.commits import HASH
-from assay.bench.page.contents import BenchArchive
+from assay.bench.page.contents import HASH, BenchArchive
 from assay.bench.records import load_triage
 from assay.bench.report.executions import render_values
 from assay.bench.report.history import build_comparison_table, describe_visible

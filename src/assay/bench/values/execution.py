@@ -455,10 +455,6 @@ class BenchReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        return tuple(found for execution in self.executions for found in execution.result.findings)
-
-    @property
     def exit_code(self) -> ExitCode:
         codes = set() if self.executions else {ExitCode.FAILED}
         if self.executions and all(execution.result.skipped for execution in self.executions):
