@@ -11,16 +11,15 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.bad_servers import recording
 from tests.command_line import Cli
 from tests.data_servers import free_port, wait_for_port
 from tests.exchange.commands.test_export import make_run
@@ -317,24 +316,6 @@ def test_names() -> None:
 # ---------------------------------------------------------------- where nothing can be sent
 
 
-@contextmanager
-def answering(status: int) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-        do_POST = do_GET  # noqa: N815 as the library calls it
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 def test_where_nothing_can_be_sent(
     cli: Cli, own_bench: Bench, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,8 +338,8 @@ def test_where_nothing_can_be_sent(
     refuse(4, f"http://me:hunter2@127.0.0.1:{closed_port}", "does not answer")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         refuse(4, f"http://127.0.0.1:{silent.getsockname()[1]}", "does not answer")
-    with answering(404) as other:
-        refuse(2, other, "404")
+    with recording(lambda _got: (404, b"")) as other:
+        refuse(2, other.url, "404")
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
     refuse(2, "store", "pip install 'assay[mlflow]'")
     assert not Path("store").exists()
