@@ -16,7 +16,7 @@ import re
 import shlex
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import FormatError
@@ -148,15 +148,21 @@ def is_single_name(name: str) -> bool:
 def parse(text: bytes, where: str, again: str) -> FolderManifest:
     """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again`: the hint."""
     try:
-        fields = parse_json(text)
-        if (version := fields["format"]) != FORMAT:
+        content = parse_json(text)
+        if (version := content["format"]) != FORMAT:
             raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
-        files = {str(name): _parse_stored(*entry) for name, entry in fields["files"].items()}
-        links = {str(name): _check_text(target) for name, target in fields["links"].items()}
-        trees = {str(name): _check_text(sha, _DIGEST) for name, sha in fields.get("trees", {}).items()}
-        empty = tuple(map(_check_text, fields.get("empty", ())))
+        files = {str(name): _parse_stored(*entry) for name, entry in content["files"].items()}
+        links = {str(name): _check_text(target) for name, target in content["links"].items()}
+        trees = {str(name): _check_text(sha, _DIGEST) for name, sha in content.get("trees", {}).items()}
+        empty = tuple(map(_check_text, content.get("empty", ())))
         return FolderManifest(
-            _check_text(fields["kind"]), _check_text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
+            _check_text(content["kind"]),
+            _check_text(content["name"]),
+            dict(content["facts"]),
+            files,
+            links,
+            trees,
+            empty,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{where} is damaged: {_describe(error)}", again) from error
@@ -187,17 +193,8 @@ def _check_text(value: object, form: re.Pattern[str] | None = None) -> str:
 
 
 def render(manifest: FolderManifest) -> bytes:
-    fields = {
-        "format": FORMAT,
-        "kind": manifest.kind,
-        "name": manifest.name,
-        "facts": manifest.facts,
-        "files": manifest.files,
-        "links": manifest.links,
-        "trees": manifest.trees,
-        "empty": manifest.empty,
-    }
-    return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
+    content = {"format": FORMAT, **{each.name: getattr(manifest, each.name) for each in fields(manifest)}}
+    return json.dumps(content, sort_keys=True).encode("utf-8", "surrogateescape")
 
 
 # ---------------------------------------------------------------- validation
