@@ -146,19 +146,14 @@ def test_a_full_disk_here_is_not_the_stores(here: Remote, tmp_path: Path) -> Non
 
 
 def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that grows while it is sent is copied first."""
     monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
     monkeypatch.setattr(mirror, "_ASK_FIRST", 10)
     source = fill(tmp_path / "source", TREE | {"twin": TREE["sub/ümlaut #1?.bin"]})
     assert push(source, here).sent == 4  # what is there twice comes once
     fetch(here, tmp_path / "there")
     assert read_tree(tmp_path / "there") == read_tree(source)
-
-
-def test_a_file_that_grows_while_it_is_sent_is_copied_first(
-    here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
-    source = fill(tmp_path / "source", {"log": b"line\n" * 100})
+    fill(source, {"log": b"line\n" * 100})
     real = here.send
 
     def send(content: bytes | str, key: str) -> None:
@@ -238,13 +233,10 @@ def test_links_stay_inside(here: Remote, tmp_path: Path) -> None:
     assert fetch(here, tmp_path / "there").files == 0  # links of an earlier call are made again
 
 
-def test_names_of_any_length_have_a_key() -> None:
+def test_names_of_any_length_have_a_key_and_addresses_that_cannot_be_used(tmp_path: Path) -> None:
     assert build_key("a", "..") == "a/%2E%2E.json"
     assert len(build_key("x" * 255)) < 200
     assert build_key("x" * 255) != build_key("x" * 254)
-
-
-def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for address in ("s4://x", "http://host/x", "", "s3://", str(tmp_path / "file")):
         with pytest.raises(UsageError):
