@@ -345,6 +345,20 @@ def test_what_is_here_now_wins_over_another_kind(here: Remote, tmp_path: Path) -
         assert (tmp_path / "there" / "b.txt").read_bytes() == b"two"
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_a_killed_call_has_left_may_be_of_another_kind_now(here: Remote, tmp_path: Path, kind: str) -> None:
+    source = fill(tmp_path / "source", {"a.txt": b"one"})
+    make(source, kind)
+    push(source, here)
+    left = tmp_path / "there" / "out" / "deeper"
+    left.mkdir(parents=True)
+    (left / "old").write_text("as it was")
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == read_tree(source)
+    assert (tmp_path / "there" / "out").is_symlink() is (kind == "link")
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("name", ["a.txt/f", "a.txt"])
 def test_a_manifest_with_two_kinds_is_explained_and_healed(here: Remote, tmp_path: Path, name: str) -> None:
     manifest = keep(fill(tmp_path / "source", {"a.txt": b"one"}), here).manifest
