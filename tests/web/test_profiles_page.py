@@ -15,6 +15,7 @@ from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.follow.api import StudyLocation
+from assay.web.pages import profiles
 from assay.web.pages.profiles import VIEWER, ProfileFile, find_profiled, list_profiles
 from assay.web.security import CONTENT_POLICY
 
@@ -58,10 +59,10 @@ def test_runs_with_a_profile_and_its_files(client: TestClient, root: Path) -> No
     assert answer.text.count("leaves this machine") == 3
     assert answer.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
     assert answer.headers["content-security-policy"] == CONTENT_POLICY
-    profiles = list_profiles(location, "bench", "e0000_C.f")
+    listed = list_profiles(location, "bench", "e0000_C.f")
     names = ["profile/a#&'<img src=x>.json", "profile/python-0.json", "profile/window.pb"]
-    assert [profile.name for profile in profiles] == names
-    for profile in profiles:  # the viewer gets an address of this server
+    assert [profile.name for profile in listed] == names
+    for profile in listed:  # the viewer gets an address of this server
         assert bool(profile.viewer) == profile.name.endswith(".json")
         assert client.get(profile.address).content == (root / "bench" / "e0000_C.f" / profile.name).read_bytes()
         if profile.viewer:
@@ -127,7 +128,9 @@ def test_nothing(tmp_path: Path) -> None:
         ("large.json", 600 << 20, "it is larger"),
     ],
 )
-def test_what_a_viewer_cannot_show_is_said(tmp_path: Path, name: str, content: bytes | int, said: str) -> None:
+def test_what_a_viewer_cannot_show_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | int, said: str
+) -> None:
     path = tmp_path / "bench" / "e0000_C.f" / "profile" / name
     location = StudyLocation(str(tmp_path), "bench")
     (tmp_path / "bench").mkdir()
@@ -139,6 +142,9 @@ def test_what_a_viewer_cannot_show_is_said(tmp_path: Path, name: str, content: b
         with path.open("wb") as file:
             file.truncate(content)  # takes no room
     with open_client(tmp_path) as client:
+        with monkeypatch.context() as patch:  # the page of the run names them, and unpacks none
+            patch.setattr(profiles, "find_problem", lambda *_: pytest.fail("a profile was read"))
+            assert "/profiles/bench/e0000_C.f" in client.get("/studies/bench/runs/e0000_C.f").text
         text = client.get("/profiles/bench/e0000_C.f").text
         assert name in text  # it can be saved in any case
         assert said in text

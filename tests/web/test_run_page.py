@@ -114,7 +114,9 @@ class TestFiles:
         assert answer.headers["content-security-policy"].startswith("sandbox")
         assert answer.headers["content-type"] == "application/octet-stream"
 
-    def test_what_a_script_logged_is_shown_with_its_step_the_newest_first(self, tmp_path: Path) -> None:
+    def test_what_a_script_logged_is_shown_with_its_step_the_newest_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "files" / "media").mkdir(parents=True)
         for name in ("2.png", "10.png", "3.wav"):
             (tmp_path / "files" / "media" / name).write_bytes(
@@ -131,6 +133,10 @@ class TestFiles:
         shown = list_shown(str(tmp_path), list_files(str(tmp_path)))
         assert [title for _, title in shown] == ["x, step 10: late", "y, step 3", "x, step 2", "plot.png"]
         assert find_media_kind(str(tmp_path / "files" / "media" / "3.wav")) == "audio/wav"
+        monkeypatch.setattr(run_files, "_MOST_MEDIA", 150)  # of a list that is too long to be read the end
+        titles = [title for _, title in list_shown(str(tmp_path), list_files(str(tmp_path)))]
+        assert titles[0] == "x, step 10: late"
+        assert "x, step 2" not in titles
 
     def test_tables_and_pages_that_a_script_logged(self, served: Bench, client: TestClient) -> None:
         media = served.root / "fit" / GOOD / "files" / "media"
