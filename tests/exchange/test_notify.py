@@ -15,6 +15,7 @@ from tests.bad_servers import Got, RecordingServer, answering, recording
 from tests.finished_study import Bench, until
 from tests.fork_server import ForkedProcess, start_assay
 
+from assay.config.settings import load_settings
 from assay.errors import ConfigError, UsageError
 from assay.exchange import notify
 from assay.exchange.notify import Notifier, check_receivers, drop_flag, hide_receiver
@@ -218,6 +219,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_receivers_are_checked_and_their_addresses_hidden() -> None:
+    """A command line is recorded without them."""
+    words = ["assay", "run", "--notify", "http://h/secret", "x.yml", "--notify=http://h/secret", "-n"]
+    assert drop_flag(words) == ("assay", "run", "x.yml", "-n")
     for receiver in ("", "  ", "http://", "https:///path", "http://host:port/", "http://a b/", "ftp://h/x"):
         with pytest.raises(UsageError, match="--notify: "):
             check_receivers([receiver], "--notify")
@@ -226,11 +230,6 @@ def test_receivers_are_checked_and_their_addresses_hidden() -> None:
     assert hide_receiver("https://hooks.host/services/T0/B0/abc") == "https://hooks.host/***"
     assert hide_receiver("https://user:word@host") == "https://host"
     assert hide_receiver("curl -H 'Authorization: Bearer abcdef123' x") == "curl -H 'Authorization: Bearer ***' x"
-
-
-def test_a_command_line_is_recorded_without_receivers() -> None:
-    words = ["assay", "run", "--notify", "http://h/secret", "x.yml", "--notify=http://h/secret", "-n"]
-    assert drop_flag(words) == ("assay", "run", "x.yml", "-n")
 
 
 # ---------------------------------------------------------------- whole studies
@@ -279,6 +278,12 @@ def test_settings_and_none(own_bench: Bench) -> None:
     assert not (own_bench.folder / "events").exists()
     assert own_bench.assay("rerun", "fit", "--quiet").returncode == 0
     assert sorted((own_bench.folder / "events").read_text().split()) == ["best", "end"]
+    for text, environment, receivers in (('"mail me"', {}, ("mail me",)), ("[]", {"ASSAY_NOTIFY": "x y"}, ("x y",))):
+        settings.write_text(f"notify = {text}\n")
+        assert load_settings(str(own_bench.folder), environment).notify == receivers
+    settings.write_text('notify = ["x", 1]\n')
+    with pytest.raises(ConfigError, match=r"assay\.toml:1:"):
+        load_settings(str(own_bench.folder), {})
     settings.write_text("notify = 5\n")
     assert "notify: must be an address or a command" in own_bench.run(ONE).stderr
     settings.write_text('notify = "ftp://x/"\n')
@@ -306,14 +311,3 @@ def test_in_the_background(own_bench: Bench, server: RecordingServer) -> None:
     result = own_bench.run(ONE, "--detach", "--notify", f"{server.url}/ok")
     assert result.returncode == 0
     until(lambda: any(each["event"] == "end" for each in server.messages), "the end is reported")
-
-
-def test_config_errors_have_positions(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay.config.settings import load_settings
-
-    (own_bench.folder / "assay.toml").write_text('notify = ["x", 1]\n')
-    with pytest.raises(ConfigError, match=r"assay\.toml:1:"):
-        load_settings(str(own_bench.folder), {})
-    (own_bench.folder / "assay.toml").write_text('notify = "mail me"\n')
-    assert load_settings(str(own_bench.folder), {}).notify == ("mail me",)
-    assert load_settings(str(own_bench.folder), {"ASSAY_NOTIFY": "x y"}).notify == ("x y",)
