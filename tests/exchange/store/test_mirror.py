@@ -14,7 +14,7 @@ from tests.data_servers import open_store
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store import mirror
-from assay.exchange.store.manifests import build_key, object_key
+from assay.exchange.store.manifests import build_key, object_key, read_part
 from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote, open_remote
 
@@ -237,6 +237,8 @@ def test_names_of_any_length_have_a_key_and_addresses_that_cannot_be_used(tmp_pa
     assert build_key("a", "..") == "a/%2E%2E.json"
     assert len(build_key("x" * 255)) < 200
     assert build_key("x" * 255) != build_key("x" * 254)
+    names = ["a", "..", "a/b", "ü#1?", "caf\udce9", "x" * 255]
+    assert [read_part(build_key(name).removesuffix(".json")) for name in names] == [*names[:-1], None]
     (tmp_path / "file").write_text("x")
     for address in ("s4://x", "http://host/x", "", "s3://", str(tmp_path / "file")):
         with pytest.raises(UsageError):

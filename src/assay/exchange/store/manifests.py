@@ -28,6 +28,8 @@ from assay.values.study import is_study_name
 
 FORMAT = 1
 STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
+CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")  # a folder of a run: the code of an attempt
+OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # how a run came here, which differs for each machine
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # what a file system takes as a size or a time
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
@@ -100,6 +102,11 @@ def _quote(part: str) -> str:
     return f"{quoted[: _LONGEST_NAME - 40]}~{hashlib.sha256(os.fsencode(part)).hexdigest()[:32]}"
 
 
+def read_part(part: str) -> str | None:
+    """The name that a part of a key stands for; None: it may be that of a long name, which has the beginning alone."""
+    return None if len(part) == _LONGEST_NAME - 7 else urllib.parse.unquote(part, errors="surrogateescape")
+
+
 def object_key(sha256: str) -> str:
     return f"objects/{sha256[:2]}/{sha256}"
 
@@ -125,12 +132,11 @@ def find_key(kind: str, name: str, key: str) -> str | None:
 
 def suggest_push(address: str, key: str) -> str:
     """How to replace what is damaged under this key; the files and the code of a study go with each of its runs."""
-    parts = [part for part in key.removesuffix(".json").split("/") if len(part) != _LONGEST_NAME - 7]  # of a long name
+    parts = [name for part in key.removesuffix(".json").split("/") if (name := read_part(part)) is not None]
     if parts[0] not in (STUDIES, FOLDERS) or len(parts) == 1:
         return "send it again from where it is whole, with --check"
-    quoted = "/".join((parts[1], *parts[3:])) if parts[2:3] == ["runs"] else parts[1]
-    name = shlex.quote(urllib.parse.unquote(quoted, errors="surrogateescape"))
-    return f"send it again from where it is whole: assay push {name} --to {shlex.quote(address)} --check"
+    name = "/".join((parts[1], *parts[3:])) if parts[2:3] == ["runs"] else parts[1]
+    return f"send it again from where it is whole: assay push {shlex.quote(name)} --to {shlex.quote(address)} --check"
 
 
 def is_single_name(name: str) -> bool:
