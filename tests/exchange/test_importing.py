@@ -288,8 +288,14 @@ def test_databases_of_older_versions(cli: Cli, own_bench: Bench) -> None:
     assert load(cli, "tracks")["calm-sun"]["metrics"]["acc"]["count"] == 2
 
 
-def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench) -> None:
-    """With a log of changes next to it, which is read as well; nothing is left behind."""
+def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a log of changes next to it, which is read as well; nothing is left behind. One that stays locked is
+    refused."""
+    monkeypatch.setattr("assay.exchange.sqlite_file._WAIT_S", 0.1)
+    write_database(own_bench.folder / "x.db", MLFLOW_TABLES)
+    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "another program writes to it and has locked it" in refused(cli, own_bench, "x.db")
     write_database(own_bench.folder / "live.db", TRACKIO_TABLES)
     with closing(sqlite3.connect(own_bench.folder / "live.db")) as writer:
         writer.execute(
@@ -300,14 +306,6 @@ def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench) -> None:
         assert cli("index", "ingest", "live.db").code == 0
     assert sorted(len(points) for (_, name), points in load_series(cli, "live").items() if name == "acc") == [1, 2]
     assert sorted(path.name for path in own_bench.folder.glob("live*")) == ["live.db"]
-
-
-def test_a_database_that_stays_locked(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.exchange.sqlite_file._WAIT_S", 0.1)
-    write_database(own_bench.folder / "x.db", MLFLOW_TABLES)
-    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert "another program writes to it and has locked it" in refused(cli, own_bench, "x.db")
 
 
 # ---------------------------------------------------------------- W&B

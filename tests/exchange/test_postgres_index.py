@@ -380,9 +380,9 @@ def test_processes_that_write_through_a_restart_lose_and_double_nothing(
 # ---------------------------------------------------------------- addresses
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_addresses_are_read_as_libpq_reads_them(tmp_path: Path) -> None:
+    """One that cannot be read is not repeated."""
+    for text, expected in (
         ("postgresql://h/d", {"host": "h", "dbname": "d"}),
         ("postgres://u@h:5/d", {"user": "u", "host": "h", "port": "5", "dbname": "d"}),
         ("postgresql://u:p%40@[::1]:5/d", {"user": "u", "password": "p@", "host": "::1", "port": "5", "dbname": "d"}),
@@ -391,26 +391,16 @@ def test_processes_that_write_through_a_restart_lose_and_double_nothing(
         ("postgresql://a:1,b:2/d", {"host": "a,b", "port": "1,2", "dbname": "d"}),
         ("postgresql:///d?host=/run/pg&sslmode=require", {"host": "/run/pg", "dbname": "d", "sslmode": "require"}),
         ("postgresql://", {}),
-    ],
-)
-def test_addresses_are_read_as_libpq_reads_them(text: str, expected: dict[str, str]) -> None:
-    found = parse_address(text)
-    assert found.keywords == expected
-    assert expected.get("password", "\0") not in found.shown
+    ):
+        found = parse_address(text)
+        assert found.keywords == expected
+        assert expected.get("password", "\0") not in found.shown
     assert parse_address("postgresql://u:ab@h/d?sslpassword=abc").hide("ab abc") == "*** ***"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("mysql://u:hush@h/d", "postgresql://u:hu/sh@h/d", "postgresql://u:hush%zz@h/d", "postgresql://u:hu?sh@h/d"),
-        *("postgresql://u:hush@h:port/d", "hush"),
-    ],
-)
-def test_an_address_that_cannot_be_read_is_not_repeated(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        PostgresIndex(text, tmp_path)
-    assert "hu" not in f"{caught.value.message} {caught.value.hint}"
+    wrong = [f"postgresql://{login}/d" for login in ("u:hu/sh@h", "u:hush%zz@h", "u:hu?sh@h", "u:hush@h:port")]
+    for text in (*wrong, "mysql://u:hush@h/d", "hush"):
+        with pytest.raises(UsageError) as caught:
+            PostgresIndex(text, tmp_path)
+        assert "hu" not in f"{caught.value.message} {caught.value.hint}", text
 
 
 def test_without_psycopg_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

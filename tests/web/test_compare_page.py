@@ -99,9 +99,9 @@ def test_a_filter_that_does_not_fit_is_answered_where_it_was_typed(client: TestC
     assert ("two runs or more" in answer.text) is ("run" in query)
 
 
-@pytest.mark.parametrize("name", ["lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"])
-def test_an_unknown_run(client: TestClient, name: str) -> None:
-    assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404
+def test_an_unknown_run(client: TestClient) -> None:
+    for name in ("lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"):
+        assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404, name
 
 
 def test_curves_are_those_of_the_runs(client: TestClient) -> None:

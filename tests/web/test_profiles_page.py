@@ -101,12 +101,8 @@ def test_only_the_viewer_has_the_relaxed_policy(client: TestClient) -> None:
         assert "*" not in part
     for path in ("/vendor/htmx.min.js", "/profiles", "/vendor/speedscope/nothing"):
         assert client.get(path).headers["content-security-policy"] == CONTENT_POLICY
-
-
-@NEEDS_VIEWER
-@pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fsecurity.py", "%2e%2e/%2e%2e/security.py", "%00"])
-def test_no_other_file_comes_out(client: TestClient, name: str) -> None:
-    assert client.get(f"/vendor/speedscope/{name}").status_code == 404
+    for name in ("nothing.js", "..%2f..%2fsecurity.py", "%2e%2e/%2e%2e/security.py", "%00"):  # no other file comes out
+        assert client.get(f"/vendor/speedscope/{name}").status_code == 404
 
 
 def test_nothing(tmp_path: Path) -> None:

@@ -107,11 +107,6 @@ def test_runs_are_chosen_as_for_sum(report: Report, cli: Cli) -> None:
     assert BAD not in report(f"fit/{GOOD}")
 
 
-def test_a_study_without_metrics_or_parameters(own_bench: Bench, report: Report) -> None:
-    own_bench.run("study: bare\ncommand: 'true'\nresources: {gpus: 0}\n")
-    assert [each.partition(" ")[0] for each in headings(report("bare"))] == ["Runs", "Origin"]
-
-
 def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
     trick = "<script>alert(1)</script>"
     text = STUDY.replace("n: [7, 8]", f"n: [7], x: ['{trick}', '<img src=x onerror=y>']")
@@ -142,11 +137,15 @@ def test_what_cannot_be_reported(cli: Cli, arguments: tuple[str, ...], message: 
     assert message in result.err
 
 
-def test_an_empty_study_and_no_study(own_bench: Bench, cli: Cli) -> None:
+def test_an_empty_study_no_study_and_one_without_metrics_or_parameters(
+    own_bench: Bench, cli: Cli, report: Report
+) -> None:
     assert cli("report").code == 2
     (own_bench.root / "none" / ".assay").mkdir(parents=True)
     result = cli("report", "none")
     assert (result.code, "no runs yet" in result.err) == (2, True)
+    own_bench.run("study: bare\ncommand: 'true'\nresources: {gpus: 0}\n")
+    assert [each.partition(" ")[0] for each in headings(report("bare"))] == ["Runs", "Origin"]
 
 
 def test_the_file_is_named_after_what_it_shows(cli: Cli, bench: Bench) -> None:

@@ -157,19 +157,25 @@ def test_another_site_cannot_use_an_answer_nor_hold_a_stream_open(guarded: TestC
 # ---------------------------------------------------------------- odd requests
 
 
-def test_odd_headers_and_other_methods_do_nothing(guarded: TestClient, client: TestClient) -> None:
+def test_odd_headers_and_other_methods_do_nothing(
+    guarded: TestClient, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HEAD has no body and holds no stream; many ranges of a file are answered; an address cannot take all streams."""
     for headers in ({"origin": "http://["}, {"content-length": "9" * 5000}, {"content-length": "-1"}):
         assert 400 <= guarded.post("/act", headers={**WRITE, **headers}).status_code < 500
     for method in ("OPTIONS", "TRACE", "PUT", "DELETE", "PATCH"):
         for path in ("/studies", "/studies/fit", "/api/studies", "/static/page.js"):
             assert client.request(method, path).status_code in (401, 405)
             assert client.request(method, path, headers=WRITE).status_code == 405
-
-
-def test_head_has_no_body_and_holds_no_stream(client: TestClient) -> None:
     for path in ("/studies/fit", "/events?study=fit", "/events"):
         answer = client.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
+    path = f"/studies/fit/runs/{GOOD}/files/run.json"
+    assert client.get(path, headers={"range": "bytes=0-3"}).content == b'{"fo'
+    ranges = ",".join(f"{i}-{i}" for i in range(6000))
+    assert client.get(path, headers={"range": f"bytes={ranges}"}).status_code in (200, 206, 400, 416)
+    monkeypatch.setattr(live, "_open", Counter({"testclient": live._MOST_OF_ONE}))
+    assert client.get("/events?study=fit").status_code == 503
 
 
 def test_a_large_body_is_refused_also_one_of_unknown_length(guarded: TestClient, client: TestClient) -> None:
@@ -177,18 +183,6 @@ def test_a_large_body_is_refused_also_one_of_unknown_length(guarded: TestClient,
         assert guarded.post("/act", headers=WRITE, content=b"x" * size).status_code == status
     parts = (b"x" * 65536 for _ in range(20))
     assert client.post("/api/studies/fit/actions", headers=WRITE, content=parts).status_code == 413
-
-
-def test_many_ranges_of_a_file(client: TestClient, served: Bench) -> None:
-    path = f"/studies/fit/runs/{GOOD}/files/run.json"
-    assert client.get(path, headers={"range": "bytes=0-3"}).content == b'{"fo'
-    ranges = ",".join(f"{i}-{i}" for i in range(6000))
-    assert client.get(path, headers={"range": f"bytes={ranges}"}).status_code in (200, 206, 400, 416)
-
-
-def test_an_address_cannot_take_all_streams(monkeypatch: pytest.MonkeyPatch, client: TestClient) -> None:
-    monkeypatch.setattr(live, "_open", Counter({"testclient": live._MOST_OF_ONE}))
-    assert client.get("/events?study=fit").status_code == 503
 
 
 def test_every_answer_has_the_headers_of_a_safe_page(client: TestClient) -> None:

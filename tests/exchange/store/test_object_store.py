@@ -195,13 +195,19 @@ def test_a_missing_part_names_its_extra(
     assert names_in(tmp_path) == []
 
 
-def test_nobody_there(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_nobody_there_and_no_login(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(InfrastructureError, match=f"{s3.url('x')} cannot be reached: Could not connect") as caught:
         fetch(s3.url("x"), str(tmp_path / "x"))
     assert caught.value.exit_code == 4
     assert names_in(tmp_path) == []
+    for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for url, words in (("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("az://bucket/x", "AZURE_STORAGE_CONNECTION_STRING")):
+        with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
+            fetch(url, str(tmp_path / "x"))
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,15 +220,6 @@ def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, mon
     released.set()
     assert said == ["downloading gs://b/x", "connecting to gs://b/x (for at most 0.1 s)"]
     assert names_in(tmp_path) == []
-
-
-def test_no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for url, words in (("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("az://bucket/x", "AZURE_STORAGE_CONNECTION_STRING")):
-        with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
-            fetch(url, str(tmp_path / "x"))
 
 
 def test_options_come_from_the_environment(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
