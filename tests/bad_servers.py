@@ -1,11 +1,65 @@
-"""A server on loopback with prepared answers, HTTP or not."""
+"""Servers on loopback with prepared answers, HTTP or not."""
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Got(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class RecordingServer(ThreadingHTTPServer):
+    """Keeps each request, and answers with a status and a body: where it leads to, if it leads elsewhere."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[Got], tuple[int, bytes]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer, self.got = answer, list[Got]()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def messages(self) -> list[Any]:
+        """The bodies as JSON."""
+        return [json.loads(each.body) for each in self.got]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: RecordingServer
+
+    def do_POST(self) -> None:
+        got = Got(self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        self.server.got.append(got)
+        status, body = self.server.answer(got)
+        self.send_response(status)
+        if status // 100 == 3:
+            self.send_header("Location", body.decode())
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST  # noqa: N815 as the library calls it
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def recording(answer: Callable[[Got], tuple[int, bytes]]) -> Iterator[RecordingServer]:
+    with RecordingServer(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
 
 
 @contextmanager

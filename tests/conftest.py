@@ -259,7 +259,7 @@ def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def seed_generators() -> None:
     """Each test draws the same numbers, whichever were before it."""
     random.seed(0)
-    if "numpy" in sys.modules:
+    if hasattr(sys.modules.get("numpy"), "random"):  # a thread of the test before may be importing it
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.manual_seed(0)  # `torch.manual_seed` formats the stack for each GPU

@@ -132,16 +132,10 @@ def test_a_series_that_was_written_again_replaces_the_old(cli: Cli, own_bench: B
     (run / "metrics" / "train" / "loss").write_text("1 9 1\n")  # points were removed there: ours stay
     assert "1 unchanged" in cli("index", "ingest", "mlruns").out
     assert load_series(cli, "my_exp") == series
-
-
-def test_a_study_that_was_removed_and_is_imported_again_has_the_new_points(cli: Cli, own_bench: Bench) -> None:
-    points = write_store(own_bench.folder) / "metrics" / "train" / "loss"
+    shutil.rmtree(own_bench.root)  # and imported once more
+    (run / "metrics" / "train" / "loss").write_text("1 7 1\n2 nan 2\n")
     cli("index", "ingest", "mlruns")
-    assert len(load_series(cli, "my_exp")) == 1
-    shutil.rmtree(own_bench.root)
-    points.write_text(points.read_text().replace("0.5", "0.7"))
-    cli("index", "ingest", "mlruns")
-    assert load_series(cli, "my_exp") == {("my_exp/calm-sun", "train/loss"): [(1, 0.7), (2, "NaN")]}
+    assert load_series(cli, "my_exp") == {("my_exp/calm-sun", "train/loss"): [(1, 7.0), (2, "NaN")]}
 
 
 def test_runs_of_one_name_and_names_that_are_paths(cli: Cli, own_bench: Bench) -> None:
@@ -155,43 +149,15 @@ def test_runs_of_one_name_and_names_that_are_paths(cli: Cli, own_bench: Bench) -
     assert "6 unchanged" in cli("index", "ingest", "mlruns", "--study", "../out").out
 
 
-def test_a_run_or_an_experiment_alone(cli: Cli, own_bench: Bench) -> None:
+def test_a_run_or_an_experiment_alone_and_what_is_deleted(cli: Cli, own_bench: Bench) -> None:
     run = write_store(own_bench.folder)
+    meta = (run / "meta.yaml").read_text()
+    (run / "meta.yaml").write_text(f"{meta}lifecycle_stage: deleted\n")
+    assert "is deleted" in refused(cli, own_bench, "mlruns")
+    (run / "meta.yaml").write_text(meta)
     write_store(own_bench.folder, "second", id_="b" * 32)
     assert "my_exp: 1 run from mlflow (1 new" in cli("index", "ingest", str(run)).out
     assert "(1 new, 0 updated, 1 unchanged)" in cli("index", "ingest", str(run.parent), "--root", "runs").out
-
-
-def test_what_is_deleted_is_left_out(cli: Cli, own_bench: Bench) -> None:
-    run = write_store(own_bench.folder)
-    (run / "meta.yaml").write_text((run / "meta.yaml").read_text() + "lifecycle_stage: deleted\n")
-    assert "is deleted" in refused(cli, own_bench, "mlruns")
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "problem"),
-    [
-        ("meta.yaml", None, "meta.yaml: it is missing"),
-        ("meta.yaml", b"run_id: [1", "meta.yaml: not YAML"),
-        ("meta.yaml", b"\xff\xfe\0 run_id:", "it is not text (byte 1)"),
-        ("meta.yaml", b"run_id: a\nstatus: 9\n", "status is 9"),
-        ("meta.yaml", b"run_id: a\nstatus: 3\nstart_time: soon\n", "start_time is 'soon'"),
-        ("metrics/train/loss", b"1700000001000 0.5 1\nnonsense\n", "loss:2: 'nonsense' is not"),
-        ("metrics/train/loss", b"1 0.5 1\n" + b"9" * 5_000_000, "loss:2: "),
-        ("metrics/train/loss", bytes(range(256)), "loss:1: "),
-        ("params/lr", b"x" * 5_000_000, "params/lr: it is longer than 1 MiB"),
-    ],
-)
-def test_a_damaged_store(cli: Cli, own_bench: Bench, file: str, content: bytes | None, problem: str) -> None:
-    run = write_store(own_bench.folder)
-    write_store(own_bench.folder, "good", id_="b" * 32)
-    if content is None:
-        (run / file).unlink()
-    else:
-        (run / file).write_bytes(content)
-    message = refused(cli, own_bench, "mlruns")
-    assert problem in message
-    assert len(message) < 1000
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -322,8 +288,14 @@ def test_databases_of_older_versions(cli: Cli, own_bench: Bench) -> None:
     assert load(cli, "tracks")["calm-sun"]["metrics"]["acc"]["count"] == 2
 
 
-def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench) -> None:
-    """With a log of changes next to it, which is read as well; nothing is left behind."""
+def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a log of changes next to it, which is read as well; nothing is left behind. One that stays locked is
+    refused."""
+    monkeypatch.setattr("assay.exchange.sqlite_file._WAIT_S", 0.1)
+    write_database(own_bench.folder / "x.db", MLFLOW_TABLES)
+    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "another program writes to it and has locked it" in refused(cli, own_bench, "x.db")
     write_database(own_bench.folder / "live.db", TRACKIO_TABLES)
     with closing(sqlite3.connect(own_bench.folder / "live.db")) as writer:
         writer.execute(
@@ -334,66 +306,6 @@ def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench) -> None:
         assert cli("index", "ingest", "live.db").code == 0
     assert sorted(len(points) for (_, name), points in load_series(cli, "live").items() if name == "acc") == [1, 2]
     assert sorted(path.name for path in own_bench.folder.glob("live*")) == ["live.db"]
-
-
-@pytest.mark.parametrize(
-    ("tables", "change", "problem"),
-    [
-        (MLFLOW_TABLES, "UPDATE runs SET status = 'ODD'", "x.db: run a1: status is 'ODD'"),
-        (MLFLOW_TABLES, "UPDATE runs SET start_time = 'soon'", "x.db: run a1: start_time is 'soon'"),
-        (MLFLOW_TABLES, "UPDATE metrics SET value = 'low'", "metric 'loss' of run a1 is (0, 'low'"),
-        (MLFLOW_TABLES, "ALTER TABLE runs DROP COLUMN status", "the table runs has no column status"),
-        (MLFLOW_TABLES, "DELETE FROM runs", "there are no runs in it"),
-        (MLFLOW_TABLES, "DROP TABLE params", "found no runs in x.db"),
-        (TRACKIO_TABLES, "UPDATE metrics SET metrics = '[1]' WHERE id = 2", "row 2 of metrics is not an object as JSON"),
-        (TRACKIO_TABLES, "UPDATE metrics SET metrics = NULL", "row 1 of metrics is not an object as JSON"),
-        (TRACKIO_TABLES, "UPDATE configs SET config = x'ff00'", "row 1 of configs is not an object as JSON"),
-        (TRACKIO_TABLES, "UPDATE metrics SET step = 'a' WHERE id = 3", "row 3 of metrics has no time and step"),
-        (TRACKIO_TABLES, "UPDATE metrics SET timestamp = 'noon'", "row 1 of metrics has no time and step: 'noon'"),
-    ],
-)  # fmt: skip
-def test_a_database_with_values_that_cannot_be(
-    cli: Cli, own_bench: Bench, tables: str, change: str, problem: str
-) -> None:
-    write_database(own_bench.folder / "x.db", f"{tables};{change};")
-    message = refused(cli, own_bench, "x.db")
-    assert problem in message
-    assert len(message) < 1000
-
-
-def tear(path: Path) -> None:
-    """The header is whole, the pages behind it are not."""
-    data = path.read_bytes()
-    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
-
-
-@pytest.mark.parametrize(
-    ("damage", "arguments", "problem"),
-    [
-        (tear, (), "x.db: it cannot be read as a SQLite database: database disk image is malformed"),
-        (lambda path: path.write_bytes(path.read_bytes()[:5000]), (), "it cannot be read as a SQLite database: "),
-        (lambda path: path.write_bytes(b""), (), "known: "),
-        (lambda path: path.write_bytes(b""), ("--as", "mlflow"), "x.db: it is empty"),
-        (lambda path: path.write_bytes(b"words " * 99), ("--as", "trackio"), "file is not a database"),
-        (lambda path: write_database(path, "DROP TABLE metrics"), ("--as", "mlflow"), "it has no table metrics"),
-    ],
-    ids=["torn", "short", "empty", "empty, named", "text", "no table"],
-)
-def test_a_file_that_is_not_a_database(
-    cli: Cli, own_bench: Bench, damage: Callable[[Path], object], arguments: tuple[str, ...], problem: str
-) -> None:
-    path = own_bench.folder / "x.db"
-    write_database(path, MLFLOW_TABLES)
-    damage(path)
-    assert problem in refused(cli, own_bench, "x.db", *arguments)
-
-
-def test_a_database_that_stays_locked(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.exchange.sqlite_file._WAIT_S", 0.1)
-    write_database(own_bench.folder / "x.db", MLFLOW_TABLES)
-    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert "another program writes to it and has locked it" in refused(cli, own_bench, "x.db")
 
 
 # ---------------------------------------------------------------- W&B
@@ -450,31 +362,6 @@ def test_a_chart_of_wandb_belongs_to_the_runs_of_its_table(cli: Cli, own_bench: 
     assert series["p/calm-sun-1", "loss"] == [(1, 0.5), (2, 0.25)]
     assert series["p/calm-sun-1", "val/acc"] == [(100, 0.9)]
     assert series["p/other_-_run", "loss"] == [(1, 0.75)]
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (TABLE.replace('"90"', '"soon"'), "project.csv:2: Runtime is 'soon'"),
-        (TABLE.replace('"crashed"', '"gone"'), "project.csv:3: State is 'gone'"),
-        (TABLE.replace('"calm-sun-1"', '""'), "project.csv:2: the run has no name"),
-        (TABLE.replace('"0.9","100"', '"0.9"'), "project.csv:2: 13 cells, but the header has 14"),
-        (TABLE.replace('"lr"', '"loss"'), "project.csv:1: the column 'loss' is there 3 times"),
-        (TABLE.replace('"Notes"', '"State"'), "project.csv:1: the column 'State' is there 2 times"),
-        (TABLE.replace("good one", "x" * 5_000_000), "project.csv:2: field larger than field limit"),
-        (TABLE.replace("good one", "bad\udcff"), "it is not text (byte"),
-        (TABLE.partition("\n")[0] + "\n", "there are no runs in it"),
-        (CHART.replace('"0.25"', '"low"'), "project.csv:3: calm-sun-1 - loss is 'low'"),
-        (CHART.replace('"2"', '"two"'), "project.csv:3: Step is 'two'"),
-        (CHART.replace('"1","0.5"', '"1"'), "project.csv:2: 4 cells"),
-        (CHART.replace("other - run - loss", "calm-sun-1 - loss"), "is there twice"),
-    ],
-)
-def test_a_damaged_csv(cli: Cli, own_bench: Bench, content: str, problem: str) -> None:
-    (own_bench.folder / "project.csv").write_bytes(content.encode("utf-8", "surrogateescape"))
-    message = refused(cli, own_bench, "project.csv")
-    assert problem in message
-    assert len(message) < 1000
 
 
 # ---------------------------------------------------------------- Optuna
@@ -573,26 +460,122 @@ CREATE = '{"op_code": 0, "worker_id": "w", "study_name": "s", "directions": [1]}
 TRIAL = '{"op_code": 4, "worker_id": "w", "study_id": 0, "datetime_start": "2024-05-01T12:00:00"}\n'
 
 
+# ---------------------------------------------------------------- what is damaged is refused, and nothing is imported
+
+Prepare = Callable[[Path], object]
+"""Writes what is damaged into a folder."""
+
+
+def damage_store(file: str, content: bytes | None) -> Prepare:
+    def prepare(folder: Path) -> None:
+        run = write_store(folder)
+        write_store(folder, "good", id_="b" * 32)
+        if content is None:
+            (run / file).unlink()
+        else:
+            (run / file).write_bytes(content)
+
+    return prepare
+
+
+def damage_database(damage: Prepare) -> Prepare:
+    def prepare(folder: Path) -> None:
+        write_database(folder / "x.db", MLFLOW_TABLES)
+        damage(folder / "x.db")
+
+    return prepare
+
+
+def write_tables(tables: str, change: str) -> Prepare:
+    return lambda folder: write_database(folder / "x.db", f"{tables};{change};")
+
+
+def write_text(name: str, content: str) -> Prepare:
+    return lambda folder: (folder / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+
+
+def tear(path: Path) -> None:
+    """The header is whole, the pages behind it are not."""
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+
+STORES: list[tuple[str, bytes | None, str]] = [
+    ("meta.yaml", None, "meta.yaml: it is missing"),
+    ("meta.yaml", b"run_id: [1", "meta.yaml: not YAML"),
+    ("meta.yaml", b"\xff\xfe\0 run_id:", "it is not text (byte 1)"),
+    ("meta.yaml", b"run_id: a\nstatus: 9\n", "status is 9"),
+    ("meta.yaml", b"run_id: a\nstatus: 3\nstart_time: soon\n", "start_time is 'soon'"),
+    ("metrics/train/loss", b"1700000001000 0.5 1\nnonsense\n", "loss:2: 'nonsense' is not"),
+    ("metrics/train/loss", b"1 0.5 1\n" + b"9" * 5_000_000, "loss:2: "),
+    ("metrics/train/loss", bytes(range(256)), "loss:1: "),
+    ("params/lr", b"x" * 5_000_000, "params/lr: it is longer than 1 MiB"),
+]  # fmt: skip
+TABLES: list[tuple[str, str, str]] = [
+    (MLFLOW_TABLES, "UPDATE runs SET status = 'ODD'", "x.db: run a1: status is 'ODD'"),
+    (MLFLOW_TABLES, "UPDATE runs SET start_time = 'soon'", "x.db: run a1: start_time is 'soon'"),
+    (MLFLOW_TABLES, "UPDATE metrics SET value = 'low'", "metric 'loss' of run a1 is (0, 'low'"),
+    (MLFLOW_TABLES, "ALTER TABLE runs DROP COLUMN status", "the table runs has no column status"),
+    (MLFLOW_TABLES, "DELETE FROM runs", "there are no runs in it"),
+    (MLFLOW_TABLES, "DROP TABLE params", "found no runs in x.db"),
+    (TRACKIO_TABLES, "UPDATE metrics SET metrics = '[1]' WHERE id = 2", "row 2 of metrics is not an object as JSON"),
+    (TRACKIO_TABLES, "UPDATE metrics SET metrics = NULL", "row 1 of metrics is not an object as JSON"),
+    (TRACKIO_TABLES, "UPDATE configs SET config = x'ff00'", "row 1 of configs is not an object as JSON"),
+    (TRACKIO_TABLES, "UPDATE metrics SET step = 'a' WHERE id = 3", "row 3 of metrics has no time and step"),
+    (TRACKIO_TABLES, "UPDATE metrics SET timestamp = 'noon'", "row 1 of metrics has no time and step: 'noon'"),
+]  # fmt: skip
+DATABASES: list[tuple[Prepare, tuple[str, ...], str]] = [
+    (tear, (), "x.db: it cannot be read as a SQLite database: database disk image is malformed"),
+    (lambda path: path.write_bytes(path.read_bytes()[:5000]), (), "it cannot be read as a SQLite database: "),
+    (lambda path: path.write_bytes(b""), (), "known: "),
+    (lambda path: path.write_bytes(b""), ("--as", "mlflow"), "x.db: it is empty"),
+    (lambda path: path.write_bytes(b"words " * 99), ("--as", "trackio"), "file is not a database"),
+    (lambda path: write_database(path, "DROP TABLE metrics"), ("--as", "mlflow"), "it has no table metrics"),
+]  # fmt: skip
+CSVS: list[tuple[str, str]] = [
+    (TABLE.replace('"90"', '"soon"'), "project.csv:2: Runtime is 'soon'"),
+    (TABLE.replace('"crashed"', '"gone"'), "project.csv:3: State is 'gone'"),
+    (TABLE.replace('"calm-sun-1"', '""'), "project.csv:2: the run has no name"),
+    (TABLE.replace('"0.9","100"', '"0.9"'), "project.csv:2: 13 cells, but the header has 14"),
+    (TABLE.replace('"lr"', '"loss"'), "project.csv:1: the column 'loss' is there 3 times"),
+    (TABLE.replace('"Notes"', '"State"'), "project.csv:1: the column 'State' is there 2 times"),
+    (TABLE.replace("good one", "x" * 5_000_000), "project.csv:2: field larger than field limit"),
+    (TABLE.replace("good one", "bad\udcff"), "it is not text (byte"),
+    (TABLE.partition("\n")[0] + "\n", "there are no runs in it"),
+    (CHART.replace('"0.25"', '"low"'), "project.csv:3: calm-sun-1 - loss is 'low'"),
+    (CHART.replace('"2"', '"two"'), "project.csv:3: Step is 'two'"),
+    (CHART.replace('"1","0.5"', '"1"'), "project.csv:2: 4 cells"),
+    (CHART.replace("other - run - loss", "calm-sun-1 - loss"), "is there twice"),
+]  # fmt: skip
+JOURNALS: list[tuple[str, str]] = [
+    (CREATE + TRIAL + '{"op_code": 6, "trial_', "j.log:3: it is not JSON; the file ends in the middle of a line"),
+    (CREATE + "[1]\n", "j.log:2: it is not an operation"),
+    (CREATE + '{"op_code": 99, "worker_id": "w"}\n', "j.log:2: it is not an operation of Optuna's journal (op_code is 99)"),
+    (CREATE + '{"op_code": 4, "worker_id": "w"}\n', "j.log:2: it is not an operation of Optuna's journal ('study_id'"),
+    (CREATE + TRIAL + '{"op_code": 6, "trial_id": 0, "state": 7, "values": null}\n', "j.log:3: "),
+    (CREATE + TRIAL + '{"op_code": 5, "trial_id": 0, "param_name": "x", "param_value_internal": 1, '
+     '"distribution": "{}"}\n', "j.log:3: "),
+    (CREATE + TRIAL + '{"op_code": 7, "trial_id": 0, "step": 1, "intermediate_value": "low"}\n', "j.log:3: "),
+    (CREATE + '{"x": "' + "y" * 5_000_000 + '"}\n', "j.log:2: it is not an operation"),
+    (CREATE + "\udcff\udcfe\n", "j.log:2: it is not text"),
+    (CREATE + "{" * 100_000 + "\n", "j.log:2: it is not JSON"),
+    (CREATE, "there are no runs in it"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("prepare", "words", "problem"),
     [
-        (CREATE + TRIAL + '{"op_code": 6, "trial_', "j.log:3: it is not JSON; the file ends in the middle of a line"),
-        (CREATE + "[1]\n", "j.log:2: it is not an operation"),
-        (CREATE + '{"op_code": 99, "worker_id": "w"}\n', "j.log:2: it is not an operation of Optuna's journal (op_code is 99)"),
-        (CREATE + '{"op_code": 4, "worker_id": "w"}\n', "j.log:2: it is not an operation of Optuna's journal ('study_id'"),
-        (CREATE + TRIAL + '{"op_code": 6, "trial_id": 0, "state": 7, "values": null}\n', "j.log:3: "),
-        (CREATE + TRIAL + '{"op_code": 5, "trial_id": 0, "param_name": "x", "param_value_internal": 1, '
-         '"distribution": "{}"}\n', "j.log:3: "),
-        (CREATE + TRIAL + '{"op_code": 7, "trial_id": 0, "step": 1, "intermediate_value": "low"}\n', "j.log:3: "),
-        (CREATE + '{"x": "' + "y" * 5_000_000 + '"}\n', "j.log:2: it is not an operation"),
-        (CREATE + "\udcff\udcfe\n", "j.log:2: it is not text"),
-        (CREATE + "{" * 100_000 + "\n", "j.log:2: it is not JSON"),
-        (CREATE, "there are no runs in it"),
+        *((damage_store(file, content), ("mlruns",), problem) for file, content, problem in STORES),
+        *((write_tables(tables, change), ("x.db",), problem) for tables, change, problem in TABLES),
+        *((damage_database(damage), ("x.db", *more), problem) for damage, more, problem in DATABASES),
+        *((write_text("project.csv", content), ("project.csv",), problem) for content, problem in CSVS),
+        *((write_text("j.log", content), ("j.log",), problem) for content, problem in JOURNALS),
     ],
-)  # fmt: skip
-def test_a_damaged_journal(cli: Cli, own_bench: Bench, content: str, problem: str) -> None:
-    (own_bench.folder / "j.log").write_bytes(content.encode("utf-8", "surrogateescape"))
-    message = refused(cli, own_bench, "j.log")
+)
+def test_what_is_damaged(cli: Cli, own_bench: Bench, prepare: Prepare, words: tuple[str, ...], problem: str) -> None:
+    prepare(own_bench.folder)
+    message = refused(cli, own_bench, *words)
     assert problem in message
     assert len(message) < 1000
 
@@ -608,11 +591,7 @@ def test_the_root_and_the_study(cli: Cli, own_bench: Bench) -> None:
     shutil.copy(own_bench.folder / "a.csv", own_bench.folder / "taken")
     refused_root = cli("index", "ingest", "a.csv", "--root", "taken")
     assert (refused_root.code, "Traceback" in refused_root.err) == (2, False)
-
-
-def test_a_study_of_ours_keeps_its_runs(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "calm-sun-1", {"mine": 1}, [], study="p")
-    own_bench.write("a.csv", TABLE)
+    make_run(own_bench, "calm-sun-1", {"mine": 1}, [], study="p")  # a run of ours stays
     cli("index", "ingest", "a.csv", "--study", "p")
     rows = json.loads(cli("export", "json", "p").out)
     assert len(rows) == 4

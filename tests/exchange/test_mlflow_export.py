@@ -11,16 +11,15 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.bad_servers import recording
 from tests.command_line import Cli
 from tests.data_servers import free_port, wait_for_port
 from tests.exchange.commands.test_export import make_run
@@ -164,7 +163,7 @@ def test_a_call_that_was_interrupted_is_completed(
     assert [len(load_points(client, run, name)) for name in ("loss", "acc", "wer")] == [5, 5, 5]
 
 
-def test_limits_of_mlflow(cli: Cli, own_bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_mlflow_and_names(cli: Cli, own_bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.exchange.mlflow_export._BATCH_METRICS", 10)
     params = {"long": "x" * 7000, "a$b": 1, "a%b": 2, "../up": 3, "opt": "sgd", "opt/lr": 4, "n" * 300: 5}
     lines: list[dict[str, object]] = [{"step": i, "time": 5, "lo$$": i / 3} for i in range(25)]
@@ -182,6 +181,11 @@ def test_limits_of_mlflow(cli: Cli, own_bench: Bench, client: Any, monkeypatch: 
     assert load_points(client, run, "x")[0][0] == 0
     assert load_points(client, run, "y")[0][2] == -1.7976931348623157e308  # what its databases keep of it
     assert "0 updated" in cli("export", "mlflow", "--to", "store").out
+    for name in ("train/loss", "a b.c:d-e"):
+        assert _clean_name(name, {"train/loss"}) == name
+    assert [_clean_name(name, set()) for name in ("", "..")] == ["_", "_."]
+    assert "/" not in _clean_name("/etc/passwd", set())
+    assert len(_clean_name("ü" * 400, set())) == 250
 
 
 def test_a_database(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
@@ -197,6 +201,10 @@ def test_a_database(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
     add_lines(own_bench, "a", [{"step": 3, "loss": 2}])
     again = cli("export", "mlflow", "--to", f"sqlite:///{own_bench.folder}/of others/x.db", "--no-artifacts")
     assert "(0 new, 1 updated, 0 unchanged), 1 point" in again.out
+
+
+def tear(path: Path, empty: Path) -> None:
+    path.write_bytes(empty.read_bytes()[:40_000])
 
 
 def make_newer(path: Path, empty: Path) -> None:
@@ -219,11 +227,7 @@ def make_folder(path: Path, empty: Path) -> None:
     ("make", "code", "message"),
     [
         (lambda path, _: path.write_text("hello " * 1000), 2, "x.db is not a SQLite database that can be used"),
-        (
-            lambda path, empty: path.write_bytes(empty.read_bytes()[:40_000]),
-            2,
-            "x.db is not a SQLite database that can be used: database disk image is malformed",
-        ),
+        (tear, 2, "x.db is not a SQLite database that can be used: database disk image is malformed"),
         (make_foreign, 2, "x.db is a database of another program: it has no table experiments"),
         (make_newer, 2, "x.db was made by another version of MLflow"),
         (make_folder, 0, ""),
@@ -305,34 +309,7 @@ def mlflow_server(tmp_path: Path) -> MlflowServer:
     return MlflowServer(tmp_path / "server")
 
 
-def test_names() -> None:
-    assert _clean_name("train/loss", {"train/loss"}) == "train/loss"
-    assert _clean_name("a b.c:d-e", set()) == "a b.c:d-e"
-    assert _clean_name("", set()) == "_"
-    assert _clean_name("..", set()) == "_."
-    assert "/" not in _clean_name("/etc/passwd", set())
-    assert len(_clean_name("ü" * 400, set())) == 250
-
-
 # ---------------------------------------------------------------- where nothing can be sent
-
-
-@contextmanager
-def answering(status: int) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-        do_POST = do_GET  # noqa: N815 as the library calls it
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def test_where_nothing_can_be_sent(
@@ -357,8 +334,8 @@ def test_where_nothing_can_be_sent(
     refuse(4, f"http://me:hunter2@127.0.0.1:{closed_port}", "does not answer")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         refuse(4, f"http://127.0.0.1:{silent.getsockname()[1]}", "does not answer")
-    with answering(404) as other:
-        refuse(2, other, "404")
+    with recording(lambda _got: (404, b"")) as other:
+        refuse(2, other.url, "404")
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
     refuse(2, "store", "pip install 'assay[mlflow]'")
     assert not Path("store").exists()

@@ -8,15 +8,14 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.bad_servers import answering
+from tests.bad_servers import Got, RecordingServer, answering, recording
 from tests.finished_study import Bench, until
 from tests.fork_server import ForkedProcess, start_assay
 
+from assay.config.settings import load_settings
 from assay.errors import ConfigError, UsageError
 from assay.exchange import notify
 from assay.exchange.notify import Notifier, check_receivers, drop_flag, hide_receiver
@@ -27,50 +26,19 @@ from assay.values.run import Outcome, RunSpec, State
 from assay.values.secrets import DEFAULT_RULES
 
 
-class Server(ThreadingHTTPServer):
-    """Keeps what it gets; answers by path: /ok, /500, /302, /slow (when it is released)."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.got: list[dict[str, Any]] = []
-        self.kinds: list[str] = []
-        self.logins: set[str | None] = set()
-        self.may_answer = threading.Event()
-
-    def address(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{path}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.server.kinds.append(self.headers["Content-Type"])
-        self.server.logins.add(self.headers["Authorization"])
-        if self.path == "/slow":
-            self.server.may_answer.wait(60)
-        code = {"/500": 500, "/302": 302}.get(self.path, 204)
-        self.send_response(code)
-        if code == 302:
-            self.send_header("Location", "/ok")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as found:
-        thread = threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+def server() -> Iterator[RecordingServer]:
+    """It answers by the path: /ok, /500, /302, and /slow when the test has ended."""
+    may_answer = threading.Event()
+
+    def answer(got: Got) -> tuple[int, bytes]:
+        if got.path == "/slow":
+            may_answer.wait(60)
+        return {"/500": 500, "/302": 302}.get(got.path, 204), b"/ok" * (got.path == "/302")
+
+    with recording(answer) as found:
         yield found
-        found.may_answer.set()
-        found.shutdown()
-        thread.join(10)
+        may_answer.set()
 
 
 def build(*receivers: str) -> Notifier:
@@ -90,30 +58,30 @@ LEADER = Leader("a", 0.5, Goal("loss", "min"), is_new=True)
 # ---------------------------------------------------------------- what is sent
 
 
-def test_the_first_failure_and_the_end(server: Server) -> None:
+def test_the_first_failure_and_the_end(server: RecordingServer) -> None:
     """Not where nothing has happened; secrets are hidden."""
-    assert build(server.address("ok")).finish("fit: 3 runs: 3 done", 0) == []
+    assert build(f"{server.url}/ok").finish("fit: 3 runs: 3 done", 0) == []
     assert server.got == []
-    notifier = build(server.address("ok"))
+    notifier = build(f"{server.url}/ok")
     notifier.listen(ended("a"))
     notifier.listen(ended("b", State.FAILED, "train --api-key abcdef123456 ended with exit code 3", train=3))
     notifier.listen(ended("c", State.TIMEOUT))
     assert notifier.finish("fit: 3 runs: 1 done, 2 failed", 1, {"elapsed_s": 2.0}) == []
-    failure, end = server.got
+    failure, end = server.messages
     assert (failure["event"], failure["run"], failure["exit_code"], failure["study"]) == ("failure", "b", 3, "fit")
     assert "ended with exit code 3" in failure["message"]
-    assert "abcdef123456" not in json.dumps(server.got)
+    assert "abcdef123456" not in json.dumps(server.messages)
     assert (end["event"], end["run"], end["exit_code"], end["elapsed_s"]) == ("end", None, 1, 2.0)
     assert end["text"] == end["content"] == end["message"] == "fit: 3 runs: 1 done, 2 failed"
-    assert set(server.kinds) == {"application/json"}
+    assert {got.headers["Content-Type"] for got in server.got} == {"application/json"}
 
 
 def test_a_new_best_run_is_sent_at_most_once_in_a_while_and_then_the_newest(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: RecordingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(notify.time, "monotonic", lambda: now[0])
-    notifier = build(server.address("ok"))
+    notifier = build(f"{server.url}/ok")
     notifier.send_best(None)
     notifier.send_best(LEADER)
     notifier.send_best(LEADER._replace(is_new=False))
@@ -125,11 +93,11 @@ def test_a_new_best_run_is_sent_at_most_once_in_a_while_and_then_the_newest(
     notifier.send_best(LEADER._replace(run="c", value=0.3, is_new=False))
     monkeypatch.undo()
     notifier.finish("", 0)
-    assert [(each["event"], each["best"]["run"], each["best"]["value"]) for each in server.got] == [
+    assert [(each["event"], each["best"]["run"], each["best"]["value"]) for each in server.messages] == [
         ("best", "a", 0.5),
         ("best", "c", 0.3),
     ]
-    assert server.got[0]["best"] == {"run": "a", "metric": "loss", "direction": "min", "value": 0.5}
+    assert server.messages[0]["best"] == {"run": "a", "metric": "loss", "direction": "min", "value": 0.5}
 
 
 def test_a_command_gets_variables_and_the_document(tmp_path: Path) -> None:
@@ -150,12 +118,14 @@ def test_a_command_gets_variables_and_the_document(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- receivers that do not take it
 
 
-def test_servers_that_do_not_take_it(server: Server, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_servers_that_do_not_take_it(
+    server: RecordingServer, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
     """They refuse, lead elsewhere, are not there, never answer, or do not speak HTTP: the others get all messages."""
     monkeypatch.setattr(notify, "LIMIT_S", 0.5)
     with answering([b"SSH-2.0\r\n\r\n"]) as other:
-        paths = [server.address("500"), server.address("302"), f"http://127.0.0.1:{closed_port}/secret/path"]
-        notifier = build(*paths, f"{other}/x", server.address("slow"), server.address("ok"))
+        paths = [f"{server.url}/500", f"{server.url}/302", f"http://127.0.0.1:{closed_port}/secret/path"]
+        notifier = build(*paths, f"{other}/x", f"{server.url}/slow", f"{server.url}/ok")
         notifier.listen(ended("b", State.FAILED))
         *notes, late = notifier.finish("", 1)
     for note, text in zip(
@@ -165,16 +135,16 @@ def test_servers_that_do_not_take_it(server: Server, monkeypatch: pytest.MonkeyP
         assert "2 of 2 messages" in note
         assert not re.search("/500|/302|secret", note.partition("did not take")[0])
     assert "no answer within 0.5 s" in late
-    assert sum(each["event"] == "failure" for each in server.got) == 4
-    assert sum(each["event"] == "end" for each in server.got) >= 3
+    assert sum(each["event"] == "failure" for each in server.messages) == 4
+    assert sum(each["event"] == "end" for each in server.messages) >= 3
 
 
-def test_a_login_in_the_address_is_sent_as_such_and_shown_nowhere(server: Server) -> None:
+def test_a_login_in_the_address_is_sent_as_such_and_shown_nowhere(server: RecordingServer) -> None:
     notifier = build(f"http://user:SECRET@127.0.0.1:{server.server_port}/ok", "http://user:SECRET@127.0.0.1:1/x")
     notifier.listen(ended("b"))
     notes = notifier.finish("", 0)
     assert "SECRET" not in str(notes)
-    assert server.logins == {"Basic dXNlcjpTRUNSRVQ="}
+    assert {got.headers["Authorization"] for got in server.got} == {"Basic dXNlcjpTRUNSRVQ="}
 
 
 def test_commands_that_fail_or_leave_something_running(tmp_path: Path) -> None:
@@ -249,6 +219,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_receivers_are_checked_and_their_addresses_hidden() -> None:
+    """A command line is recorded without them."""
+    words = ["assay", "run", "--notify", "http://h/secret", "x.yml", "--notify=http://h/secret", "-n"]
+    assert drop_flag(words) == ("assay", "run", "x.yml", "-n")
     for receiver in ("", "  ", "http://", "https:///path", "http://host:port/", "http://a b/", "ftp://h/x"):
         with pytest.raises(UsageError, match="--notify: "):
             check_receivers([receiver], "--notify")
@@ -257,11 +230,6 @@ def test_receivers_are_checked_and_their_addresses_hidden() -> None:
     assert hide_receiver("https://hooks.host/services/T0/B0/abc") == "https://hooks.host/***"
     assert hide_receiver("https://user:word@host") == "https://host"
     assert hide_receiver("curl -H 'Authorization: Bearer abcdef123' x") == "curl -H 'Authorization: Bearer ***' x"
-
-
-def test_a_command_line_is_recorded_without_receivers() -> None:
-    words = ["assay", "run", "--notify", "http://h/secret", "x.yml", "--notify=http://h/secret", "-n"]
-    assert drop_flag(words) == ("assay", "run", "x.yml", "-n")
 
 
 # ---------------------------------------------------------------- whole studies
@@ -276,12 +244,12 @@ resources: {gpus: 0}
 ONE = STUDY.replace("0.5, 0.3", "0.3")
 
 
-def test_a_study_with_a_server_and_a_command(own_bench: Bench, server: Server) -> None:
+def test_a_study_with_a_server_and_a_command(own_bench: Bench, server: RecordingServer) -> None:
     command = "cat > $ASSAY_EVENT.json"
-    result = own_bench.run(STUDY, "--notify", server.address("ok"), "--notify", command)
+    result = own_bench.run(STUDY, "--notify", f"{server.url}/ok", "--notify", command)
     assert result.returncode == 1
     assert "notify" not in result.stderr
-    events = {each["event"]: each for each in server.got}
+    events = {each["event"]: each for each in server.messages}
     assert set(events) == {"failure", "best", "end"}
     assert (events["failure"]["run"], events["best"]["run"]) == ("lr=0.5", "lr=0.3")
     end = events["end"]
@@ -310,6 +278,12 @@ def test_settings_and_none(own_bench: Bench) -> None:
     assert not (own_bench.folder / "events").exists()
     assert own_bench.assay("rerun", "fit", "--quiet").returncode == 0
     assert sorted((own_bench.folder / "events").read_text().split()) == ["best", "end"]
+    for text, environment, receivers in (('"mail me"', {}, ("mail me",)), ("[]", {"ASSAY_NOTIFY": "x y"}, ("x y",))):
+        settings.write_text(f"notify = {text}\n")
+        assert load_settings(str(own_bench.folder), environment).notify == receivers
+    settings.write_text('notify = ["x", 1]\n')
+    with pytest.raises(ConfigError, match=r"assay\.toml:1:"):
+        load_settings(str(own_bench.folder), {})
     settings.write_text("notify = 5\n")
     assert "notify: must be an address or a command" in own_bench.run(ONE).stderr
     settings.write_text('notify = "ftp://x/"\n')
@@ -321,30 +295,19 @@ def test_settings_and_none(own_bench: Bench) -> None:
 LONG = "study: long\ncommand: sleep 300\nresources: {gpus: 0}\n"
 
 
-def test_an_interruption_is_said(own_bench: Bench, server: Server) -> None:
-    address = server.address("ok")
+def test_an_interruption_is_said(own_bench: Bench, server: RecordingServer) -> None:
+    address = f"{server.url}/ok"
     process, printed = start(own_bench, own_bench.write("long.yml", LONG), "--quiet", "--notify", address)
     until(lambda: list(own_bench.root.glob("long/*/lease.1")), "the run has begun")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    (end,) = server.got
+    (end,) = server.messages
     assert (end["event"], end["interrupted"], end["exit_code"]) == ("end", "SIGINT", 130)
     assert "continue with: assay run" in printed.read_text()
     assert address not in printed.read_text()
 
 
-def test_in_the_background(own_bench: Bench, server: Server) -> None:
-    result = own_bench.run(ONE, "--detach", "--notify", server.address("ok"))
+def test_in_the_background(own_bench: Bench, server: RecordingServer) -> None:
+    result = own_bench.run(ONE, "--detach", "--notify", f"{server.url}/ok")
     assert result.returncode == 0
-    until(lambda: any(each["event"] == "end" for each in server.got), "the end is reported")
-
-
-def test_config_errors_have_positions(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay.config.settings import load_settings
-
-    (own_bench.folder / "assay.toml").write_text('notify = ["x", 1]\n')
-    with pytest.raises(ConfigError, match=r"assay\.toml:1:"):
-        load_settings(str(own_bench.folder), {})
-    (own_bench.folder / "assay.toml").write_text('notify = "mail me"\n')
-    assert load_settings(str(own_bench.folder), {}).notify == ("mail me",)
-    assert load_settings(str(own_bench.folder), {"ASSAY_NOTIFY": "x y"}).notify == ("x y",)
+    until(lambda: any(each["event"] == "end" for each in server.messages), "the end is reported")

@@ -139,29 +139,6 @@ def test_a_schema_that_is_not_ours_is_left_alone(server: PostgresServer, store: 
     assert tables == [("about",)]
 
 
-def test_a_user_who_may_only_read_reads(server: PostgresServer, store: PostgresStore) -> None:
-    name = name_schema(store.root)
-    with store.open() as index:
-        index.put_runs([row()])
-        put_points(index, "grid/a", [1.0])
-    server.sql(
-        "DROP ROLE IF EXISTS guest",
-        "CREATE ROLE guest LOGIN PASSWORD 'guest-password'",
-        f"GRANT USAGE ON SCHEMA {name} TO guest",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO guest",
-    )
-    with PostgresIndex(server.address("guest", "guest-password"), store.root) as index:
-        assert [each.key for each in index.load_runs()] == ["grid/a"]
-        assert list(index.load_series("grid/a", "loss").values) == [1.0]
-        assert index.query("SELECT count(*) FROM runs").rows == [(1,)]
-        with pytest.raises(InfrastructureError, match="permission denied") as caught:
-            index.put_runs([row("grid/b")])
-        assert "may only read" in (caught.value.hint or "")
-    with pytest.raises(InfrastructureError, match="permission denied"):  # nor may it make another
-        PostgresIndex(server.address("guest", "guest-password"), store.root / "other")
-    server.sql("DROP OWNED BY guest", "DROP ROLE guest")
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -213,9 +190,10 @@ def test_ordinary_queries_are_not_refused(store: PostgresStore, expression: str)
         assert len(index.query(f"SELECT {expression}").rows) == 1
 
 
-def test_who_may_not_read_is_told_what_the_owner_gives(server: PostgresServer, store: PostgresStore) -> None:
+def test_who_may_not_read_or_write_is_told_what_the_owner_gives(server: PostgresServer, store: PostgresStore) -> None:
     with store.open() as index:
         index.put_runs([row()])
+        put_points(index, "grid/a", [1.0])
     server.sql("DROP ROLE IF EXISTS visitor", "CREATE ROLE visitor LOGIN PASSWORD 'visitor-password'")
     address = server.address("visitor", "visitor-password")
     with pytest.raises(InfrastructureError, match="may not read") as caught:
@@ -224,9 +202,14 @@ def test_who_may_not_read_is_told_what_the_owner_gives(server: PostgresServer, s
     assert len(given) == 2
     server.sql(*given)
     with PostgresIndex(address, store.root) as index:
+        assert [each.key for each in index.load_runs()] == ["grid/a"]
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
         assert index.query("SELECT count(*) FROM runs").rows == [(1,)]
-        with pytest.raises(InfrastructureError) as caught:
+        with pytest.raises(InfrastructureError, match="permission denied") as caught:
             index.put_runs([row("grid/b")])
+        assert "may only read" in (caught.value.hint or "")
+    with pytest.raises(InfrastructureError, match="permission denied"):  # nor may it make another
+        PostgresIndex(address, store.root / "other")
     server.sql(*re.findall("GRANT [^;)]+", caught.value.hint or ""))
     with PostgresIndex(address, store.root) as index:
         index.put_runs([row("grid/b")])
@@ -256,7 +239,12 @@ def test_a_server_without_room_is_named_and_what_waits_is_written_later(
         assert list(index.load_series("grid/a", "loss").values) == [1.0]
 
 
-def test_a_wrong_password_is_named_and_never_shown(server: PostgresServer, tmp_path: Path) -> None:
+def test_what_cannot_be_reached_is_named_and_a_password_never_shown(server: PostgresServer, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="does not exist"):
+        PostgresIndex(server.address(database="nowhere"), tmp_path)
+    with pytest.raises(InfrastructureError, match="cannot be reached") as caught:
+        PostgresIndex("postgresql://u:s3cret-word@127.0.0.1:1/db", tmp_path)
+    assert "s3cret-word" not in f"{caught.value} {caught.value.hint}"
     with pytest.raises(InfrastructureError, match="password authentication failed") as caught:
         PostgresIndex(server.address(password="wr@ng-s3cret"), tmp_path)
     assert "wr@ng" not in repr(caught.value) + str(caught.value.hint)
@@ -265,11 +253,6 @@ def test_a_wrong_password_is_named_and_never_shown(server: PostgresServer, tmp_p
     told = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
     assert "wr@ng" not in told.replace("wr@ng-s3cret", "", told.count('password="wr@ng-s3cret"'))
     assert "s3cret" not in repr(parse_address(server.address(password="wr@ng-s3cret")))
-
-
-def test_a_database_that_is_not_there(server: PostgresServer, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="does not exist"):
-        PostgresIndex(server.address(database="nowhere"), tmp_path)
 
 
 # ---------------------------------------------------------------- how often the server is asked
@@ -397,45 +380,27 @@ def test_processes_that_write_through_a_restart_lose_and_double_nothing(
 # ---------------------------------------------------------------- addresses
 
 
-def test_a_host_that_does_not_answer_costs_a_limited_time(tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="cannot be reached") as caught:
-        PostgresIndex("postgresql://u:s3cret-word@127.0.0.1:1/db", tmp_path)
-    assert "s3cret-word" not in f"{caught.value} {caught.value.hint}"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_addresses_are_read_as_libpq_reads_them(tmp_path: Path) -> None:
+    """One that cannot be read is not repeated."""
+    for text, expected in (
         ("postgresql://h/d", {"host": "h", "dbname": "d"}),
         ("postgres://u@h:5/d", {"user": "u", "host": "h", "port": "5", "dbname": "d"}),
-        (
-            "postgresql://u:p%40s%2F@[::1]:5/d",
-            {"user": "u", "password": "p@s/", "host": "::1", "port": "5", "dbname": "d"},
-        ),
+        ("postgresql://u:p%40@[::1]:5/d", {"user": "u", "password": "p@", "host": "::1", "port": "5", "dbname": "d"}),
+        ("postgresql://u:p%2F@h/d", {"user": "u", "password": "p/", "host": "h", "dbname": "d"}),
         ("postgresql://u:a@b@h/d", {"user": "u", "password": "a@b", "host": "h", "dbname": "d"}),
         ("postgresql://a:1,b:2/d", {"host": "a,b", "port": "1,2", "dbname": "d"}),
         ("postgresql:///d?host=/run/pg&sslmode=require", {"host": "/run/pg", "dbname": "d", "sslmode": "require"}),
         ("postgresql://", {}),
-    ],
-)
-def test_addresses_are_read_as_libpq_reads_them(text: str, expected: dict[str, str]) -> None:
-    found = parse_address(text)
-    assert found.keywords == expected
-    assert expected.get("password", "\0") not in found.shown
+    ):
+        found = parse_address(text)
+        assert found.keywords == expected
+        assert expected.get("password", "\0") not in found.shown
     assert parse_address("postgresql://u:ab@h/d?sslpassword=abc").hide("ab abc") == "*** ***"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("mysql://u:hush@h/d", "postgresql://u:hu/sh@h/d", "postgresql://u:hush%zz@h/d", "postgresql://u:hu?sh@h/d"),
-        *("postgresql://u:hush@h:port/d", "hush"),
-    ],
-)
-def test_an_address_that_cannot_be_read_is_not_repeated(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        PostgresIndex(text, tmp_path)
-    assert "hu" not in f"{caught.value.message} {caught.value.hint}"
+    wrong = [f"postgresql://{login}/d" for login in ("u:hu/sh@h", "u:hush%zz@h", "u:hu?sh@h", "u:hush@h:port")]
+    for text in (*wrong, "mysql://u:hush@h/d", "hush"):
+        with pytest.raises(UsageError) as caught:
+            PostgresIndex(text, tmp_path)
+        assert "hu" not in f"{caught.value.message} {caught.value.hint}", text
 
 
 def test_without_psycopg_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,13 +245,11 @@ def test_rerun_refuses_an_upload_and_says_how_it_is_taken(owner: Owner) -> None:
         for words in ((), ("x=5",), ("start=1",), ("--from", "checkpoint"), ("--new-code",), ("-c", "main")):
             assert "assay adopt" in owner.do("rerun", f"mine/{run}", *words, code=2).stderr, words
     assert owner.executed() == []
-
-
-def test_rerun_of_a_study_leaves_uploads_out(owner: Owner) -> None:
+    shutil.rmtree(owner.root)
     owner.do("run", "mine.yml", "x=2", "--quiet")
     owner.take(owner.forge(evil_job))
     owner.witness.unlink()
-    assert "uploaded" in owner.do("rerun", "mine").stderr
+    assert "uploaded" in owner.do("rerun", "mine").stderr  # which leaves uploads out
     assert owner.executed() == ["honest"]
 
 
@@ -279,8 +277,12 @@ def test_an_upload_brings_no_secrets_and_cannot_say_that_it_was_adopted(owner: O
     assert not (owner.root / "mine").exists()
 
 
-def test_a_damaged_mark_allows_nothing(owner: Owner) -> None:
+def test_the_lowest_check_refuses_a_lease_and_a_damaged_mark_allows_nothing(owner: Owner) -> None:
     owner.take(owner.forge(evil_job))
+    handle = JobHandle("local", "1", "here", 1, 1, "boot", None, 2, 0.0)
+    with pytest.raises(FormatError, match=re.escape(SENDER)):
+        run_directory.publish_lease(str(owner.root / "mine" / RUN), handle)
+    assert not (owner.root / "mine" / RUN / "lease.2").exists()
     for text in ("", "[]", '{"format": 1, "how": "gift"}', '{"format": 99}', '{"format": 1}', "{"):
         (owner.root / "mine" / RUN / "received.json").write_text(text)
         assert is_foreign(str(owner.root / "mine" / RUN)), text
@@ -329,14 +331,6 @@ def test_an_upload_into_a_study_that_is_supervised(owner: Owner, tmp_path: Path)
     finally:
         supervisor.kill()
     assert owner.executed() == ["honest", "honest"]
-
-
-def test_the_lowest_check_refuses_a_lease(owner: Owner) -> None:
-    owner.take(owner.forge(evil_job))
-    handle = JobHandle("local", "1", "here", 1, 1, "boot", None, 2, 0.0)
-    with pytest.raises(FormatError, match=re.escape(SENDER)):
-        run_directory.publish_lease(str(owner.root / "mine" / RUN), handle)
-    assert not (owner.root / "mine" / RUN / "lease.2").exists()
 
 
 def test_stop_never_ends_a_process_that_an_upload_names(owner: Owner) -> None:
@@ -493,15 +487,6 @@ def test_a_study_of_uploads_alone_is_shown_with_their_origin_and_has_no_best(own
     assert owner.load("index", "query", query) == [{"key": f"mine/{RUN}", "how": "upload"}]
 
 
-def test_of_two_uploads_of_one_run_one_is_adopted(owner: Owner) -> None:
-    for name in (RUN, "other"):
-        owner.take(owner.forge(nothing, state="done", name=name))
-    said = f"is the same run as mine/{RUN}"
-    assert said in owner.do("adopt", f"mine/{RUN}", "mine/other", "--file", "mine.yml", code=2).stderr
-    owner.do("adopt", f"mine/{RUN}", "--file", "mine.yml")
-    assert said in owner.do("adopt", "mine/other", code=2).stderr
-
-
 # ---------------------------------------------------------------- adopting
 
 
@@ -544,7 +529,15 @@ def test_a_run_that_is_not_one_of_the_file_is_refused(owner: Owner) -> None:
 
 
 def test_an_adopted_run_without_a_command_is_none_of_the_file(owner: Owner) -> None:
-    """There is no job.sh to make again: it would be started without one, and be lost each time."""
+    """There is no job.sh to make again: it would be started without one, and be lost each time. Of two uploads of one
+    run one is adopted."""
+    for name in ("other", "another"):
+        owner.take(owner.forge(nothing, state="done", run="x=2", name=name))
+    said = "is the same run as mine/"
+    assert f"{said}other" in owner.do("adopt", "mine/other", "mine/another", "--file", "mine.yml", code=2).stderr
+    owner.do("adopt", "mine/other", "--file", "mine.yml")
+    assert f"{said}other" in owner.do("adopt", "mine/another", code=2).stderr
+    shutil.rmtree(owner.root)
     owner.take(owner.forge(lambda run_dir: change_record(run_dir, commands=[])))
     owner.do("adopt", f"mine/{RUN}", "--file", "mine.yml")
     owner.do("run", "mine.yml")

@@ -191,6 +191,7 @@ def test_a_run_that_is_not_finished_is_sent_as_it_is(cli: Any, own_bench: Bench,
 
 
 def test_the_model_cache(cli: Any, own_bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not what its name says is refused."""
     here, there = own_bench.folder / "here", own_bench.folder / "there"
     keys = make_artifacts(here, 3)
     monkeypatch.setenv("ASSAY_CACHE", str(here))
@@ -210,6 +211,18 @@ def test_the_model_cache(cli: Any, own_bench: Bench, place: Path, monkeypatch: p
     pulled = cli("model", "cache", "pull", "--from", str(place))
     assert "fetched 2 artifacts" in pulled.out
     assert "no room for 1 more" in pulled.err
+    monkeypatch.delenv("ASSAY_CACHE_LIMIT")
+    monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "none"))
+    manifest = min((place / "caches/models").glob("*.json"))
+    good = manifest.read_text()
+    for name, change in (("parts", {"case": "another"}), ("facts", {"path": "@folder@/../../x"})):
+        content = json.loads(good)
+        content["facts"][name] |= change
+        manifest.write_text(json.dumps(content))
+        refused = cli("model", "cache", "pull", "--from", str(place))
+        assert (refused.code, "not what its name says" in refused.err) == (4, True)
+        with ArtifactStore(str(own_bench.folder / "none")) as store:
+            assert manifest.stem not in [entry.key for entry in store.load_entries()]
 
 
 def make_artifacts(folder: Path, count: int) -> list[str]:
@@ -227,25 +240,6 @@ def make_artifacts(folder: Path, count: int) -> list[str]:
             keys.append(build_key(parts))
             store.make(keys[-1], parts, build(i))
     return keys
-
-
-def test_an_artifact_that_is_not_what_its_name_says_is_refused(
-    cli: Any, own_bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_artifacts(own_bench.folder / "here", 1)
-    monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "here"))
-    cli("model", "cache", "push", "--to", str(place))
-    (manifest,) = (place / "caches/models").glob("*.json")
-    good = manifest.read_text()
-    monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "there"))
-    for name, change in (("parts", {"case": "another"}), ("facts", {"path": "@folder@/../../x"})):
-        content = json.loads(good)
-        content["facts"][name] |= change
-        manifest.write_text(json.dumps(content))
-        refused = cli("model", "cache", "pull", "--from", str(place))
-        assert (refused.code, "not what its name says" in refused.err) == (4, True)
-        with ArtifactStore(str(own_bench.folder / "there")) as store:
-            assert store.load_entries() == []
 
 
 # ---------------------------------------------------------------- a golden store that is an address

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from tests.bad_servers import RecordingServer, recording
 from tests.finished_study import BAD, GOOD, Bench, build_bench
 from tests.web_client import READER, TOKEN, UPLOADER, server
 
@@ -35,46 +34,22 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return build_bench(tmp_path_factory.mktemp("sent"))
 
 
-class FakeServer:
+class Fake(NamedTuple):
     """A server with prepared answers."""
 
-    def __init__(self) -> None:
-        fake = self
-        self.answers: list[tuple[int, bytes]] = []
-        self.headers: dict[str, str] = {}
-        self.bodies: list[bytes] = []
-        self.paths: list[str] = []
+    answers: list[tuple[int, bytes]]
+    server: RecordingServer
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                fake.headers = dict(self.headers)
-                fake.paths.append(self.path)
-                fake.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                status, body = fake.answers.pop(0)
-                self.send_response(status)
-                if status in (301, 302, 307):
-                    self.send_header("Location", body.decode())
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.http = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
+    @property
+    def url(self) -> str:
+        return self.server.url
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    found = FakeServer()
-    yield found
-    found.close()
+def fake() -> Iterator[Fake]:
+    answers: list[tuple[int, bytes]] = []
+    with recording(lambda _got: answers.pop(0)) as server:
+        yield Fake(answers, server)
 
 
 def call(bench: Bench, *words: str, **env: str) -> tuple[int, str, str]:
@@ -164,16 +139,16 @@ class TestAway:
         assert "secret" not in found.value.render()
         assert "assay serve" in found.value.render()
 
-    def test_trouble_is_tried_again(self, bench: Bench, fake: FakeServer) -> None:
+    def test_trouble_is_tried_again(self, bench: Bench, fake: Fake) -> None:
         good = json.dumps({"runs": [{"is_new": True}], "link": "http://x/studies/fit"}).encode()
-        fake.answers = [(503, b"busy"), (429, b"too many"), (201, good)]
+        fake.answers.extend([(503, b"busy"), (429, b"too many"), (201, good)])
         target = OutgoingRun("fit", str(bench.root / "fit" / GOOD))
         found = upload_runs([target], UploadServer(fake.url, "t" * 20), lambda _: None)
         assert found.links == ["http://x/studies/fit"]
-        assert fake.bodies[0] == fake.bodies[2]
-        assert fake.headers["Authorization"] == "Bearer " + "t" * 20
+        assert fake.server.got[0].body == fake.server.got[2].body
+        assert fake.server.got[-1].headers["Authorization"] == "Bearer " + "t" * 20
 
-    def test_a_refusal_is_said_once(self, bench: Bench, fake: FakeServer) -> None:
+    def test_a_refusal_is_said_once(self, bench: Bench, fake: Fake) -> None:
         """A redirection is not followed: it would take the token elsewhere."""
         target = OutgoingRun("fit", str(bench.root / "fit" / GOOD))
         for answer, said in (
@@ -184,10 +159,10 @@ class TestAway:
             ((200, b'{"runs": 1, "link": 2}'), "is not an `assay serve`"),
             ((200, b"[]"), "is not an `assay serve`"),
         ):
-            fake.answers = [answer]
+            fake.answers[:] = [answer]
             with pytest.raises(InfrastructureError, match=said):
                 upload_runs([target], UploadServer(fake.url, "t" * 20), pytest.fail)
-        assert len(fake.bodies) == 6
+        assert len(fake.server.got) == 6
 
 
 class TestProxy:
@@ -196,24 +171,20 @@ class TestProxy:
     def send(self, bench: Bench, url: str) -> None:
         upload_runs([OutgoingRun("fit", str(bench.root / "fit" / GOOD))], UploadServer(url, "t" * 20), attempts=1)
 
-    def test_by_a_proxy_with_its_password(
-        self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_by_a_proxy_with_its_password(self, bench: Bench, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        """To a server by https it is a tunnel: the proxy sees neither the token nor the runs. This one does not know
+        tunnels, and refuses."""
         monkeypatch.setenv("http_proxy", fake.url.replace("://", "://me:a%40b@"))
-        fake.answers = [(200, b'{"runs": [], "link": "x"}')]
-        self.send(bench, "http://lab.invalid:8666/base")
-        assert fake.paths == ["http://lab.invalid:8666/base/api/uploads"]
-        assert fake.headers["Host"] == "lab.invalid:8666"
-        assert fake.headers["Proxy-Authorization"] == "Basic bWU6YUBi"
-
-    def test_a_tunnel_where_the_server_is_https(
-        self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The proxy sees neither the token nor the runs. This one does not know tunnels, and refuses."""
         monkeypatch.setenv("https_proxy", fake.url)
+        fake.answers.append((200, b'{"runs": [], "link": "x"}'))
+        self.send(bench, "http://lab.invalid:8666/base")
+        (got,) = fake.server.got
+        assert got.path == "http://lab.invalid:8666/base/api/uploads"
+        assert got.headers["Host"] == "lab.invalid:8666"
+        assert got.headers["Proxy-Authorization"] == "Basic bWU6YUBi"
         with pytest.raises(InfrastructureError, match="Tunnel connection failed: 501"):
             self.send(bench, "https://lab.invalid")
-        assert fake.bodies == []
+        assert len(fake.server.got) == 1
 
     def test_not_by_a_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
@@ -232,14 +203,12 @@ class TestProxy:
 
 
 class TestPacking:
-    def send(self, fake: FakeServer, *runs: Path) -> tuple[list[set[str]], list[str]]:
-        fake.answers = [(200, b'{"runs": [], "link": "x"}')] * len(runs)
+    def send(self, fake: Fake, *runs: Path) -> tuple[list[set[str]], list[str]]:
+        fake.answers[:] = [(200, b'{"runs": [], "link": "x"}')] * len(runs)
         found = upload_runs([OutgoingRun("fit", str(run)) for run in runs], UploadServer(fake.url, "t" * 20))
-        return [set(zipfile.ZipFile(BytesIO(body)).namelist()) for body in fake.bodies], found.notes
+        return [set(zipfile.ZipFile(BytesIO(body)).namelist()) for _, _, body in fake.server.got], found.notes
 
-    def test_what_is_left_out(
-        self, bench: Bench, fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_left_out(self, bench: Bench, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run = tmp_path / "run"
         shutil.copytree(bench.root / "fit" / GOOD, run)
         os.symlink("/etc/passwd", run / "link")
@@ -256,16 +225,14 @@ class TestPacking:
         assert not {"fit/run/link", "fit/run/pipe", "fit/run/secrets.sh"} & names
         assert [note for note in notes if "odd" in note]
         monkeypatch.setattr(upload, "_MOST_CODE", 4000)
-        fake.bodies.clear()
+        fake.server.got.clear()
         ((names,), notes) = self.send(fake, run)
         assert "fit/run/code/large.bin" not in names
         assert "fit/run/code.py" in names
         assert any("its copy of the code" in note for note in notes)
 
-    def test_many_runs_go_in_several_archives(
-        self, bench: Bench, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(upload, "_BATCH_FILES", 1)
+        monkeypatch.setattr(upload, "_BATCH_FILES", 1)  # many runs go in several archives
+        fake.server.got.clear()
         archives, _ = self.send(fake, bench.root / "fit" / GOOD, bench.root / "fit" / BAD)
         assert len(archives) == 2
 

@@ -112,14 +112,8 @@ def _write_run(run: Path, number: int) -> None:
         "executor": "local", "job_id": TEXT, "host": TEXT, "pid": 1, "start": 1, "boot": TEXT, "slot": TEXT,
         "attempt": 1, "started_at": 1e9,
     }  # fmt: skip
-    outcome = {
-        "state": "failed",
-        "attempt": 1,
-        "codes": {"train": 1},
-        "reason": TEXT,
-        "started_at": 1e9,
-        "ended_at": 2e9,
-    }
+    outcome = {"state": "failed", "attempt": 1, "codes": {"train": 1}, "reason": TEXT}
+    outcome |= {"started_at": 1e9, "ended_at": 2e9}
     _dump(run / "run.json", record)
     _dump(run / "environment.json", environment)
     _dump(run / "lease.1", lease)

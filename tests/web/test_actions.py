@@ -67,14 +67,12 @@ def test_a_failed_run_is_repeated_with_the_current_code_and_the_page_says_so(ben
     assert json.loads((run_dir / "outcome.2").read_text())["state"] == "done"
 
 
-def test_no_module_of_the_folder_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_start_is_said_and_no_module_of_the_folder_is_executed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder where the server was started may hold a `json.py` of a project."""
-    (tmp_path / "json.py").write_text("raise SystemExit('executed')")
-    monkeypatch.chdir(tmp_path)
+    (bench.folder / "json.py").write_text("raise SystemExit('executed')")
     assert "executed" not in actions.call(["--version"])[1]
-
-
-def test_what_cannot_start_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "_EARLY_S", 60.0)
     monkeypatch.setattr(actions, "build_commands", lambda *_: [["rerun", "--no-such-option"]])
     with open_client(bench.root) as client:

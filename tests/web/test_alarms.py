@@ -36,6 +36,15 @@ def look(client: TestClient) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 
+def _wait_for(client: TestClient, wanted: set[str]) -> str:
+    """The line, when it has all of this."""
+    deadline = time.monotonic() + 60
+    while not all(text in (found := look(client)) for text in wanted):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms, "_AGE_S", 0.0)
@@ -57,7 +66,7 @@ def test_a_golden_check_that_failed(tmp_path: Path) -> None:
         assert "PASS" in client.get("/studies/golden-demo/best").text
         lab.change(scale=1.5)
         assert lab.check().kind is VerdictKind.FAIL
-        _wait(client, "FAIL 1 golden check")
+        assert _wait_for(client, {"FAIL 1 golden check"}) == "FAIL 1 golden check"
         text = client.get("/studies").text
         assert 'href="/goldens/golden-demo"' in text
         assert 'Goldens <span class="alarm">1<span class="hidden"> not passed</span></span>' in text
@@ -68,14 +77,8 @@ def test_a_golden_check_that_failed(tmp_path: Path) -> None:
         newest = list_ids(StudyLocation(str(tmp_path / "runs"), "golden-demo"))[0][0]
         (report,) = (tmp_path / "runs").rglob(f"*{newest}*")
         report.write_bytes(b"hi")
-        _wait(client, "ERROR 1 golden check damaged")  # never the PASS before it
-
-
-def _wait(client: TestClient, wanted: str) -> None:
-    deadline = time.monotonic() + 60
-    while (found := look(client)) != wanted:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+        wanted = "ERROR 1 golden check damaged"
+        assert _wait_for(client, {wanted}) == wanted  # never the PASS before it
 
 
 @pytest.mark.services("backends")
@@ -110,13 +113,6 @@ def test_an_uploaded_pass_does_not_hide_a_failure_that_was_seen_here(
     with open_client(tmp_path) as client:
         assert look(client) == alarm
         assert "upload from 192.0.2.7 by upload token 123abc" in client.get("/models").text
-
-
-def _wait_for(client: TestClient, wanted: set[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not all(text in look(client) for text in wanted):
-        assert time.monotonic() < deadline, look(client)
-        time.sleep(0.05)
 
 
 def test_checks_of_a_study_as_they_were_judged_last(served: Bench, tmp_path: Path) -> None:

@@ -128,16 +128,9 @@ def test_a_broken_directory_shows_what_is_readable(broken: TestClient, name: str
     assert broken.get(f"/studies/fit/compare?run=good&run={run}").status_code == 200
 
 
-def test_markers_that_contradict(root: Root) -> None:
-    (root.add("both") / "train.exit.7").touch()
-    with root.open() as client:
-        text = client.get(PAGE + "both").text
-        assert "exit markers" in text
-        assert '<span class="badge failed">7</span>' in text
-
-
-def test_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
+def test_markers_that_contradict_and_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
     run = root.add("odd")
+    (run / "train.exit.7").touch()
     (run / "metrics").mkdir()
     lines = ['{"step": 1, "a": NaN}', '{"step": 2, "a": "inf"}', '{"step": 3, "a": 1}', '{"step": 4, "a": -1e999}',
              '{"step": 1e400, "a": 2}', "not json", '{"step": 5, "a": 3', "\x00\x00"]  # fmt: skip
@@ -145,6 +138,8 @@ def test_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
     (run / "readings.jsonl").write_text('{"time": "x"}\n{"time": NaN}\n[]\nhalf')
     with root.open() as client:
         text = client.get(PAGE + "odd").text
+        assert "exit markers" in text
+        assert '<span class="badge failed">7</span>' in text
         assert "not finite" in text
         curve = client.get(f"/api{PAGE}odd/curves?metric=a").json()["curves"][0]
         assert all(value is None or math.isfinite(value) for value in curve["y"])
@@ -169,23 +164,15 @@ def test_very_many_points(root: Root) -> None:
         assert client.get(f"/api{PAGE}long/curves?metric=a&zoom=1").status_code == 400
 
 
-@pytest.fixture
-def large(root: Root) -> Iterator[tuple[TestClient, Path]]:
-    """Two gigabytes, of which the file system stores a few pages: lines at both ends and in the middle."""
-    run = root.add("large")
-    with open(run / "big.log", "wb") as file:
+def test_a_log_of_two_gigabytes(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the file system stores a few pages: lines at both ends and in the middle."""
+    path = str(root.add("large") / "big.log")
+    with open(path, "wb") as file:
         file.write(b"the first line\n")
         file.seek(1 << 30)
         file.write(b"\nin the middle\n")
         file.seek((2 << 30) - 16)
         file.write(b"\nthe last line\n")
-    with root.open() as client:
-        yield client, run
-
-
-def test_a_log_of_two_gigabytes(large: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    client, run = large
-    path = str(run / "big.log")
     tracemalloc.start()
     end = run_files.load_log(path, None)
     assert end["text"].endswith("the last line\n")
@@ -204,8 +191,9 @@ def test_a_log_of_two_gigabytes(large: tuple[TestClient, Path], monkeypatch: pyt
     last = run_files.search_log(path, "LAST", (2 << 30) - 4096)
     assert last["matches"][0]["line"] == "the last line"
     assert last["is_whole"]
-    assert client.get(f"/api{PAGE}large/log?file=big.log").json()["text"].endswith("the last line\n")
-    assert client.get(PAGE + "large").status_code == 200
+    with root.open() as client:
+        assert client.get(f"/api{PAGE}large/log?file=big.log").json()["text"].endswith("the last line\n")
+        assert client.get(PAGE + "large").status_code == 200
 
 
 def test_binary_output_and_a_line_that_is_not_finished(root: Root) -> None:

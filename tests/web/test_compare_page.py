@@ -31,18 +31,13 @@ def test_runs_are_rows_and_only_what_differs_is_there(client: TestClient) -> Non
     assert ">lr</a></th>" not in table  # it is equal in both
     assert ">lr</a></th>" in get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "all": 1}).text, "Parameters")
     assert text.count("<table") == 3  # parameters, metrics, environment: each once
-
-
-def test_runs_as_columns(client: TestClient) -> None:
-    table = get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "turn": 1}).text, "Metrics")
-    assert table.count('<th scope="col"><a') == 2
-    assert '<th scope="row">loss</th>' in table
-
-
-def test_differences_of_metrics(client: TestClient) -> None:
-    table = get_table(client.get(PAGE, params={"run": [GOOD, OTHER]}).text, "Metrics")
-    assert '<span class="change-by">+0.1</span>' in table
-    assert '<b>1.7</b> <span class="is-best">best</span>' in table
+    metrics = get_table(text, "Metrics")
+    assert '<span class="change-by">+0.1</span>' in metrics
+    assert '<b>1.7</b> <span class="is-best">best</span>' in metrics
+    assert re.search(r"assay diff \S*fit/lr=0.1,n=7 \S*fit/lr=0.1,n=8<", text)
+    turned = get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "turn": 1}).text, "Metrics")
+    assert turned.count('<th scope="col"><a') == 2
+    assert '<th scope="row">loss</th>' in turned
 
 
 def test_the_run_that_others_are_compared_with(client: TestClient) -> None:
@@ -92,28 +87,21 @@ def test_the_filter_is_on_the_page(client: TestClient) -> None:
     assert text.count('<input type="hidden" name="run"') == 3
 
 
-@pytest.mark.parametrize("where", ["lr ==", "(" * 10_000, "nonsense > 3", "lr > 100"])
-def test_a_filter_that_does_not_fit_is_answered_where_it_was_typed(client: TestClient, where: str) -> None:
-    answer = client.get(PAGE, params={"where": where})
+@pytest.mark.parametrize(
+    "query", [*({"where": w} for w in ("lr ==", "(" * 10_000, "nonsense > 3", "lr > 100")), {"run": GOOD}]
+)
+def test_a_filter_that_does_not_fit_is_answered_where_it_was_typed(client: TestClient, query: dict[str, str]) -> None:
+    """So is one run, which is not a comparison."""
+    answer = client.get(PAGE, params=query)
     assert answer.status_code == 400
     assert 'class="answer"' in answer.text
     assert 'name="where"' in answer.text
+    assert ("two runs or more" in answer.text) is ("run" in query)
 
 
-@pytest.mark.parametrize("name", ["lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"])
-def test_an_unknown_run(client: TestClient, name: str) -> None:
-    assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404
-
-
-def test_one_run_is_not_a_comparison(client: TestClient) -> None:
-    answer = client.get(PAGE, params={"run": GOOD})
-    assert answer.status_code == 400
-    assert "two runs or more" in answer.text
-
-
-def test_the_command_that_tells_the_same(client: TestClient) -> None:
-    text = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
-    assert re.search(r"assay diff \S*fit/lr=0.1,n=7 \S*fit/lr=0.1,n=8<", text)
+def test_an_unknown_run(client: TestClient) -> None:
+    for name in ("lr=0.1,n=9", "other/lr=0.1,n=7", "../../etc/passwd", "/"):
+        assert client.get(PAGE, params={"run": [GOOD, name]}).status_code == 404, name
 
 
 def test_curves_are_those_of_the_runs(client: TestClient) -> None:

@@ -7,7 +7,7 @@ import inspect
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -178,11 +178,7 @@ def check_all_links(walk: Walk, record_property: Record) -> None:
     for run in runs:
         waiting += [f"/studies/{study}/runs/{run}", f"/studies/{study}/runs/{run}?x=time&all=1"]
     waiting += [f"/studies/{study}/compare?run={runs[0]}&run={run}&all=1" for run in runs[1:3]]
-    waiting += [
-        f"/studies/{study}/compare?turn=1&best=1",
-        f"/studies/{study}?tab=scatter",
-        f"/studies/{study}?tab=parallel",
-    ]
+    waiting += [f"/studies/{study}{rest}" for rest in ("/compare?turn=1&best=1", "?tab=scatter", "?tab=parallel")]
     while waiting:
         address = waiting.pop(0)
         if address in opened or address.startswith(("http", "/static", "/vendor")):
@@ -194,6 +190,15 @@ def check_all_links(walk: Walk, record_property: Record) -> None:
             waiting += walk.get(address)
     walk.check(record_property)
     assert len(opened) > 100
+
+
+def _list_last(path: str, run: str) -> Sequence[str]:
+    """What the last part of an address is replaced by; one empty text where it is not a name."""
+    if "{file" in path:
+        return ATTACKS if run == hostile.NAMES[0] else ATTACKS[:2]
+    if "{path" in path or "{name}" in path:
+        return (*ATTACKS, "store/x.json")
+    return ("x", *ATTACKS[:3]) if "{session" in path else ("",)
 
 
 @pytest.mark.services("api")
@@ -213,24 +218,10 @@ def test_every_route_with_every_name(client: TestClient, record_property: Record
             if entry.path != "/studies/{study}/runs/{run}":  # which shows all that a run has
                 chosen = sorted(chosen, key=lambda name: name != hostile.NAMES[0])[::25]
             for run in [*chosen, *(ATTACKS[:3] if "{run}" in entry.path else ())]:
-                files = ATTACKS if run == hostile.NAMES[0] else ATTACKS[:2]
-                others = (
-                    [*ATTACKS, "store/x.json"]
-                    if "{path" in entry.path or "{name}" in entry.path
-                    else ["x", *ATTACKS[:3]]
-                )
-                for last in (
-                    files
-                    if "{file" in entry.path
-                    else others
-                    if re.search(r"{(path|name|session)", entry.path)
-                    else [""]
-                ):
+                for last in _list_last(entry.path, run):
                     filled = entry.path.replace("{study}", quote(study, safe="")).replace("{run}", quote(run, safe=""))
                     filled = re.sub(r"{(file|path)(:path)?}|{name}|{session}", lambda _, last=last: last, filled)
-                    query = ""
-                    if entry.path.endswith("/series"):
-                        query = f"?metric={quote(hostile.TEXT, safe='')}"
+                    query = f"?metric={quote(hostile.TEXT, safe='')}" if entry.path.endswith("/series") else ""
                     walk.get(filled + query)
     walk.check(record_property)
 

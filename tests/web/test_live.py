@@ -109,17 +109,18 @@ class TestStart:
         monkeypatch.setattr(assets, "find_missing", list)
         monkeypatch.delenv("ASSAY_TOKEN", raising=False)
 
-    def test_a_port_that_is_taken(self, tmp_path: Path) -> None:
+    def test_a_port_a_root_and_an_address_that_cannot_be_used(self, tmp_path: Path) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             with pytest.raises(UsageError, match=f"port {taken.getsockname()[1]}"):
                 serve(ServeRequest(root=(str(tmp_path),), port=taken.getsockname()[1]), Console())
-
-    def test_a_root_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="there is no folder") as refused:
             serve(ServeRequest(root=(str(tmp_path / "run s"),)), Console())
         assert refused.value.hint == f"make it: mkdir -p '{tmp_path / 'run s'}'"
+        for host in ("0.0.0.0", "::", "192.0.2.1"):
+            with pytest.raises(UsageError, match="needs a token"):
+                serve(ServeRequest(root=(str(tmp_path),), host=host), Console())
 
     @pytest.mark.needs(exchange=True)
     def test_an_index_that_cannot_be_reached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,33 +128,26 @@ class TestStart:
         with pytest.raises(AssayError, match=r"127\.0\.0\.1"):
             serve(ServeRequest(root=(str(tmp_path),), index="postgresql://nobody@127.0.0.1:9/x", port=0), Console())
 
-    def test_other_addresses_need_a_token(self, tmp_path: Path) -> None:
-        for host in ("0.0.0.0", "::", "192.0.2.1"):
-            with pytest.raises(UsageError, match="needs a token"):
-                serve(ServeRequest(root=(str(tmp_path),), host=host), Console())
-
-    def test_bad_tokens(self, tmp_path: Path) -> None:
+    def test_tokens_of_a_file_of_a_pipe_and_of_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for text in ("write short", "admin aaaaaaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaaaaaaaaa", "read ä" * 20):
             write_private(tmp_path / "tokens", text)
             with pytest.raises(UsageError) as refused:
                 load_tokens(str(tmp_path / "tokens"))
             assert "a" * 24 not in refused.value.message
-
-    def test_good_tokens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_private(tmp_path / "tokens", f"# of the lab\nwrite {'a' * 20}\n\nupload {'b' * 20}\n")
         assert [token.scope for token in load_tokens(str(tmp_path / "tokens"))] == ["write", "upload"]
         assert "aaaa" not in repr(load_tokens(str(tmp_path / "tokens")))
+        reader, writer = os.pipe()  # `--tokens <(pass show assay)`
+        os.write(writer, f"write {'a' * 20}\n".encode())
+        os.close(writer)
+        assert len(load_tokens(f"/dev/fd/{reader}")) == 1
+        os.close(reader)
         monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
         assert [token.scope for token in load_tokens(None)] == ["write"]
         with pytest.raises(UsageError):
             load_tokens(str(tmp_path / "nothing"))
-
-    def test_the_token_does_not_reach_what_is_started(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A run that is repeated from the page may print its environment, and every reader of the page sees its log."""
-        monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
-        monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
-        serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
-        assert "ASSAY_TOKEN" not in os.environ
 
     def test_tokens_that_others_may_read_are_refused_as_ssh_refuses_keys(self, tmp_path: Path) -> None:
         path = tmp_path / "my tokens"
@@ -164,14 +158,6 @@ class TestStart:
             assert refused.value.hint == f"chmod 600 '{path}'"
         subprocess.run(["bash", "-c", f"chmod 600 '{path}'"], check=True)
         assert len(load_tokens(str(path))) == 1
-
-    def test_tokens_of_a_pipe(self, tmp_path: Path) -> None:
-        """`--tokens <(pass show assay)`."""
-        reader, writer = os.pipe()
-        os.write(writer, f"write {'a' * 20}\n".encode())
-        os.close(writer)
-        assert len(load_tokens(f"/dev/fd/{reader}")) == 1
-        os.close(reader)
 
     def test_certificates_that_cannot_be_used(self, tmp_path: Path) -> None:
         cert, key = write_certificate(tmp_path)
@@ -190,15 +176,21 @@ class TestStart:
     def test_other_addresses_without_tls_are_warned_of(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        """The token does not reach what is started: a run that is repeated from the page may print its environment,
+        and every reader of the page sees its log."""
         monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
         cert, key = write_certificate(tmp_path)
         for tls in ({}, {"tls_cert": str(cert), "tls_key": str(key)}):
             monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
             serve(ServeRequest(root=(str(tmp_path),), host="0.0.0.0", port=0, **tls), Console())
+            assert "ASSAY_TOKEN" not in os.environ
             out, err = capsys.readouterr()
             assert ("--tls-cert" in err) is not bool(tls)
             assert ("open  https://" in out) is bool(tls)
             assert "ccc" not in out + err
+        monkeypatch.setattr(command, "is_terminal", lambda _stream: True)  # which gets the address with the token
+        serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
+        assert re.search(r"open  http://127.0.0.1:\d+/#token=\S{32}\n", capsys.readouterr().out)
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
@@ -226,17 +218,6 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     )
     write_private(key, pem.decode())
     return cert, key
-
-
-def test_a_terminal_gets_the_address_with_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("ASSAY_TOKEN", raising=False)
-    monkeypatch.setattr(assets, "find_missing", list)
-    monkeypatch.setattr(command, "is_terminal", lambda _stream: True)
-    monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
-    serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
-    assert re.search(r"open  http://127.0.0.1:\d+/#token=\S{32}\n", capsys.readouterr().out)
 
 
 def test_handlers_of_this_process_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

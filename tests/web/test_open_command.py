@@ -48,7 +48,10 @@ def find_address(result: Result) -> str:
     return re.findall(r"^open  (\S+)$", result.out, re.MULTILINE)[0]
 
 
-def test_a_server_is_started_once_and_then_found(own_bench: Bench, cli: Cli, browsed: Path) -> None:
+def test_a_server_is_started_once_and_then_found(
+    own_bench: Bench, cli: Cli, browsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of another folder is not taken. A token reaches the browser by a private file that ends with the server."""
     first = cli("open")
     assert "started the server" in first.out
     second = cli("open", f"fit/{GOOD}")
@@ -60,33 +63,21 @@ def test_a_server_is_started_once_and_then_found(own_bench: Bench, cli: Cli, bro
         assert GOOD in answer.read().decode()
     assert find_address(cli("open", "fit")).endswith("/studies/fit")
     until(lambda: browsed.exists() and len(browsed.read_text().split()) == 3, "the browser was called")
-
-
-def test_a_token_reaches_the_browser_by_a_private_file_that_ends_with_the_server(
-    own_bench: Bench, cli: Cli, browsed: Path
-) -> None:
-    result = cli("open", "fit")
-    assert "token" not in result.out  # which may be a log that others read
-    until(browsed.exists, "the browser was called")
-    page = Path(browsed.read_text().strip().removeprefix("file://"))
-    assert f"{find_address(result)}#token=" in page.read_text()
+    assert "token" not in first.out + second.out  # which may be a log that others read
+    (page,) = {Path(each.removeprefix("file://")) for each in browsed.read_text().split()}
+    assert f"{find_address(first)}studies/fit#token=" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    pid = int(re.findall(r"to end it: kill (\d+)", result.out)[0])
+    with monkeypatch.context() as elsewhere:
+        (tmp_path / "elsewhere" / "runs").mkdir(parents=True)
+        elsewhere.chdir(tmp_path / "elsewhere")
+        other = cli("open")
+        assert "started the server" in other.out
+        assert find_address(other) != find_address(first)
+    pid = int(re.findall(r"to end it: kill (\d+)", first.out)[0])
     os.kill(pid, signal.SIGTERM)
-    until(lambda: not list(page.parent.glob("serve-*.*")), "its files are gone")
+    until(lambda: not list(page.parent.glob(f"{page.stem}.*")), "its files are gone")
     assert os.waitpid(pid, 0)[0] == pid
     assert "started the server" in cli("open", "fit").out  # a new one
-
-
-def test_a_server_of_another_folder_is_not_taken(
-    own_bench: Bench, cli: Cli, browsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = find_address(cli("open"))
-    (tmp_path / "elsewhere" / "runs").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    other = cli("open")
-    assert "started the server" in other.out
-    assert find_address(other) != here
 
 
 def test_without_a_display_the_address_is_printed(

@@ -73,6 +73,7 @@ def test_a_study_has_all_its_views(report: Report) -> None:
     assert found[0].startswith("fit: best of 2 runs by")
     assert [each.partition(" ")[0] for each in found[1:]] == ["Runs", "Curves", "Parameters", "2", "Origin"]
     assert page.count("<svg") >= 4  # a curve, a slice for each of two parameters, the order of finishing
+    assert "step 3 loss 1.7 lr 0.5" in page.partition("runs that failed")[2]  # the end of its log
     assert "assay logs" in page
     assert "assay sum" in page
     assert "<code>assay run study.yml</code>" in page
@@ -106,22 +107,10 @@ def test_runs_are_chosen_as_for_sum(report: Report, cli: Cli) -> None:
     assert BAD not in report(f"fit/{GOOD}")
 
 
-def test_the_end_of_a_log_is_told_of_what_failed(report: Report) -> None:
-    page = report("fit")
-    assert "step 3 loss 1.7 lr 0.5" in page.partition("runs that failed")[2]
-
-
-def test_a_study_without_metrics_or_parameters(own_bench: Bench, report: Report) -> None:
-    own_bench.run("study: bare\ncommand: 'true'\nresources: {gpus: 0}\n")
-    assert [each.partition(" ")[0] for each in headings(report("bare"))] == ["Runs", "Origin"]
-
-
 def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
     trick = "<script>alert(1)</script>"
-    text = STUDY.replace("n: [7, 8]", f"n: [7], x: ['{trick}', '<img src=x onerror=y>']").replace(
-        "acc=0.{n}", "acc=0.{n} {x:q}"
-    )
-    own_bench.run(text)
+    text = STUDY.replace("n: [7, 8]", f"n: [7], x: ['{trick}', '<img src=x onerror=y>']")
+    own_bench.run(text.replace("acc=0.{n}", "acc=0.{n} {x:q}"))
     (own_bench.folder / "noise").write_text(trick)
     log = next(own_bench.root.glob("fit/lr=0.5*/train.log"))
     log.write_text(f"{trick}\x1b]0;x\x07\n")
@@ -148,11 +137,15 @@ def test_what_cannot_be_reported(cli: Cli, arguments: tuple[str, ...], message: 
     assert message in result.err
 
 
-def test_an_empty_study_and_no_study(own_bench: Bench, cli: Cli) -> None:
+def test_an_empty_study_no_study_and_one_without_metrics_or_parameters(
+    own_bench: Bench, cli: Cli, report: Report
+) -> None:
     assert cli("report").code == 2
     (own_bench.root / "none" / ".assay").mkdir(parents=True)
     result = cli("report", "none")
     assert (result.code, "no runs yet" in result.err) == (2, True)
+    own_bench.run("study: bare\ncommand: 'true'\nresources: {gpus: 0}\n")
+    assert [each.partition(" ")[0] for each in headings(report("bare"))] == ["Runs", "Origin"]
 
 
 def test_the_file_is_named_after_what_it_shows(cli: Cli, bench: Bench) -> None:

@@ -102,9 +102,6 @@ def test_after_a_pause_the_first_look_is_not_an_old_one(held: Snapshots, root: P
     shutil.rmtree(root / "one" / GOOD)
     assert not held.holds("one")
     assert len(held.load("one").table.rows) == 3
-
-
-def test_a_study_that_was_deleted_is_not_found(held: Snapshots, root: Path) -> None:
     shutil.rmtree(root / "one")
     with pytest.raises(NotFoundError, match="one"):
         held.load("one")

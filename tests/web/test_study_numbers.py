@@ -65,31 +65,31 @@ class TestOrder:
         best = [float(row["best loss"]) for row in rows]
         assert best == sorted(best)
         assert [float(row["best loss"]) for row in turned] == best[::-1]
+        plain, other = (client.get(f"/api/studies/odd/table?sort=lr,seed{more}").json() for more in ("", "&reverse=1"))
+        assert [row["run"] for row in other] == [row["run"] for row in plain][::-1]
 
-    def test_a_second_click_reverses(self, client: TestClient) -> None:
+    def test_only_what_is_sorted_by_has_the_arrow_and_a_second_click_reverses(self, client: TestClient) -> None:
         text = client.get("/studies/odd?sort=loss").text
         (link,) = re.findall(r'<a id="sort-\d+" href="([^"]+)">best loss', text)
         assert link == "?sort=loss&amp;reverse=1"
         turned = client.get("/studies/odd" + link.replace("&amp;", "&")).text
         assert ">best loss" in turned
         assert 'aria-sort="descending"' in turned
-
-    def test_only_what_is_sorted_by_has_the_arrow(self, client: TestClient) -> None:
-        text = client.get("/studies/odd?sort=loss").text
         heads = re.findall(r"<th .*?</th>", text.partition('id="runs"')[2], re.DOTALL)
         (arrow,) = [head for head in heads if "↑" in head or "↓" in head]
         assert "best loss" in arrow
         assert [head for head in heads if "aria-sort" in head] == [arrow]
         assert "6 runs, sorted by best loss<" in text
         assert "6 runs, by best loss<" in text
-
-    def test_the_other_end_has_another_name(self, client: TestClient) -> None:
         (head,) = [name for name in read_table(client, "sort=loss:max")[0] if name.endswith(" loss")]
         assert head == "highest loss"
 
-    def test_the_json_is_reversed_too(self, client: TestClient) -> None:
-        rows, turned = (client.get(f"/api/studies/odd/table?sort=lr,seed{more}").json() for more in ("", "&reverse=1"))
-        assert [row["run"] for row in turned] == [row["run"] for row in rows][::-1]
+    def test_columns_stay_where_they_are(self, client: TestClient) -> None:
+        """A second click at the same place reverses: what is sorted by is where it was clicked on."""
+        heads = {name: list(read_table(client, f"sort={name}")[0]) for name in ("lr", "gap", "loss")}
+        for name in ("gap", "loss"):
+            assert heads[name].index(f"best {name}") == heads["lr"].index(name)
+            assert [each for each in heads[name] if each != f"best {name}"] == heads["lr"]
 
 
 class TestPages:
@@ -100,16 +100,11 @@ class TestPages:
             assert row == whole[page - 1]
             (cells,) = read_table(client, f"sort=loss&rows=1&page={page}")
             assert list(cells) == list(read_table(client, "sort=loss")[0])
-
-    def test_groups_too(self, client: TestClient) -> None:
-        whole = client.get("/api/studies/odd/table?group=seed").json()
-        assert "not_done" in whole[0]
-        assert [client.get(f"/api/studies/odd/table?group=seed&rows=1&page={n}").json() for n in (1, 2)] == [
-            [row] for row in whole
-        ]
-
-    def test_of_what_matches_and_not_of_the_others(self, client: TestClient) -> None:
-        assert "state" not in read_table(client, "states=done&rows=2")[0]
+        groups = client.get("/api/studies/odd/table?group=seed").json()
+        assert "not_done" in groups[0]
+        pages = [client.get(f"/api/studies/odd/table?group=seed&rows=1&page={n}").json() for n in (1, 2)]
+        assert pages == [[row] for row in groups]
+        assert "state" not in read_table(client, "states=done&rows=2")[0]  # nothing of what does not match
 
     @pytest.mark.parametrize("query", ["rows=4&page=99", "rows=4&page=99&group=seed", "rows=4&page=99&where=lr==0.1"])
     def test_behind_the_last_is_the_last(self, client: TestClient, query: str) -> None:
@@ -130,22 +125,18 @@ class TestNotFinite:
         assert '<td class="num"><span class="bad">nan</span></td>' in row
         assert "1 run not finite" in client.get("/studies/odd/head").text
 
-    def test_the_end_of_a_curve_is_that_of_the_table(self, client: TestClient) -> None:
+    def test_the_end_of_a_curve_and_the_mean_of_a_group_are_those_of_the_table(self, client: TestClient) -> None:
+        """What a mean leaves out is in the notes."""
         table = {row["run"]: row for row in client.get("/api/studies/odd/table?sort=loss").json()}
         for curve in read_curves(client, metric="loss")["curves"]:
             assert curve["last"] == table[curve["run"]]["loss"]
             assert curve["best"] == table[curve["run"]]["loss_best"]
-
-    def test_the_mean_of_a_group_is_that_of_the_table(self, client: TestClient) -> None:
-        table = {f"lr={row['lr']}": row["loss"] for row in client.get("/api/studies/odd/table?group=seed").json()}
+        means = {f"lr={row['lr']}": row["loss"] for row in client.get("/api/studies/odd/table?group=seed").json()}
         value = read_curves(client, metric="loss", group="seed")
-        assert {curve["name"]: curve["last"] for curve in value["curves"]} == table
-        assert table["lr=0.1"] == "NaN"
-
-    def test_what_a_mean_leaves_out_is_said(self, client: TestClient) -> None:
-        notes = read_curves(client, metric="loss", group="seed")["notes"]
-        assert "lr=0.1: mean from step 3 on of 2 of its 3 runs" in notes
-        assert "lr=0.01: mean without 1 run not done" in notes
+        assert {curve["name"]: curve["last"] for curve in value["curves"]} == means
+        assert means["lr=0.1"] == "NaN"
+        assert "lr=0.1: mean from step 3 on of 2 of its 3 runs" in value["notes"]
+        assert "lr=0.01: mean without 1 run not done" in value["notes"]
         assert read_curves(client, metric="gap", group="seed", where="lr == 0.1")["notes"] == []
 
 
@@ -159,12 +150,10 @@ class TestLogarithmic:
         assert value["notes"] == ["8 values of zero or below: not on a logarithmic scale"]
         assert [(curve["last"], curve["points"]) for curve in value["curves"]] == [(4.0, 4), (0.0, 4), (-4.0, 4)]
 
-    def test_nothing_has_a_place(self, client: TestClient) -> None:
+    def test_nothing_has_a_place_and_points_too(self, client: TestClient) -> None:
         answer = client.get("/api/studies/odd/curves?metric=gap&log=1&where=seed == 2")
         assert answer.status_code == 400
         assert "cannot show zero" in answer.json()["hint"]
-
-    def test_points_too(self, client: TestClient) -> None:
         text = client.get("/studies/odd?tab=history&metric=gap&log=1").text
         assert "4 runs with a gap of zero or below: not on a logarithmic scale" in text
 
@@ -210,11 +199,3 @@ def test_smoothing_has_a_range(client: TestClient) -> None:
         assert answer.status_code == 400
         assert "from 0 to less than 1" in answer.text
     assert read_curves(client, metric="loss", smooth="0.99")["curves"]
-
-
-def test_columns_stay_where_they_are(client: TestClient) -> None:
-    """A second click at the same place reverses: what is sorted by is where it was clicked on."""
-    heads = {name: list(read_table(client, f"sort={name}")[0]) for name in ("lr", "gap", "loss")}
-    for name in ("gap", "loss"):
-        assert heads[name].index(f"best {name}") == heads["lr"].index(name)
-        assert [each for each in heads[name] if each != f"best {name}"] == heads["lr"]

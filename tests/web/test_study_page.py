@@ -8,7 +8,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from starlette.testclient import TestClient
@@ -24,12 +27,46 @@ def read_cells(text: str) -> list[list[str]]:
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in row if "checkbox" not in cell] for row in rows]
 
 
-def test_all_studies(client: TestClient) -> None:
+def read_names(text: str) -> list[str]:
+    return [row[0] for row in read_cells(text) if row]
+
+
+def read_head(text: str) -> list[str]:
+    table = text.partition('id="runs"')[2]
+    cells = re.findall(r"<th .*?</th>", table, re.DOTALL)
+    return [re.sub(r"<[^>]+>|[↑↓]", "", cell).strip() for cell in cells if "checkbox" not in cell]
+
+
+def find_links(pattern: str, text: str) -> list[str]:
+    return [html.unescape(link) for link in re.findall(pattern, text)]
+
+
+@pytest.fixture
+def page(client: TestClient) -> Callable[..., str]:
+    """The page of the study, by its query."""
+    return lambda query="", **params: client.get(f"/studies/fit{query}", params=params or None).text
+
+
+Page = Callable[..., str]
+
+
+def test_the_list_of_studies_and_the_table_of_assay_sum(client: TestClient, served: Bench, page: Page) -> None:
     text = client.get("/studies").text
     assert 'href="/studies/fit"' in text
     assert "2 done, 2 failed" in text
     assert "no study has" in client.get("/studies?q=other").text.lower()
-    assert "lr=0.1,n=8" in client.get("/studies/fit/best").text
+    assert "lr=0.1,n=8" in page("/best")
+    text = page()
+    rows = json.loads(call(served, "sum", "fit", "--json"))
+    assert [row[:2] for row in read_cells(text) if row] == [[row["run"], row["state"]] for row in rows]
+    assert BAD in text
+    assert '<span class="badge failed">failed</span>' in text
+    assert text.count("exit code 1</td>") == 2
+    assert "exit code" not in page("?hide=reason")
+    assert "reason" not in client.get("/api/studies/fit/table").json()[0]  # as `assay sum --json`
+    part = client.get("/studies/fit", headers={"hx-request": "true"}).text
+    assert "<html" not in part
+    assert GOOD in part
 
 
 def test_the_advice_of_an_empty_page_works(tmp_path: Path) -> None:
@@ -51,14 +88,7 @@ def test_the_advice_of_an_empty_page_works(tmp_path: Path) -> None:
         assert client.get("/api/studies/first/table").json()[0]["loss"] == 1
 
 
-def test_the_table_is_that_of_assay_sum(client: TestClient, served: Bench) -> None:
-    rows = json.loads(call(served, "sum", "fit", "--json"))
-    cells = [row for row in read_cells(client.get("/studies/fit").text) if row]
-    assert [row[0] for row in cells] == [row["run"] for row in rows]
-    assert [row[1] for row in cells] == [row["state"] for row in rows]
-
-
-def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: Bench) -> None:
+def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: Bench, page: Page) -> None:
     """All pages of it, as it is filtered and sorted."""
     for words, query in (
         ((), {}),
@@ -66,51 +96,76 @@ def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: B
         (("--sort", "loss:max"), {"sort": "loss:max"}),
         (("--group-by", "n"), {"group": "n"}),
     ):
-        (address,) = re.findall(r'id="csv" href="([^"]+)"', client.get("/studies/fit", params=query).text)
-        answer = client.get(html.unescape(address), params={**query, "rows": 20})
+        (address,) = find_links(r'id="csv" href="([^"]+)"', page(**query))
+        answer = client.get(address, params={**query, "rows": 20})
         assert answer.text == call(served, "sum", "fit", "--csv", *words)
         assert answer.headers["content-disposition"] == 'attachment; filename="fit.csv"'
         assert all(f"{name}=" in address for name in query)
 
 
-def test_sort_filter_and_pages(client: TestClient) -> None:
-    def names(query: str) -> list[str]:
-        return [row[0] for row in read_cells(client.get(f"/studies/fit?{query}").text) if row]
-
-    assert names("where=lr%20%3C%200.3") == ["lr=0.1,n=8", "lr=0.1,n=7"]
-    assert names("states=failed") == ["lr=0.5,n=7", "lr=0.5,n=8"]
-    every = names("sort=n:max")
+def test_sort_filter_states_and_pages(page: Page) -> None:
+    assert read_names(page(where="lr < 0.3")) == ["lr=0.1,n=8", "lr=0.1,n=7"]
+    every = read_names(page("?sort=n:max"))
     assert [name[-1] for name in every] == ["8", "8", "7", "7"]
-    assert names("sort=n:max&rows=3&page=2") == every[3:]
-    assert names("sort=n:max&rows=3&page=9") == every[3:]
-
-
-def test_a_part_of_a_page(client: TestClient) -> None:
-    text = client.get("/studies/fit", headers={"hx-request": "true"}).text
-    assert "<html" not in text
-    assert GOOD in text
+    for number in (2, 9):
+        assert read_names(page(f"?sort=n:max&rows=3&page={number}")) == every[3:]
+    text = page("?states=failed")
+    assert read_names(text) == ["lr=0.5,n=7", "lr=0.5,n=8"]
+    assert re.search(r'name="states" id="state-failed" value="failed" checked', text)
+    assert re.search(r'</i>done <span class="soft">2<', text)
+    text = page("?where=n%3D%3D7&states=done,failed")
+    assert "compare?where=%28n%3D%3D7%29%20and%20run.state%20in%20%28done%2C%20failed%29" in text
 
 
 @pytest.mark.needs(search=True)
-def test_plots_and_what_cannot_be_drawn(client: TestClient) -> None:
+def test_plots_and_what_cannot_be_drawn(client: TestClient, page: Page) -> None:
     """What the commands call options has the names of the page."""
     for tab in ("scatter", "slices", "parallel", "history"):
         answer = client.get(f"/studies/fit?tab={tab}&metric=loss")
         assert (answer.status_code, "<svg" in answer.text.partition('id="part"')[2]) == (200, True)
-    text = client.get("/studies/fit?tab=importance").text
+    text = page("?tab=importance")
     assert "importance needs 4 finished runs" in text
     assert "choose another metric" in text
     assert "-m" not in text.partition('id="part"')[2].partition("choose another")[2][:40]
 
 
-def test_curves(client: TestClient) -> None:
-    value = client.get("/api/studies/fit/curves?metric=loss&best=3").json()
+def test_parameters_and_colours_of_a_drawing_are_chosen(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more runs than can be drawn the page says how many, and the best are among them."""
+    assert page("?tab=slices&metric=loss&params=n").count("<figure") == 1
+    assert "did you mean" in page("?tab=slices&metric=loss&params=lrr")
+    assert "<circle" in page("?tab=scatter&metric=loss&param=test.acc&color=test.acc")
+    monkeypatch.setattr("assay.web.pages.study_page.MOST_DRAWN", {"scatter": 3, "history": 1})
+    text = page("?tab=scatter&metric=loss&param=n&log_x=1")
+    assert "3 of 4 runs: the 1 best, and 2 evenly from the others" in text
+    assert len(re.findall(r"<(?:circle|path)[^>]*><title>", text)) == 3
+
+
+def test_curves(client: TestClient, page: Page) -> None:
+    """The best are those that are read; several charts show the same runs; bands have edges of their own."""
+    assert page("?tab=curves").count("data-curves=") == 1  # only the loss has more than one point
+
+    def read(query: str) -> dict[str, Any]:
+        return dict(client.get(f"/api/studies/fit/curves?metric=loss&{query}").json())
+
+    value = read("best=3")
     assert value["metric"] == "loss"
     assert [(curve["points"], curve["x"]) for curve in value["curves"]] == [(3, [1.0, 2.0, 3.0])] * 3
     assert value["curves"][0]["y"] == [3.7, 2.7, 1.7]
+    value = read("best=1")
+    assert value["notes"] == ["the 1 best of 4"]
+    assert value["curves"][0]["run"] == GOOD
+    assert value["curves"][0]["last"] == value["curves"][0]["best"] == 1.7
+    value = read("best=1&by=test.acc")  # highest with n=8; runs without an accuracy come last
+    assert value["notes"] == ["the 1 best of 4 by test.acc"]
+    assert value["curves"][0]["run"] == GOOD.replace("n=7", "n=8")
+    (curve,) = read("group=n&where=lr%3D%3D0.1")["curves"]
+    assert curve["runs"] == 2
+    assert curve["x_low"] == curve["x_high"] == curve["x"]
+    assert all(low <= y <= high for low, y, high in zip(curve["low"], curve["y"], curve["high"], strict=True))
 
 
 def test_mistakes_are_answered(client: TestClient) -> None:
+    long = " or ".join(f"lr < {-n}" for n in range(500))
     for path, status, message in (
         ("/studies/fitt", 404, "fit"),
         ("/studies/fit/runs", 404, ""),
@@ -118,6 +173,7 @@ def test_mistakes_are_answered(client: TestClient) -> None:
         ("/studies/fit?states=odd", 400, "queued"),
         ("/studies/fit?page=x", 400, "page is not a number"),
         ("/studies/fit?smooth=nan", 400, "smooth"),
+        (f"/studies/fit?where={long}", 400, "more than 4000 characters"),
         ("/studies/fit?where=lr%20%3C", 200, "lr &lt;"),
         ("/studies/fit?sort=nothing", 200, "nothing"),
         ("/studies/..%2f..%2fetc", 404, ""),
@@ -131,21 +187,13 @@ def test_mistakes_are_answered(client: TestClient) -> None:
 def test_the_address_is_the_view() -> None:
     view = StudyView(tab="curves", where="lr < 0.1", sort=("loss:min", "lr"), log=True, page=3, smooth=0.5)
     query = view.to_query(page=3)
-    from urllib.parse import parse_qs
-
     assert StudyView.from_query(parse_qs(query.lstrip("?"))) == view
     assert StudyView().to_query() == "?"
     assert "page" not in view.to_query(sort=())
 
 
-def test_a_run_that_failed_is_marked(client: TestClient) -> None:
-    text = client.get("/studies/fit").text
-    assert BAD in text
-    assert '<span class="badge failed">failed</span>' in text
-
-
-def test_columns_are_chosen_by_name(client: TestClient) -> None:
-    """What is checked becomes what differs from the usual columns, in the address."""
+def test_columns_are_chosen_by_name(client: TestClient, page: Page) -> None:
+    """What is checked becomes what differs from the usual columns, in the address; a constant can be shown as well."""
     answer = client.get("/studies/fit?columns=chosen&col=n&col=loss&col=test.acc", follow_redirects=False)
     assert answer.status_code == 303
     assert "hide=state%2Clr%2Cstep%2Ctime" in answer.headers["location"]
@@ -155,95 +203,36 @@ def test_columns_are_chosen_by_name(client: TestClient) -> None:
     assert re.search(r'value="lr">', text)
     usual = client.get("/studies/fit?hide=lr&columns=usual", follow_redirects=False)
     assert usual.headers["location"].endswith("/studies/fit?")
+    assert ["lr" in read_head(page(f"?where=lr==0.1{more}")) for more in ("&show=lr", "")] == [True, False]
 
 
-def read_head(text: str) -> list[str]:
-    table = text.partition('id="runs"')[2]
-    cells = re.findall(r"<th .*?</th>", table, re.DOTALL)
-    return [re.sub(r"<[^>]+>|[↑↓]", "", cell).strip() for cell in cells if "checkbox" not in cell]
-
-
-def test_a_constant_parameter_can_be_shown(client: TestClient) -> None:
-    text = client.get("/studies/fit?where=lr==0.1&show=lr").text
-    assert "lr" in read_head(text)
-    assert "lr" not in read_head(client.get("/studies/fit?where=lr==0.1").text)
-
-
-def test_groups_are_those_of_assay_sum(client: TestClient, served: Bench) -> None:
+def test_groups_are_those_of_assay_sum_and_lead_to_their_runs(served: Bench, page: Page) -> None:
     (row,) = json.loads(call(served, "sum", "fit", "--group-by", "n", "--where", "lr == 0.1", "--json"))
-    text = client.get("/studies/fit?group=n&where=lr%20%3D%3D%200.1").text
+    text = page("?group=n&where=lr%20%3D%3D%200.1")
     assert "± sd" in read_head(text)
     (cells,) = [cells for cells in read_cells(text.partition('id="runs"')[2]) if cells]
     head = read_head(text)
     assert float(cells[head.index("loss")]) == row["loss"]
     assert cells[head.index("n")] == str(row["n"])
+    (link, *_) = find_links(r'<td class="[^"]*name[^"]*"><a href="([^"]+)"', page("?group=n"))
+    assert len(read_names(page(link))) == 2
 
 
-def test_a_group_leads_to_its_runs(client: TestClient) -> None:
-    text = client.get("/studies/fit?group=n").text
-    (link, *_) = re.findall(r'<td class="[^"]*name[^"]*"><a href="([^"]+)"', text)
-    names = [row[0] for row in read_cells(client.get("/studies/fit" + link.replace("&amp;", "&")).text) if row]
-    assert len(names) == 2
-
-
-def test_states_are_counted_and_chosen(client: TestClient) -> None:
-    text = client.get("/studies/fit?states=failed").text
-    assert re.search(r'name="states" id="state-failed" value="failed" checked', text)
-    assert re.search(r'</i>done <span class="soft">2<', text)
-
-
-def test_a_mistake_in_the_filter_is_beside_it(client: TestClient) -> None:
-    text = client.get("/studies/fit?where=los%3C1").text
+def test_a_mistake_in_the_filter_is_next_to_it_with_offers_and_examples(page: Page) -> None:
+    text = page("?where=los%3C1")
     problem = text.partition('id="where-problem"')[2].partition("</div>")[0]
     assert "did you mean" in problem
     assert "--where" not in problem
     assert 'aria-invalid="true"' in text
-
-
-def test_a_part_of_a_name_is_offered_as_an_expression(client: TestClient) -> None:
     for typed, count in (("lr=0.5", 0), ("failed", 0), ("n", 1), ("lr", 1)):
-        text = client.get("/studies/fit", params={"where": typed}).text.partition('id="where-problem"')[2]
-        links = re.findall(r'href="([^"]+)"', text.partition("</div>")[0])
+        offers = page(where=typed).partition('id="where-problem"')[2].partition("</div>")[0]
+        links = find_links(r'href="([^"]+)"', offers)
         assert len(links) == count
-        for link in links:
-            assert 'id="where-problem"' not in client.get("/studies/fit" + link.replace("&amp;", "&")).text
-
-
-def test_all_that_match_can_be_compared(client: TestClient) -> None:
-    text = client.get("/studies/fit?where=n%3D%3D7&states=done,failed").text
-    assert "compare?where=%28n%3D%3D7%29%20and%20run.state%20in%20%28done%2C%20failed%29" in text
-
-
-def test_several_metrics_are_small_charts(client: TestClient) -> None:
-    text = client.get("/studies/fit?tab=curves").text
-    assert text.count("data-curves=") == 1  # only the loss has more than one point
-
-
-def test_bands_have_edges_of_their_own(client: TestClient) -> None:
-    value = client.get("/api/studies/fit/curves?metric=loss&group=n&where=lr%3D%3D0.1").json()
-    (curve,) = value["curves"]
-    assert curve["runs"] == 2
-    assert curve["x_low"] == curve["x_high"] == curve["x"]
-    assert all(low <= y <= high for low, y, high in zip(curve["low"], curve["y"], curve["high"], strict=True))
-
-
-def test_the_best_curves_are_those_that_are_read(client: TestClient) -> None:
-    value = client.get("/api/studies/fit/curves?metric=loss&best=1").json()
-    assert value["notes"] == ["the 1 best of 4"]
-    assert value["curves"][0]["run"] == GOOD
-    assert value["curves"][0]["last"] == value["curves"][0]["best"] == 1.7
-
-
-def test_several_charts_show_the_same_runs(client: TestClient) -> None:
-    """The loss is lowest with n=7, the accuracy highest with n=8; runs without an accuracy come last."""
-    value = client.get("/api/studies/fit/curves?metric=loss&best=1&by=test.acc").json()
-    assert value["notes"] == ["the 1 best of 4 by test.acc"]
-    assert value["curves"][0]["run"] == GOOD.replace("n=7", "n=8")
-
-
-def test_a_metric_can_be_an_axis_and_a_colour(client: TestClient) -> None:
-    text = client.get("/studies/fit?tab=scatter&metric=loss&param=test.acc&color=test.acc").text
-    assert "<circle" in text
+        assert not [link for link in links if 'id="where-problem"' in page(link)]
+    examples = page().partition("<dt>Examples</dt>")[2].partition("</dd>")[0]
+    links = find_links(r'href="([^"]+)"', examples)
+    assert len(links) == 4
+    assert not [link for link in links if "where-problem" in page(link)]
 
 
 def test_a_point_leads_to_its_run(client: TestClient) -> None:
@@ -259,9 +248,8 @@ def test_tags_and_notes_are_in_the_table(served: Bench, tmp_path: Path) -> None:
     with open_client(bench.root) as client:
         text = client.get("/studies/fit").text
         assert "a &lt;b&gt;remark" in text
-        (link,) = re.findall(r'<a class="tag" href="([^"]+)"', text)
-        found = client.get(f"/studies/fit{link.replace('&amp;', '&')}").text
-        assert [row[0] for row in read_cells(found) if row] == [GOOD]
+        (link,) = find_links(r'<a class="tag" href="([^"]+)"', text)
+        assert read_names(client.get(f"/studies/fit{link}").text) == [GOOD]
 
 
 def test_many_parameters_and_long_numbers(tmp_path: Path) -> None:
@@ -276,37 +264,3 @@ def test_many_parameters_and_long_numbers(tmp_path: Path) -> None:
         assert text.count("the same in all runs") == 25
         assert sorted(row[1] for row in read_cells(text) if row) == ["0.123457", "0.200000"]
         assert "data-find-column" not in client.get("/studies/wide?tab=scatter").text
-
-
-def test_parameters_of_a_drawing_are_chosen(client: TestClient) -> None:
-    text = client.get("/studies/fit?tab=slices&metric=loss&params=n").text
-    assert text.count("<figure") == 1
-    assert "did you mean" in client.get("/studies/fit?tab=slices&metric=loss&params=lrr").text
-
-
-def test_every_example_chooses_some_runs(client: TestClient) -> None:
-    text = client.get("/studies/fit").text.partition("<dt>Examples</dt>")[2].partition("</dd>")[0]
-    links = re.findall(r'href="([^"]+)"', text)
-    assert len(links) == 4
-    for link in links:
-        assert "where-problem" not in client.get("/studies/fit" + link.replace("&amp;", "&")).text
-
-
-def test_more_runs_than_can_be_drawn(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page says how many, and the best are among them."""
-    monkeypatch.setattr("assay.web.pages.study_page.MOST_DRAWN", {"scatter": 3, "history": 1})
-    text = client.get("/studies/fit?tab=scatter&metric=loss&param=n&log_x=1").text
-    assert "3 of 4 runs: the 1 best, and 2 evenly from the others" in text
-    assert len(re.findall(r"<(?:circle|path)[^>]*><title>", text)) == 3
-
-
-def test_an_expression_that_would_hold_up_everybody_is_refused(client: TestClient) -> None:
-    answer = client.get("/studies/fit", params={"where": " or ".join(f"lr < {-n}" for n in range(500))})
-    assert answer.status_code == 400
-    assert "more than 4000 characters" in answer.text
-
-
-def test_the_table_says_why_runs_failed(client: TestClient, served: Bench) -> None:
-    assert client.get("/studies/fit").text.count("exit code 1</td>") == 2
-    assert "exit code" not in client.get("/studies/fit?hide=reason").text
-    assert "reason" not in client.get("/api/studies/fit/table").json()[0]  # as `assay sum --json`

@@ -98,27 +98,11 @@ class ExportedColumns(NamedTuple):
 
 
 _FIELDS: dict[str, ColumnKind] = {
-    "key": "text",
-    "study": "text",
-    "name": "text",
-    "state": "text",
-    "reason": "text",
-    "attempt": "integer",
-    "exit_code": "integer",
-    "created_at": "time",
-    "started_at": "time",
-    "ended_at": "time",
-    "seconds": "number",
-    "host": "text",
-    "job": "text",
-    "commit": "text",
-    "origin": "text",
-    "parent": "text",
-    "trial": "integer",
-    "tags": "texts",
-    "note": "text",
-    "received": "text",
-}
+    "key": "text", "study": "text", "name": "text", "state": "text", "reason": "text", "attempt": "integer",
+    "exit_code": "integer", "created_at": "time", "started_at": "time", "ended_at": "time", "seconds": "number",
+    "host": "text", "job": "text", "commit": "text", "origin": "text", "parent": "text", "trial": "integer",
+    "tags": "texts", "note": "text", "received": "text",
+}  # fmt: skip
 
 
 def build_run_columns(selection: ExportedRuns) -> ExportedColumns:

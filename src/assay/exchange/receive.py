@@ -288,22 +288,19 @@ def _find_paths(spec: RunSpec) -> Iterator[str]:
 
 def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> list[StoredRun]:
     """All of them, or none; one upload at a time."""
-    stored: list[StoredRun] = []
+    paths = [(os.path.join(unpacked, study, run), os.path.join(root, study, run)) for study, run in runs]
     placed: list[tuple[str, str]] = []
     with locked(root):
-        for study, run in runs:
-            source, target = os.path.join(unpacked, study, run), os.path.join(root, study, run)
-            if os.path.lexists(target) and not _is_same(source, target):
-                raise RefusedUploadError(f"{study}/{run} is here already, with other content", 409)
+        stored = [StoredRun(*run, not os.path.lexists(target)) for run, (_, target) in zip(runs, paths, strict=True)]
+        for each, (source, target) in zip(stored, paths, strict=True):
+            if not each.is_new and not _is_same(source, target):
+                raise RefusedUploadError(f"{each.study}/{each.run} is here already, with other content", 409)
         try:
-            for study, run in runs:
-                source, target = os.path.join(unpacked, study, run), os.path.join(root, study, run)
-                is_new = not os.path.lexists(target)
-                if is_new:
-                    os.makedirs(os.path.join(root, study, layout.STUDY_META_DIR), exist_ok=True)
+            for each, (source, target) in zip(stored, paths, strict=True):
+                if each.is_new:
+                    os.makedirs(os.path.join(root, each.study, layout.STUDY_META_DIR), exist_ok=True)
                     rename(source, target)
                     placed.append((target, source))
-                stored.append(StoredRun(study, run, is_new))
         except OSError:
             for target, source in reversed(placed):
                 rename(target, source)

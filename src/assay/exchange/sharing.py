@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shlex
 import shutil
 import stat
 import time
-import urllib.parse
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,9 @@ from assay.code.snapshot import PULLED
 from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
 from assay.exchange.store import mirror
 from assay.exchange.store.manifests import (
+    CODE_TREE,
     FOLDERS,
+    OF_ARRIVAL,
     STUDIES,
     FolderManifest,
     build_key,
@@ -28,6 +28,7 @@ from assay.exchange.store.manifests import (
     is_shared_of_study,
     is_upload,
     leads_outside,
+    read_part,
     rename_files,
 )
 from assay.exchange.store.mirror import OutgoingFolder
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 _PULLS_AT_ONCE = 4
-_LONG_KEY = 140  # characters of a key's last part that are the name itself
-_CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
 
 # ---------------------------------------------------------------- sending
@@ -115,15 +114,14 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
         "stamp": row.stamp,
         "metrics": metrics,
     }
-    trees = tuple(sorted(name for name in os.listdir(run.dir) if _CODE_TREE.fullmatch(name)))
+    trees = tuple(sorted(name for name in os.listdir(run.dir) if CODE_TREE.fullmatch(name)))
     key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
     return OutgoingFolder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
 
 
 def _is_private_to_run(name: str) -> bool:
-    """Whether a file stays here, as the one on how the run came here, which differs for each machine."""
-    top = name.partition("/")[0]
-    return name.startswith(layout.NEXT_CODE_PREFIX) or top in (layout.RECEIVED_FILE, layout.RECEIVED_DIR)
+    """Whether a file stays here, as code that waits to be taken."""
+    return name.startswith(layout.NEXT_CODE_PREFIX) or name.partition("/")[0] in OF_ARRIVAL
 
 
 def _build_codes(location: StudyLocation, runs: Sequence[OutgoingFolder]) -> Iterator[OutgoingFolder]:
@@ -176,9 +174,8 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
     if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
         return found
     keys = [] if len(damaged) > before else remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
-    quoted = {key: key.rpartition("/")[2].removesuffix(".json") for key in keys}  # that of a long name is a part of it
-    named = {key: urllib.parse.unquote(text, errors="surrogateescape") for key, text in quoted.items()}
-    fitting = [key for key in keys if not slash or len(quoted[key]) > _LONG_KEY or fnmatchcase(named[key], pattern)]
+    named = {key: read_part(key.rpartition("/")[2].removesuffix(".json")) for key in keys}
+    fitting = [key for key, known in named.items() if not slash or known is None or fnmatchcase(known, pattern)]
     runs = mirror.load_manifests(remote, fitting, damaged)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
     if chosen:
@@ -194,7 +191,7 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
 def list_names(remote: Remote) -> list[str]:
     studies = {key.split("/")[1] for key in remote.find(STUDIES)}
     folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
-    return sorted(map(urllib.parse.unquote, studies | folders))
+    return sorted(read_part(part) or part for part in studies | folders)
 
 
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:

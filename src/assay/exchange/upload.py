@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import time
 import zipfile
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from assay.errors import InfrastructureError, UsageError
+from assay.exchange.store.manifests import CODE_TREE, OF_ARRIVAL
 from assay.exchange.store.mirror import list_folder
 from assay.follow.locations import find_studies
 from assay.follow.run_status import load_status
@@ -21,7 +21,6 @@ from assay.show.console import Console
 from assay.show.formatting import clean, render_count, render_size
 from assay.system.files import parse_json
 from assay.system.http_post import ProxyError, is_web_address, post
-from assay.values import layout
 from assay.values.options import Request, argument, json_option, option, quiet_option, root_option, where_option
 from assay.values.state import State
 
@@ -33,7 +32,6 @@ _PATH = "/api/uploads"
 ATTEMPTS = 3
 _MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
 _BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
-_CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 _LONGEST_REFUSAL = 300  # characters of a refusal
 
 
@@ -207,13 +205,13 @@ def _choose_files(target: OutgoingRun, notes: list[str]) -> dict[str, int]:
             write_outcome(target.dir, status.outcome)
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
-        if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
+        if name.partition("/")[0] in OF_ARRIVAL:
             continue
         if not name.isprintable() or "\\" in name:
             notes.append(f"{target.key}: {name!a} was left out: its name is not plain text")
             continue
         sizes[name] = os.path.getsize(os.path.join(target.dir, name))
-    code = {name for name in sizes if _CODE_TREE.fullmatch(name.partition("/")[0]) and "/" in name}
+    code = {name for name in sizes if CODE_TREE.fullmatch(name.partition("/")[0]) and "/" in name}
     if sum(sizes[name] for name in code) > _MOST_CODE:
         notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
         sizes = {name: size for name, size in sizes.items() if name not in code}

@@ -38,42 +38,32 @@ def make_run(
 # ---------------------------------------------------------------- runs
 
 
-def test_runs_as_csv(cli: Cli) -> None:
+def test_runs_as_csv_and_json(cli: Cli, bench: Bench) -> None:
     result = cli("export", "csv", "fit")
     assert (result.code, result.err) == (0, "")
     rows = {row["name"]: row for row in csv.DictReader(result.out.splitlines())}
     assert len(rows) == 4
     good, bad = rows[GOOD], rows[BAD]
-    assert (good["key"], good["study"], good["state"], good["lr"], good["n"]) == (
-        f"fit/{GOOD}",
-        "fit",
-        "done",
-        "0.1",
-        "7",
-    )
+    assert [good[name] for name in ("key", "study", "state", "lr", "n")] == [f"fit/{GOOD}", "fit", "done", "0.1", "7"]
     assert (good["loss"], good["loss_best"], good["test.acc"]) == ("1.7", "1.7", "0.7")
     assert (bad["state"], bad["exit_code"], bad["test.acc"]) == ("failed", "1", "")
     assert good["started_at"].endswith("Z")
     start, end = (datetime.fromisoformat(good[name]).timestamp() for name in ("started_at", "ended_at"))
     assert start + float(good["seconds"]) == pytest.approx(end, abs=0.002)
-
-
-def test_runs_as_json(cli: Cli, bench: Bench) -> None:
     result = cli("export", "json", "fit", "-o", "runs.json")
     assert (result.code, result.out) == (0, "")
     assert "runs.json: 4 runs" in result.err
-    rows = {row["name"]: row for row in json.loads((bench.folder / "runs.json").read_text())}
-    assert rows[GOOD]["params"] == {"lr": 0.1, "n": 7}
-    loss = rows[GOOD]["metrics"]["loss"]
+    facts = {row["name"]: row for row in json.loads((bench.folder / "runs.json").read_text())}
+    assert facts[GOOD]["params"] == {"lr": 0.1, "n": 7}
+    loss = facts[GOOD]["metrics"]["loss"]
     assert (loss["last"], loss["best"], loss["best_step"], loss["count"]) == (1.7, 1.7, 3, 3)
-    assert "test.acc" not in rows[BAD]["metrics"]
+    assert "test.acc" not in facts[BAD]["metrics"]
 
 
 def test_parquet_keeps_types(cli: Cli, own_bench: Bench) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    make_run(
-        own_bench, "a", {"n": 1, "lr": 0.1, "flag": True, "mixed": 1, "list": [1, 2], "huge": 2**80}, [{"loss": 1}]
-    )
+    params = {"n": 1, "lr": 0.1, "flag": True, "mixed": 1, "list": [1, 2], "huge": 2**80}
+    make_run(own_bench, "a", params, [{"loss": 1}])
     make_run(own_bench, "b", {"n": 2, "lr": 1, "flag": False, "mixed": "x", "huge": 1}, [{"loss": math.nan}])
     assert cli("export", "parquet", "made", "-o", "runs.parquet").code == 0
     table = parquet.read_table(own_bench.folder / "runs.parquet")
@@ -98,21 +88,17 @@ def test_a_time_that_no_calendar_has_is_left_out(cli: Cli, own_bench: Bench) -> 
     assert cli("export", "parquet", "--series", "-o", "series.parquet").code == 0
 
 
-def test_a_parameter_and_a_metric_of_one_name(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "a", {"loss": "l1", "state": 3, "params.loss": 0}, [{"loss": 0.5, "acc": 1}])
-    (row,) = csv.DictReader(cli("export", "csv").out.splitlines())
+def test_a_parameter_and_a_metric_of_one_name_and_formulas(cli: Cli, own_bench: Bench) -> None:
+    """Formulas are guarded, and left alone on request."""
+    params = {"loss": "l1", "state": 3, "params.loss": 0, "text": "=1+1", "low": -1, "+name": 1}
+    make_run(own_bench, "a", params, [{"loss": 0.5, "acc": 1}])
+    guarded, raw = cli("export", "csv").out, cli("export", "csv", "--raw").out
+    (row,) = csv.DictReader(guarded.splitlines())
     assert (row["metrics.loss"], row["metrics.loss_best"], row["acc"]) == ("0.5", "0.5", "1.0")
     assert (row["state"], row["params.state"]) == ("done", "3")
     assert {row["params.loss"], row["params.loss_2"]} == {"l1", "0"}
-
-
-def test_formulas_are_guarded_and_left_alone_on_request(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "a", {"text": "=1+1", "low": -1, "+name": 1}, [])
-    assert "'=1+1" in cli("export", "csv").out
-    assert "'+name" in cli("export", "csv").out
-    raw = cli("export", "csv", "--raw").out
-    assert "=1+1" in raw
-    assert "'" not in raw
+    assert [text in guarded for text in ("'=1+1", "'+name")] == [True, True]
+    assert ("=1+1" in raw, "'" in raw) == (True, False)
 
 
 def test_tags_and_notes(cli: Cli, own_bench: Bench) -> None:
@@ -133,11 +119,8 @@ def test_tags_and_notes(cli: Cli, own_bench: Bench) -> None:
 
 def test_series_as_csv_and_json(cli: Cli) -> None:
     rows = list(csv.DictReader(cli("export", "csv", "--series", "fit").out.splitlines()))
-    assert [(row["step"], row["value"]) for row in rows if row["run"] == f"fit/{GOOD}" and row["metric"] == "loss"] == [
-        ("1", "3.7"),
-        ("2", "2.7"),
-        ("3", "1.7"),
-    ]
+    mine = [row for row in rows if (row["run"], row["metric"]) == (f"fit/{GOOD}", "loss")]
+    assert [(row["step"], row["value"]) for row in mine] == [("1", "3.7"), ("2", "2.7"), ("3", "1.7")]
     points = json.loads(cli("export", "json", "--series", "fit").out)
     assert len(points) == len(rows) == 4 * 3 + 2
     assert points[0] == {"run": f"fit/{GOOD}", "metric": "loss", "step": 1, "value": 3.7, "time": None}
@@ -209,16 +192,10 @@ def test_nothing_to_export(cli: Cli, own_bench: Bench) -> None:
     assert "empty, made" in cli("export", "csv", "nothing-like-it").err
 
 
-def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench) -> None:
-    assert cli("export", "csv", "fit", "-o", "gone/x.csv").code == 2
-    assert cli("export", "parquet", "fit", "-o", "-").code == 2
-    assert cli("export", "parquet", "fit").code == 2
-    assert not list(bench.folder.glob("*.tmp"))
-
-
-def test_an_old_file_stays_until_the_new_one_is_complete(
-    cli: Cli, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old file stays until the new one is complete."""
+    for words in (("csv", "-o", "gone/x.csv"), ("parquet", "-o", "-"), ("parquet",)):
+        assert cli("export", words[0], "fit", *words[1:]).code == 2
     (bench.folder / "old.csv").write_text("old")
 
     def fail(*_: object, **__: object) -> None:
@@ -230,6 +207,7 @@ def test_an_old_file_stays_until_the_new_one_is_complete(
     assert "old.csv cannot be written: No space left" in result.err
     assert (bench.folder / "old.csv").read_text() == "old"
     assert [path.name for path in bench.folder.glob("old.csv*")] == ["old.csv"]
+    assert not list(bench.folder.glob("*.tmp"))
 
 
 def test_without_pyarrow_the_message_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,12 +219,8 @@ def test_without_pyarrow_the_message_says_what_to_install(cli: Cli, monkeypatch:
 
 def test_a_reader_that_stops_reading(bench: Bench) -> None:
     command = f"{sys.executable} -m assay export csv --series fit | head -1"
+    env = os.environ | bench.extra
     done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=bench.folder,
-        env=os.environ | bench.extra,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["bash", "-c", command], cwd=bench.folder, env=env, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("run,metric,step,value,time\n", "")

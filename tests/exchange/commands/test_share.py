@@ -97,6 +97,14 @@ def test_only_an_earlier_state_of_the_same_run_is_replaced(cli, own_bench: Bench
     assert (refused.code, "another run of the same name" in refused.err) == (2, True)
     refused = cli("push", f"fit/{GOOD}", "--to", "shared", "--root", "other")
     assert (refused.code, "holds another run" in refused.err) == (2, True)
+    (copy / "run.json").write_text(json.dumps(record))
+    with (run / "job.log").open("a") as file:
+        file.write("and more\n")
+    for root in ("runs", "other"):  # the older copy does not replace what is newer
+        cli("push", "fit", "--to", "shared", "--root", root)
+    shutil.rmtree(own.folder / "other")
+    cli("pull", "fit", "--from", "shared", "--root", "other")
+    assert (copy / "job.log").read_text().endswith("and more\n")
 
 
 def change_manifest(path: Path, **changes: object) -> None:
@@ -121,28 +129,22 @@ HOSTILE: list[dict[str, object]] = [
 ]
 
 
-def test_a_hostile_manifest_is_not_loaded(cli, own_bench: Bench, own: Bench) -> None:
-    cli("push", "fit", "--to", "shared")
-    key = f"studies/fit/runs/{GOOD}.json"
-    remote, good = open_remote(str(own.folder / "shared")), (own.folder / "shared" / key).read_text()
-    for change in HOSTILE:
-        change_manifest(own.folder / "shared" / key, **change)
-        with pytest.raises(FormatError):
-            load_manifest(remote, key)
-        (own.folder / "shared" / key).write_text(good)
-    assert load_manifest(remote, key) is not None
-
-
-def test_a_hostile_manifest_changes_nothing(cli, own_bench: Bench, own: Bench) -> None:
+def test_a_hostile_manifest_is_not_loaded_and_changes_nothing(cli, own_bench: Bench, own: Bench) -> None:
     cli("push", "fit", "--to", "shared")
     for name in ("thesis", "deep/x"):
         (own.folder / "victim" / name).parent.mkdir(parents=True, exist_ok=True)
         (own.folder / "victim" / name).write_text("precious")
-    manifest = own.folder / "shared/studies/fit/runs" / f"{GOOD}.json"
+    key = f"studies/fit/runs/{GOOD}.json"
+    remote, manifest = open_remote(str(own.folder / "shared")), own.folder / "shared" / key
     good = manifest.read_text()
-    for change in (HOSTILE[0], {"name": "fit/../../victim"}):
+    assert load_manifest(remote, key) is not None
+    for change in HOSTILE:
         manifest.write_text(good)
         change_manifest(manifest, **change)
+        with pytest.raises(FormatError):
+            load_manifest(remote, key)
+        if change not in (HOSTILE[0], {"name": "fit/../../victim"}):
+            continue
         before = read_everything(own.folder)
         for words in (["pull", f"fit/{GOOD}"], ["pull", "fit"], ["pull", "fit", "--where", "n==8"]):
             refused = cli(*words, "--from", "shared", "--root", "other")
@@ -184,18 +186,6 @@ def test_a_run_whose_names_change_their_kind(cli, own_bench: Bench, own: Bench) 
             (run / "dir").symlink_to("out")
     assert (copy / "dir").readlink() == Path("out")
     assert "fetched 0 files" in cli("pull", f"fit/{GOOD}", "--from", "shared", "--root", "other").out
-
-
-def test_an_older_copy_does_not_replace_what_is_newer(cli, own_bench: Bench, own: Bench) -> None:
-    cli("push", "fit", "--to", "shared")
-    cli("pull", "fit", "--from", "shared", "--root", "other")
-    with (own.root / "fit" / GOOD / "job.log").open("a") as file:
-        file.write("more\n")
-    cli("push", "fit", "--to", "shared")
-    cli("push", "fit", "--to", "shared", "--root", "other")
-    shutil.rmtree(own.folder / "other")
-    cli("pull", "fit", "--from", "shared", "--root", "other")
-    assert (own.folder / "other" / "fit" / GOOD / "job.log").read_text().endswith("more\n")
 
 
 def test_a_folder(cli, own_bench: Bench, own: Bench) -> None:

@@ -14,7 +14,7 @@ from tests.data_servers import open_store
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store import mirror
-from assay.exchange.store.manifests import build_key, object_key
+from assay.exchange.store.manifests import build_key, object_key, read_part
 from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote, open_remote
 
@@ -146,19 +146,14 @@ def test_a_full_disk_here_is_not_the_stores(here: Remote, tmp_path: Path) -> Non
 
 
 def test_large_files_are_sent_as_files(here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that grows while it is sent is copied first."""
     monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
     monkeypatch.setattr(mirror, "_ASK_FIRST", 10)
     source = fill(tmp_path / "source", TREE | {"twin": TREE["sub/ümlaut #1?.bin"]})
     assert push(source, here).sent == 4  # what is there twice comes once
     fetch(here, tmp_path / "there")
     assert read_tree(tmp_path / "there") == read_tree(source)
-
-
-def test_a_file_that_grows_while_it_is_sent_is_copied_first(
-    here: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "_IN_MEMORY", 10)
-    source = fill(tmp_path / "source", {"log": b"line\n" * 100})
+    fill(source, {"log": b"line\n" * 100})
     real = here.send
 
     def send(content: bytes | str, key: str) -> None:
@@ -238,13 +233,12 @@ def test_links_stay_inside(here: Remote, tmp_path: Path) -> None:
     assert fetch(here, tmp_path / "there").files == 0  # links of an earlier call are made again
 
 
-def test_names_of_any_length_have_a_key() -> None:
+def test_names_of_any_length_have_a_key_and_addresses_that_cannot_be_used(tmp_path: Path) -> None:
     assert build_key("a", "..") == "a/%2E%2E.json"
     assert len(build_key("x" * 255)) < 200
     assert build_key("x" * 255) != build_key("x" * 254)
-
-
-def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
+    names = ["a", "..", "a/b", "ü#1?", "caf\udce9", "x" * 255]
+    assert [read_part(build_key(name).removesuffix(".json")) for name in names] == [*names[:-1], None]
     (tmp_path / "file").write_text("x")
     for address in ("s4://x", "http://host/x", "", "s3://", str(tmp_path / "file")):
         with pytest.raises(UsageError):
@@ -351,6 +345,20 @@ def test_what_is_here_now_wins_over_another_kind(here: Remote, tmp_path: Path) -
         kept = before == "folder" and after == "empty folder"  # a file that was removed here stays in the store
         assert found == ("folder" if kept else after), (before, after)
         assert (tmp_path / "there" / "b.txt").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_a_killed_call_has_left_may_be_of_another_kind_now(here: Remote, tmp_path: Path, kind: str) -> None:
+    source = fill(tmp_path / "source", {"a.txt": b"one"})
+    make(source, kind)
+    push(source, here)
+    left = tmp_path / "there" / "out" / "deeper"
+    left.mkdir(parents=True)
+    (left / "old").write_text("as it was")
+    fetch(here, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == read_tree(source)
+    assert (tmp_path / "there" / "out").is_symlink() is (kind == "link")
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("name", ["a.txt/f", "a.txt"])

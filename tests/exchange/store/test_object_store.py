@@ -150,32 +150,24 @@ class StoreLayout:
             Path(place).write_bytes(self.content)
 
 
-def use(monkeypatch: pytest.MonkeyPatch, shelf: StoreLayout) -> None:
-    monkeypatch.setattr(object_store, "_open", lambda _url: (shelf, "bucket/d/"))
+def test_keys_and_sizes_that_are_not_what_they_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A key that climbs; an object that arrives short; one that the store unpacks, which has no known length."""
 
+    def bring(listed: dict[str, dict[str, Any]], content: bytes, target: str) -> Path:
+        monkeypatch.setattr(object_store, "_open", lambda _url: (StoreLayout(listed, content), "bucket/d/"))
+        fetch("gs://bucket/d/", str(tmp_path / target))
+        return tmp_path / target
 
-def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty = {"size": 0, "type": "file"}
     for key in ("bucket/d/../../evil", "bucket/d/a/../../../../evil"):
-        use(monkeypatch, StoreLayout({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
         with pytest.raises(UsageError, match=r"an object cannot be a file here: .* leads elsewhere"):
-            fetch("s3://bucket/d/", str(tmp_path / "deep" / "x"))
+            bring({"bucket/d/fine": empty, key: empty}, b"", "deep/x")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["deep"]
-
-
-def test_an_object_that_arrives_short_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(monkeypatch, StoreLayout({"bucket/d/x": {"size": 5, "type": "file"}}, b"four"))
     with pytest.raises(InfrastructureError, match="bucket/d/x arrived with 4 of 5 bytes"):
-        fetch("s3://bucket/d/", str(tmp_path / "x"))
-    assert not (tmp_path / "x").exists()
-
-
-def test_an_object_that_the_store_unpacks_has_no_known_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(
-        monkeypatch,
-        StoreLayout({"bucket/d/x": {"size": 2, "contentEncoding": "gzip"}, "bucket/d/": {"size": 0}}, b"long"),
-    )
-    fetch("gs://bucket/d/", str(tmp_path / "x"))
-    assert read_tree(tmp_path / "x") == {"x": b"long"}
+        bring({"bucket/d/x": {"size": 5, "type": "file"}}, b"four", "short")
+    assert not (tmp_path / "short").exists()
+    listed = {"bucket/d/x": {"size": 2, "contentEncoding": "gzip"}, "bucket/d/": {"size": 0}}
+    assert read_tree(bring(listed, b"long", "unpacked")) == {"x": b"long"}
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -203,13 +195,19 @@ def test_a_missing_part_names_its_extra(
     assert names_in(tmp_path) == []
 
 
-def test_nobody_there(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_nobody_there_and_no_login(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(InfrastructureError, match=f"{s3.url('x')} cannot be reached: Could not connect") as caught:
         fetch(s3.url("x"), str(tmp_path / "x"))
     assert caught.value.exit_code == 4
     assert names_in(tmp_path) == []
+    for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for url, words in (("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("az://bucket/x", "AZURE_STORAGE_CONNECTION_STRING")):
+        with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
+            fetch(url, str(tmp_path / "x"))
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,15 +220,6 @@ def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, mon
     released.set()
     assert said == ["downloading gs://b/x", "connecting to gs://b/x (for at most 0.1 s)"]
     assert names_in(tmp_path) == []
-
-
-def test_no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for url, words in (("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("az://bucket/x", "AZURE_STORAGE_CONNECTION_STRING")):
-        with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
-            fetch(url, str(tmp_path / "x"))
 
 
 def test_options_come_from_the_environment(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

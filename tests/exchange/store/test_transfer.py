@@ -34,6 +34,8 @@ def test_the_scheme_and_the_path_of_an_address() -> None:
     paths |= {"file:///a?b#c": "/a?b#c"}
     assert {url: parse_local(url, "file") for url in paths} == paths
     assert parse_local("/a%20b", None) == "/a%20b"  # a plain path is taken as it is
+    assert render_url("https://me:secret@h:8/x?sig=secret#f") == "https://h:8/x?…"
+    assert render_url("gs://b/x") == "gs://b/x"
 
 
 def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
@@ -51,11 +53,6 @@ def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=words):
             fetch(url, str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_passwords_and_signatures_are_not_shown() -> None:
-    assert render_url("https://me:secret@h:8/x?sig=secret#f") == "https://h:8/x?…"
-    assert render_url("gs://b/x") == "gs://b/x"
 
 
 # ---------------------------------------------------------------- the part and its notes

@@ -30,14 +30,9 @@ from tests.web.browser import exhibits
 from tests.web.browser.exhibits import Exhibits
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
 PICTURES = os.environ.get("ASSAY_SCREENSHOTS")  # read before the tests get surroundings of their own
 LIMIT_MS = 60_000.0  # for what is waited for: a busy machine takes many times as long as an idle one
 expect.set_options(timeout=LIMIT_MS)

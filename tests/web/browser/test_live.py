@@ -93,16 +93,23 @@ def wait_for_counts(page: Page, **counts: int) -> None:
 
 
 def test_a_sweep_is_followed(place: Workplace, open_own: Callable[[str], Page]) -> None:
-    """Without a reload the page goes from the first run to the end, and then says what the command says."""
+    """Without a reload the page goes from the first run to the end, and then says what the command says. Rows change in
+    place and keep their boxes and the focus."""
     sweep = place.start()
     until((place.made.root / "slow").exists, "the study exists")
     page = open_own("/studies/slow")
     page.evaluate("window.isTheSame = true")
     wait_for_counts(page, running=2, queued=1)
     expect(page.locator("[data-live]")).to_be_visible()
+    box = page.locator("input[name=run]").first
+    box.check()
+    marked = box.get_attribute("value")
+    box.focus()
     place.release(1)
     wait_for_counts(page, done=1, running=2)
     expect(page.locator("#runs tbody tr", has_text="x=1")).to_contain_text("0.1")
+    assert page.evaluate("document.activeElement.value") == marked
+    assert page.locator("input[name=run]:checked").count() == 1
     place.release(2, 3)
     wait_for_counts(page, done=3)
     expect(page.locator("[data-live]")).to_be_hidden()
@@ -122,10 +129,14 @@ def test_a_sweep_is_followed(place: Workplace, open_own: Callable[[str], Page]) 
 
 def test_the_list_of_studies_is_live(place: Workplace, open_own: Callable[[str], Page]) -> None:
     page = open_own("/studies")
-    expect(page.locator("main")).to_contain_text("no study")
-    place.finish()
+    expect(page.locator("main")).to_contain_text("no study here yet")
+    sweep = place.start()
+    expect(page.locator("[data-study=slow]")).to_contain_text("2 running")
+    place.release(1, 2, 3)
     expect(page.get_by_role("link", name="slow")).to_be_visible()
     expect(page.locator(".cards .card")).to_contain_text("3 done")
+    assert sweep.wait(30) == 0
+    sweep.communicate()
 
 
 def test_actions(place: Workplace, own: Server, open_own: Callable[[str], Page]) -> None:
@@ -192,8 +203,8 @@ def test_a_run_that_goes_on(place: Workplace, open_own: Callable[[str], Page]) -
     expect(page.locator("#command-table .badge")).to_have_text("0")
     expect(page.locator("#metric-table")).to_contain_text("0.1")
     assert page.evaluate("window.isTheSame")
-    page.fill("[data-log] [name=find]", "STEP")
-    page.press("[data-log] [name=find]", "Enter")
+    page.locator("[data-log]").get_by_label("Find").fill("STEP")
+    page.locator("[data-log]").get_by_role("button", name="Find").click()
     expect(page.locator("[data-count]")).to_have_text("1 of 2 lines")
     page.click("[aria-label='Next match']")
     expect(page.locator("[data-count]")).to_have_text("2 of 2 lines")

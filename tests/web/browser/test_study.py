@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.finished_study import until
 from tests.web.browser.conftest import Opener, Watch, wait_until_drawn
 from tests.web.browser.exhibits import SEARCH, SWEEP, Exhibits
 
@@ -94,14 +93,6 @@ class TestTable:
         assert read_names(page) == names_of(said)
         assert page.get_by_label("Runs where").input_value() == FILTER
 
-    def test_a_wrong_filter_says_where(self, open_page: Opener) -> None:
-        page = open_page(STUDY)
-        filter_by(page, "lr <")
-        expect(page.get_by_role("alert")).to_contain_text("lr <")
-        expect(page.get_by_label("Runs where")).to_have_attribute("aria-invalid", "true")
-        filter_by(page, "")
-        expect_count(page, 18)
-
     def test_pages(self, open_page: Opener, shown: Exhibits) -> None:
         page = open_page(f"{STUDY}?rows=5")
         said = names_of(shown.sum(SWEEP))
@@ -184,15 +175,6 @@ class TestCharts:
         page.goto(f"{STUDY}?tab=curves&metric=loss&x=time")
         expect(page.locator("[data-curves]")).to_contain_text("no times")
 
-    def test_a_curve_is_hidden_and_shown(self, open_page: Opener) -> None:
-        page = open_page(f"{STUDY}?tab=curves&metric=loss&group=seed")
-        wait_until_drawn(page)
-        key = page.get_by_role("button", name=re.compile("^Show ")).first
-        before = page.locator("canvas").evaluate(PIXELS)
-        key.click()
-        expect(key).to_have_attribute("aria-pressed", "false")
-        until(lambda: page.locator("canvas").evaluate(PIXELS) != before, "it is drawn again")
-
     @pytest.mark.parametrize(("tab", "least"), [("scatter", 18), ("slices", 18), ("parallel", 18), ("importance", 3)])
     def test_drawings(self, open_page: Opener, tab: str, least: int) -> None:
         """As many marks as there are runs, or parameters."""
@@ -226,21 +208,3 @@ class TestRuns:
             expect(page.locator("main")).to_contain_text(name)
         wait_until_drawn(page)
         assert page.locator("canvas").first.evaluate(IS_DRAWN)
-
-    def test_the_log_is_searched(self, open_page: Opener, shown: Exhibits) -> None:
-        page = open_page(STUDY)
-        name = read_names(page)[0]
-        page.get_by_role("link", name=name).last.click()
-        expect(page.get_by_role("heading", level=1)).to_contain_text(name)
-        log = (shown.root / SWEEP / name / "run.log").read_text()
-        output = page.locator("[data-log] pre")
-        expect(output).to_have_text(log)
-        page.locator("[data-log]").get_by_label("Find").fill("step 40")
-        page.locator("[data-log]").get_by_role("button", name="Find").click()
-        expect(output.locator("mark")).to_have_text("step 40")
-        expect(page.locator("[data-log]")).to_contain_text("1 of 1 line")
-
-    def test_an_unknown_one(self, open_page: Opener, watch: Watch) -> None:
-        watch.expected += ["404"]
-        page = open_page(f"{STUDY}/runs/steps=60,lr=0.03,hidden=96,seed=7")
-        expect(page.locator("main")).to_contain_text("steps=60,lr=0.03,hidden=96,seed=")

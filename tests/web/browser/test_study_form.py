@@ -31,20 +31,6 @@ def test_a_click_is_not_lost_while_an_answer_comes(open_page: Opener) -> None:
     wait_until_drawn(page)
 
 
-def test_a_mistake_in_the_filter_is_marked_and_unmarked(open_page: Opener) -> None:
-    page = open_page(STUDY)
-    where = page.get_by_label("Runs where")
-    for text, is_wrong in (("los <", True), ("seed == 1", False)):
-        where.fill(text)
-        where.press("Enter")
-        expect(page.locator("#where-problem")).to_have_count(int(is_wrong))
-        if is_wrong:
-            expect(where).to_have_attribute("aria-invalid", "true")
-        else:
-            expect(where).not_to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#tab-curves")).to_have_attribute("href", re.compile("where=seed"))
-
-
 def test_back_to_where_the_token_was_asked_for(open_page: Opener, server: Server) -> None:
     page = open_page(f"{STUDY}?sort=loss")
     page.get_by_role("link", name="Actions need a token").click()
@@ -65,6 +51,11 @@ def test_what_is_asked_before_runs_are_repeated(open_page: Opener, server: Serve
     page.get_by_role("button", name="Run again").click()
     expect(page.get_by_role("dialog")).to_contain_text("each gets a new attempt")
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.locator("#runs tbody td.name a").first.click()  # also from its own page
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("dialog")).to_contain_text("It gets a new attempt")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
 
 
 def test_a_message_names_the_run_and_can_be_read(open_page: Opener, server: Server) -> None:
@@ -92,14 +83,3 @@ def _is_on_top(page: Page) -> bool:
             " return place.contains(document.elementFromPoint(box.left + box.width / 2, box.bottom - 4)); }"
         )
     )
-
-
-def test_a_run_is_repeated_from_its_own_page_after_a_question(open_page: Opener, server: Server) -> None:
-    page = open_page("/")
-    log_in(page, server)
-    page.goto(STUDY)
-    page.locator("#runs tbody td.name a").first.click()
-    page.get_by_role("button", name="Run again").click()
-    expect(page.get_by_role("dialog")).to_contain_text("It gets a new attempt")
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("dialog")).to_be_hidden()

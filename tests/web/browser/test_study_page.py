@@ -1,24 +1,16 @@
-"""What the pages of studies do with script: columns that stay, marks, curves, and rows that change while a study runs."""
+"""What the pages of studies do with script: columns that stay, marks and curves."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 from tests.finished_study import until
-from tests.web.browser.conftest import LIMIT_MS, PHONE, WIDE, Opener, Serving, Watch, wait_until_drawn
-from tests.web.browser.exhibits import SWEEP, Exhibits
+from tests.web.browser.conftest import PHONE, Opener, wait_until_drawn
+from tests.web.browser.exhibits import SWEEP
+from tests.web.browser.test_study import PIXELS
 
-# each run waits for a file: the test decides when it goes on
-SLOW = r"""
-study: slow
-command: 'echo "step 1 loss {x}"; while [ ! -e FOLDER/go{x} ]; do sleep 0.05; done; echo "step 2 loss 0.{x}"'
-params: {x: [1, 2, 3]}
-metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
-resources: {gpus: 0}
-"""
 pytestmark = pytest.mark.services("browser")
 
 
@@ -73,15 +65,22 @@ def test_marks_survive_sorting_and_paging(open_page: Opener) -> None:
     expect(bulk).to_be_hidden()
 
 
-def test_a_filter_goes_with_every_view(open_page: Opener) -> None:
+def test_a_filter_is_marked_where_it_is_wrong_and_goes_with_every_view(open_page: Opener) -> None:
     page = open_page(f"/studies/{SWEEP}")
     field = page.get_by_label("Runs where")
-    field.fill("sead == 1")
-    field.press("Enter")
-    expect(page.locator("#where-problem")).to_contain_text("did you mean 'seed'")
-    field.fill("seed == 1")
-    field.press("Enter")
-    expect(page.locator("#pages")).to_contain_text("6 runs")
+    for text, problem in (("lr <", "lr <"), ("sead == 1", "did you mean 'seed'")):
+        field.fill(text)
+        field.press("Enter")
+        expect(page.locator("#where-problem")).to_contain_text(problem)
+        expect(page.get_by_role("alert")).to_contain_text(problem)
+        expect(field).to_have_attribute("aria-invalid", "true")
+    for text, count in (("", 18), ("seed == 1", 6)):
+        field.fill(text)
+        field.press("Enter")
+        expect(page.locator("#pages")).to_contain_text(f"{count} runs")
+        expect(page.locator("#where-problem")).to_have_count(0)
+        expect(field).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#tab-curves")).to_have_attribute("href", re.compile("where=seed"))
     page.get_by_role("link", name="Scatter").click()
     expect(page.locator("#drawn svg").first).to_be_visible()
     expect(page).to_have_url(re.compile("where=seed"))
@@ -99,8 +98,10 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
     colors = page.locator(".swatch path").evaluate_all("(all) => all.map((each) => each.getAttribute('class'))")
     assert len(set(colors)) == keys.count()
     expect(keys.first).to_contain_text("points")
+    before = page.locator("canvas").evaluate(PIXELS)
     keys.first.get_by_role("button").click()
     expect(keys.first.get_by_role("button")).to_have_attribute("aria-pressed", "false")
+    until(lambda: page.locator("canvas").evaluate(PIXELS) != before, "it is drawn again")
     box = page.locator(".u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 100, box["y"] + 50)
@@ -220,49 +221,3 @@ def test_bands_are_drawn_between_their_edges(open_page: Opener) -> None:
     expect(page.locator(".chart")).to_contain_text("mean ± standard deviation")
     expect(page.locator(".chart")).to_contain_text("faint: before smoothing")
     assert page.locator(".curve-keys li").count() == 6  # edges and raw lines have no entries
-
-
-@pytest.fixture
-def slow(tmp_path: Path) -> Exhibits:
-    made = Exhibits(tmp_path)
-    made.root.mkdir()
-    (tmp_path / "slow.yml").write_text(SLOW.replace("FOLDER", str(tmp_path)))
-    return made
-
-
-def test_a_study_that_runs(chromium: Browser, slow: Exhibits) -> None:
-    """A card appears and goes on; rows change in place and keep their boxes and the focus."""
-    with Serving(slow) as server:
-        watch = Watch(server.address)
-        context = chromium.new_context(viewport=WIDE, base_url=server.address)
-        context.set_default_timeout(LIMIT_MS)
-        watch.follow(context)
-        page = context.new_page()
-        page.goto("/studies")
-        expect(page.locator("main")).to_contain_text("no study here yet")
-        run = slow.start("run", "slow.yml", "--root", "runs", "-j", "2", "--quiet")
-        try:
-            card = page.locator("[data-study=slow]")
-            expect(card).to_contain_text("2 running")
-            page.goto("/studies/slow")
-            expect(page.locator("[data-live]")).to_be_visible()
-            box = page.locator("input[name=run]").first
-            box.check()
-            marked = box.get_attribute("value")
-            box.focus()
-            (slow.folder / "go1").touch()
-            expect(page.locator("#head")).to_contain_text("1 done")
-            expect(page.locator("tr[data-run='x=1']")).to_contain_text("0.1")
-            assert page.evaluate("document.activeElement.value") == marked
-            assert page.locator("input[name=run]:checked").count() == 1
-            for number in (2, 3):
-                (slow.folder / f"go{number}").touch()
-            expect(page.locator("#head")).to_contain_text("3 done")
-            expect(page.locator("[data-live]")).to_be_hidden()
-        finally:
-            for number in (1, 2, 3):
-                (slow.folder / f"go{number}").touch()
-            until(lambda: run.poll() is not None, "the study has ended")
-            run.communicate()
-        context.close()
-        watch.check()

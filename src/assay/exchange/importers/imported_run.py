@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from assay.errors import UsageError
 from assay.record.index.base import Series
@@ -48,6 +49,18 @@ class ImportedRuns:
 def refuse(path: str, why: str, line: int | None = None) -> NoReturn:
     """Raise UsageError: nothing of a bad file is imported."""
     raise UsageError(f"{path}{f':{line}' if line is not None else ''}: {why}", "nothing was imported")
+
+
+@contextmanager
+def opening(path: str, mode: str = "r", **options: Any) -> Iterator[IO[Any]]:
+    """The open file; one that cannot be read, or is not text, is refused."""
+    try:
+        with open(path, mode, **options) as file:
+            yield file
+    except UnicodeDecodeError as error:
+        refuse(path, f"it is not text (byte {error.start + 1})")
+    except OSError as error:
+        refuse(path, f"it cannot be read: {error.strerror}")
 
 
 def build_series(points: list[tuple[float | None, float, float | None]]) -> Series:

@@ -23,6 +23,7 @@ from assay.exchange.importers.imported_run import (
     ImportedRun,
     ImportedRuns,
     build_series,
+    opening,
     parse_number,
     parse_value,
     refuse,
@@ -93,17 +94,11 @@ def _load_meta(folder: str) -> dict[str, Any]:
 
 
 def _load_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        refuse(path, f"it cannot be read: {error.strerror}")
-    if len(data) > _MOST_BYTES:
-        refuse(path, f"it is longer than {_MOST_BYTES >> 20} MiB")
-    try:
+    with opening(path, "rb") as file:
+        data: bytes = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            refuse(path, f"it is longer than {_MOST_BYTES >> 20} MiB")
         return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        refuse(path, f"it is not text (byte {error.start + 1})")
 
 
 def _load_run(folder: str, experiment: str, notes: list[str]) -> Iterator[ImportedRun]:
@@ -198,19 +193,16 @@ def _parse_ms(meta: dict[str, Any], key: str, place: str) -> float | None:
 
 def _load_points(path: str) -> Series:
     points: list[tuple[float | None, float, float | None]] = []
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                words = line.split()
-                if not words:
-                    continue
-                found = [parse_number(word) for word in words[:3]]
-                if not 2 <= len(words) <= 6 or None in found:  # a dataset and a model may follow the step
-                    refuse(path, f"{line.strip()[:60]!r} is not `timestamp value step`", number)
-                time, value, *steps = found
-                points.append((steps[0] if steps else None, value, time / 1000))  # type: ignore[arg-type, operator]
-    except OSError as error:
-        refuse(path, f"it cannot be read: {error.strerror}")
+    with opening(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            words = line.split()
+            if not words:
+                continue
+            found = [parse_number(word) for word in words[:3]]
+            if not 2 <= len(words) <= 6 or None in found:  # a dataset and a model may follow the step
+                refuse(path, f"{line.strip()[:60]!r} is not `timestamp value step`", number)
+            time, value, *steps = found
+            points.append((steps[0] if steps else None, value, time / 1000))  # type: ignore[arg-type, operator]
     return build_series(points)
 
 

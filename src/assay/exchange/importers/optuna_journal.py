@@ -16,6 +16,7 @@ from assay.exchange.importers.imported_run import (
     ImportedRun,
     ImportedRuns,
     build_series,
+    opening,
     parse_moment,
     refuse,
 )
@@ -78,22 +79,19 @@ def load_journal(path: str) -> ImportedRuns:
 
 
 def _load_operations(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    operation = parse_json(line)
-                except ValueError as error:
-                    torn = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
-                    what = "it is not text" if isinstance(error, UnicodeDecodeError) else "it is not JSON"
-                    refuse(path, what + torn, number)
-                if not isinstance(operation, dict) or "op_code" not in operation:
-                    refuse(path, "it is not an operation of Optuna's journal (op_code is missing)", number)
-                yield number, operation
-    except OSError as error:
-        refuse(path, f"it cannot be read: {error.strerror}")
+    with opening(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                operation = parse_json(line)
+            except ValueError as error:
+                torn = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
+                what = "it is not text" if isinstance(error, UnicodeDecodeError) else "it is not JSON"
+                refuse(path, what + torn, number)
+            if not isinstance(operation, dict) or "op_code" not in operation:
+                refuse(path, "it is not an operation of Optuna's journal (op_code is missing)", number)
+            yield number, operation
 
 
 class _Journal:

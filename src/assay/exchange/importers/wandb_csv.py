@@ -21,6 +21,7 @@ from assay.exchange.importers.imported_run import (
     ImportedRun,
     ImportedRuns,
     build_series,
+    opening,
     parse_moment,
     parse_number,
     parse_value,
@@ -63,26 +64,21 @@ def _split_header(sample: Sample) -> list[str]:
 def _load_rows(path: str) -> Iterator[Row]:
     """The rows, the header first. Every row has as many cells as the header."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header: list[str] | None = None
-            try:
-                for cells in reader:
-                    if not cells:
-                        continue
-                    header = header or cells
-                    if len(cells) != len(header):
-                        refuse(path, f"{len(cells)} cells, but the header has {len(header)}", reader.line_num)
-                    yield reader.line_num, cells
-            except csv.Error as error:
-                refuse(path, str(error), reader.line_num)
-    except UnicodeDecodeError as error:
-        refuse(path, f"it is not text (byte {error.start + 1})")
-    except OSError as error:
-        refuse(path, f"it cannot be read: {error.strerror}")
-    finally:
-        csv.field_size_limit(limit)
+    with opening(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        header: list[str] | None = None
+        try:
+            for cells in reader:
+                if not cells:
+                    continue
+                header = header or cells
+                if len(cells) != len(header):
+                    refuse(path, f"{len(cells)} cells, but the header has {len(header)}", reader.line_num)
+                yield reader.line_num, cells
+        except csv.Error as error:
+            refuse(path, str(error), reader.line_num)
+        finally:
+            csv.field_size_limit(limit)
 
 
 # ---------------------------------------------------------------- the table of runs

@@ -16,7 +16,7 @@ import re
 import shlex
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import FormatError
@@ -28,6 +28,8 @@ from assay.values.study import is_study_name
 
 FORMAT = 1
 STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
+CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")  # a folder of a run: the code of an attempt
+OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # how a run came here, which differs for each machine
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # what a file system takes as a size or a time
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
@@ -100,6 +102,11 @@ def _quote(part: str) -> str:
     return f"{quoted[: _LONGEST_NAME - 40]}~{hashlib.sha256(os.fsencode(part)).hexdigest()[:32]}"
 
 
+def read_part(part: str) -> str | None:
+    """The name that a part of a key stands for; None: it may be that of a long name, which has the beginning alone."""
+    return None if len(part) == _LONGEST_NAME - 7 else urllib.parse.unquote(part, errors="surrogateescape")
+
+
 def object_key(sha256: str) -> str:
     return f"objects/{sha256[:2]}/{sha256}"
 
@@ -125,12 +132,11 @@ def find_key(kind: str, name: str, key: str) -> str | None:
 
 def suggest_push(address: str, key: str) -> str:
     """How to replace what is damaged under this key; the files and the code of a study go with each of its runs."""
-    parts = [part for part in key.removesuffix(".json").split("/") if len(part) != _LONGEST_NAME - 7]  # of a long name
+    parts = [name for part in key.removesuffix(".json").split("/") if (name := read_part(part)) is not None]
     if parts[0] not in (STUDIES, FOLDERS) or len(parts) == 1:
         return "send it again from where it is whole, with --check"
-    quoted = "/".join((parts[1], *parts[3:])) if parts[2:3] == ["runs"] else parts[1]
-    name = shlex.quote(urllib.parse.unquote(quoted, errors="surrogateescape"))
-    return f"send it again from where it is whole: assay push {name} --to {shlex.quote(address)} --check"
+    name = "/".join((parts[1], *parts[3:])) if parts[2:3] == ["runs"] else parts[1]
+    return f"send it again from where it is whole: assay push {shlex.quote(name)} --to {shlex.quote(address)} --check"
 
 
 def is_single_name(name: str) -> bool:
@@ -148,15 +154,21 @@ def is_single_name(name: str) -> bool:
 def parse(text: bytes, where: str, again: str) -> FolderManifest:
     """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again`: the hint."""
     try:
-        fields = parse_json(text)
-        if (version := fields["format"]) != FORMAT:
+        content = parse_json(text)
+        if (version := content["format"]) != FORMAT:
             raise FormatError(f"{where} has format {version!r}, this Assay reads {FORMAT}", "update Assay")
-        files = {str(name): _parse_stored(*entry) for name, entry in fields["files"].items()}
-        links = {str(name): _check_text(target) for name, target in fields["links"].items()}
-        trees = {str(name): _check_text(sha, _DIGEST) for name, sha in fields.get("trees", {}).items()}
-        empty = tuple(map(_check_text, fields.get("empty", ())))
+        files = {str(name): _parse_stored(*entry) for name, entry in content["files"].items()}
+        links = {str(name): _check_text(target) for name, target in content["links"].items()}
+        trees = {str(name): _check_text(sha, _DIGEST) for name, sha in content.get("trees", {}).items()}
+        empty = tuple(map(_check_text, content.get("empty", ())))
         return FolderManifest(
-            _check_text(fields["kind"]), _check_text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
+            _check_text(content["kind"]),
+            _check_text(content["name"]),
+            dict(content["facts"]),
+            files,
+            links,
+            trees,
+            empty,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{where} is damaged: {_describe(error)}", again) from error
@@ -187,17 +199,8 @@ def _check_text(value: object, form: re.Pattern[str] | None = None) -> str:
 
 
 def render(manifest: FolderManifest) -> bytes:
-    fields = {
-        "format": FORMAT,
-        "kind": manifest.kind,
-        "name": manifest.name,
-        "facts": manifest.facts,
-        "files": manifest.files,
-        "links": manifest.links,
-        "trees": manifest.trees,
-        "empty": manifest.empty,
-    }
-    return json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape")
+    content = {"format": FORMAT, **{each.name: getattr(manifest, each.name) for each in fields(manifest)}}
+    return json.dumps(content, sort_keys=True).encode("utf-8", "surrogateescape")
 
 
 # ---------------------------------------------------------------- validation

@@ -412,7 +412,10 @@ def fetch_files(
     there, links, _ = list_folder(aside, temporary=True)  # also what a killed call had not renamed yet
     for name in (*links, *(name for name in there if name not in set(names))):
         os.unlink(os.path.join(aside, name))
-
+    for folder, _, _ in os.walk(aside, topdown=False):  # what was a folder may be a file or a link now
+        if folder != aside:
+            with suppress(OSError):
+                os.rmdir(folder)
     results = list(try_each(lambda name: _fetch_one(manifest, name, aside, present, remote), names, _FILES_AT_ONCE))
     if damaged := [each for each in results if isinstance(each, FormatError)]:
         key = find_key(manifest.kind, manifest.name, "")

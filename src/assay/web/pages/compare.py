@@ -138,17 +138,15 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
     shown = every if everything else differing_params(params)
     fields = [*_build_run_fields(rows)]
     for name in shown[:_MOST_PARAMS]:
-        values = [each.get(name, _MISSING) for each in params]
-        is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not _MISSING)
-        cells = [
-            Cell() if value is _MISSING else Cell(_shorten(render_value(value)), value=parse_number(value))
-            for value in values
-        ]
+        known = [each[name] for each in params if name in each]
+        is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
+        cells = [_build_param(each[name]) if name in each else Cell() for each in params]
         fields.append(ComparedField(name, cells, is_number=is_number))
     return FieldGroup("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
 
 
-_MISSING = object()
+def _build_param(value: object) -> Cell:
+    return Cell(_shorten(render_value(value)), value=parse_number(value))
 
 
 def _build_metrics(table: IndexTable, everything: bool, base: int | None) -> FieldGroup:

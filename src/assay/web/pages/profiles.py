@@ -58,16 +58,19 @@ class ProfileFile:
         return not self.problem and self.name.lower().endswith(_PERFETTO)
 
 
+def is_profile(name: str) -> bool:
+    """Whether a file of a run is a profile, by its name: to read it may take long."""
+    is_in_folder = name.startswith(f"{_FOLDER}{os.sep}") and name.lower().endswith((*_FLAMES, *_PERFETTO))
+    return is_in_folder or name in _AT_TOP or name.lower().endswith(_ELSEWHERE)
+
+
 def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileFile]:
-    run_dir, found = os.path.join(location.dir, run), []
-    for file in list_files(run_dir):
-        is_meant = file.name in _AT_TOP or file.name.lower().endswith(_ELSEWHERE)
-        is_profile = file.name.startswith(f"{_FOLDER}{os.sep}") and file.name.lower().endswith((*_FLAMES, *_PERFETTO))
-        if is_meant or is_profile:
-            base = build_address("studies", slug, "runs", run, "files")
-            problem = find_problem(os.path.join(run_dir, file.name), file.size)
-            found.append(ProfileFile(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
-    return found
+    run_dir, base = os.path.join(location.dir, run), build_address("studies", slug, "runs", run, "files")
+    return [
+        ProfileFile(name, size, f"{base}/{quote(name, safe='/')}", find_problem(os.path.join(run_dir, name), size))
+        for name, size in list_files(run_dir)
+        if is_profile(name)
+    ]
 
 
 def find_problem(path: str, size: int) -> str:

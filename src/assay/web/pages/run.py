@@ -39,7 +39,7 @@ from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
-from assay.web.pages.profiles import list_profiles
+from assay.web.pages.profiles import is_profile
 from assay.web.pages.run_files import (
     PAGE_KIND,
     choose_log,
@@ -429,7 +429,7 @@ def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
     )
     found = [each for links in answers for each in links]
-    if list_profiles(snapshot.location, slug, run):
+    if any(map(is_profile, files)):
         found.append(("Profiles", build_address("profiles", slug, run)))
     return found
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.reading.logs import find_log
+from assay.system.files import parse_json, read_end
 from assay.values import layout
 
 LOG_BYTES = 1 << 16  # of one part of a log
@@ -37,6 +38,7 @@ _SOUND_END = ".wav"
 _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
 _MEDIA = "files/media.jsonl"  # what a script logged besides numbers, a line each
+_MOST_MEDIA = 16 << 20  # bytes of it: the newest lines
 _MOST_SHOWN = 24
 _TABLE_END, _PAGE_END = ".table.json", ".html"
 _CELLS = ".cells"  # the folder of pictures in a table
@@ -205,14 +207,14 @@ def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[LoggedPage]:
         if logged.is_page and file.size <= LARGEST_IMAGE:
             found.append(logged)
         elif not logged.is_page and file.size <= _LARGEST_TABLE:
-            with suppress(AssayError, OSError, ValueError, KeyError, TypeError, RecursionError):
+            with suppress(AssayError, OSError, ValueError, KeyError, TypeError):
                 found.append(_load_table(run_dir, logged, pictures))
     return found
 
 
 def _load_table(run_dir: str, logged: LoggedPage, pictures: set[str]) -> LoggedPage:
     with open(find_file(run_dir, logged.file.name), "rb") as file:
-        table = json.loads(file.read(_LARGEST_TABLE))
+        table = parse_json(file.read(_LARGEST_TABLE))
     columns = [_build_cell(each, set()).text for each in table["columns"][:_MOST_COLUMNS]]
     rows = [[_build_cell(each, pictures) for each in row[: len(columns)]] for row in table["data"][:_MOST_ROWS]]
     return logged._replace(columns=columns, rows=rows, total=len(table["data"]))
@@ -227,13 +229,14 @@ def _build_cell(value: Any, pictures: set[str]) -> TableCell:
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
     """The number of each file's line, and a title. A line that is damaged, or being written, is left out."""
-    found = {}
-    with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines):
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                each = json.loads(line)
-                caption = f": {each['caption']}" if each["caption"] else ""
-                found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"
+    found, text = {}, ""
+    with suppress(AssayError):
+        text = read_end(find_file(run_dir, _MEDIA), _MOST_MEDIA)
+    for number, line in enumerate(text.split("\n")):
+        with suppress(ValueError, KeyError, TypeError):
+            each = parse_json(line)
+            caption = f": {each['caption']}" if each["caption"] else ""
+            found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"
     return found
 
 
