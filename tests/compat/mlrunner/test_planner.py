@@ -87,6 +87,7 @@ def test_an_existing_path_shows_its_last_part():
 
 
 def test_names_that_would_be_equal_get_directories_of_their_own():
+    """B23"""
     assert name_specs({"lr": 0.1234567}, {"lr": 0.12345671}) == ["Lr_0.123457", "Lr_0.12345671"]
     assert name_specs({"n": 1234567}, {"n": 1234568}) == ["N_1.23457e+06", "N_1234568"]
     alike = {

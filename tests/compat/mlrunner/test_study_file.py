@@ -121,10 +121,10 @@ def test_values_in_places_and_flags(project):
 LINES = "template:\n  train: |\n    cd x &&\n      python a.py\n\n        {p}\nresource: [0]\n---\np: 1\n"
 COMMANDS = {
     "null leaves the flag out": (one("run [p]", "p: [null, 1]"), ["run", "run --p 1"]),
-    "lists as values": (one("run [p]", "p: [[1, 2], [3, 4]]"), ["run --p 1 2", "run --p 3 4"]),
-    "shell variables and indices are left to the shell": (
-        one("'echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1"),
-        ["echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"],
+    "lists as values, B27": (one("run [p]", "p: [[1, 2], [3, 4]]"), ["run --p 1 2", "run --p 3 4"]),
+    "shell variables and indices are left to the shell, B26": (
+        one("'echo ${HOME} ${X:-none} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1"),
+        ["echo ${HOME} ${X:-none} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"],
     ),
     "a literal can be said": (one("'echo {{p}} [[p]] {p}'", "p: 1"), ["echo {p} [p] 1"]),
     "a dotted name is no place": (one("'echo {a.b} [a.b] {p}'", "p: 1"), ["echo {a.b} [a.b] 1"]),
@@ -294,6 +294,7 @@ def test_documents_that_share_their_parameters_share_their_directory(project):
 
 
 def test_empty_documents_are_passed_over_with_a_word(project):
+    """B29"""
     study = project.load("---\n---\ntemplate: {a: 'x {p}'}\nresource: [0]\n---\n---\np: 1\n---\n")
     assert len(study.sweeps) == 1
     said = [str(warning) for warning in study.warnings]
@@ -315,6 +316,7 @@ def test_what_names_a_directory(project):
 
 
 def test_a_sample_of_mixed_types_works(project):
+    """B28"""
     plan = project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1)
     assert len(plan.runs) == 3
 

@@ -19,7 +19,7 @@ from tests.user_folder import INTRO, INTRO_LINES, UserFolder, open_user_folder
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
 ONE = "CMD: python train.py\nHPARAMS: {lr: 0.01, solver: sgd}\n"
 TWO = "CMD: python train.py\nHPARAMS: {lr: [0.01, 0.02]}\n"
-BOTH_DOORS = pytest.mark.parametrize("command", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
+BOTH_COMMANDS = pytest.mark.parametrize("command", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
 
 
 @pytest.fixture
@@ -55,12 +55,6 @@ def flags(lines: list[str]) -> list[str]:
 
 
 class TestIntroduction:
-    def test_four_runs_without_a_runx_file(self, user: UserFolder) -> None:
-        said = user.well("runx", "sweep.yml", "-i")
-        assert said.lines == INTRO_LINES
-        assert user.calls == flags(INTRO_LINES)
-        assert "no LOGROOT in .runx: runs go to runs/sweep" in said.err
-
     @pytest.mark.parametrize("command", ["runx", "run"])
     def test_n_prints_the_commands_and_writes_nothing(self, user: UserFolder, command: str) -> None:
         before = user.everything()
@@ -85,10 +79,11 @@ class TestIntroduction:
 
 
 class TestDirectories:
-    def test_logdir_is_a_directory_of_its_own(self, user: UserFolder) -> None:
+    @BOTH_COMMANDS
+    def test_logdir_is_a_directory_of_its_own(self, user: UserFolder, command: tuple[str, ...]) -> None:
         user.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
         user.write(".runx", f"LOGROOT: {user.folder}/logs\n")
-        user.well("runx", "sweep.yml", "-i")
+        user.well(command[0], "sweep.yml", *command[1:])
         passed = [call.split("--logdir ")[1] for call in user.calls]
         assert passed == [str(run) for run in user.runs("logs/sweep")]
         assert all(re.fullmatch(COOLNAME, os.path.basename(path)) for path in passed)
@@ -144,37 +139,6 @@ class TestCode:
         assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd\n"
         assert (first / "train.log").read_text() == again.stdout
 
-    def test_pythonpath_of_the_file(self, user: UserFolder) -> None:
-        user.write("sweep.yml", "PYTHONPATH: LOGDIR/code:LOGDIR/code/lib\n" + ONE)
-        user.write("train.py", "import os; print(os.environ['PYTHONPATH'])")
-        user.well("runx", "sweep.yml")
-        (first,) = user.runs()
-        assert (first / "train.log").read_text() == f"{first}/code:{first}/code/lib\n"
-
-
-class TestValues:
-    SIMPLE = """\
-CMD: "python train.py"
-HPARAMS:
-  logdir: LOGDIR
-  adam: true
-  arch: alexnet
-  lr: [0.01, 0.02]
-  epochs: 10
-  RUNX.TAG: 'alexnet'
-"""
-
-    @BOTH_DOORS
-    def test_the_simple_example(self, user: UserFolder, command: tuple[str, ...]) -> None:
-        user.write("sweep.yml", self.SIMPLE)
-        user.well(command[0], "sweep.yml", *command[1:])
-        first, second = user.runs()
-        assert user.calls == [
-            f"--logdir {first} --adam --arch alexnet --lr 0.01 --epochs 10",
-            f"--logdir {second} --adam --arch alexnet --lr 0.02 --epochs 10",
-        ]
-        assert re.fullmatch("alexnet_" + COOLNAME, first.name)
-
 
 class TestFoundConfigurations:
     def test_a_key_said_twice_is_a_warning_once(self, user: UserFolder) -> None:
@@ -220,6 +184,7 @@ class TestSets:
         assert len(user.runs()) == 6
 
     def test_runs_without_random_names_are_run_again_too(self, user: UserFolder) -> None:
+        """B8"""
         user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
         user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
         assert user.calls == flags(INTRO_LINES) * 2

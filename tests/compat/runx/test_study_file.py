@@ -242,7 +242,7 @@ def test_values_reach_the_command_as_runx_writes_them(project):
 
 
 COMMANDS = {
-    "null leaves the flag out": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
+    "null leaves the flag out, B11": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
     "a block text does not cut the command": (
         "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n",
         ["python train.py --k a b --z 1"],
@@ -267,7 +267,7 @@ COMMANDS = {
         ["run --model.depth 1", "run --model.depth 2"],
     ),
     "none inside a list": ("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n", ["run", "run --j 3"]),
-    "the older lower case spelling": (
+    "the older lower case spelling, B13": (
         "cmd: python main.py\nhparams:\n  lr: [1, 2]\n",
         ["python main.py --lr 1", "python main.py --lr 2"],
     ),
@@ -386,6 +386,7 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
     ],
 )
 def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams, expected):
+    """B12: filled literally."""
     plan = project.plan(f"CMD: run\nHPARAMS: {hparams}\n")
     assert tags(plan) == expected
     assert not any("RUNX" in run.commands[0].text for run in plan.runs)
