@@ -7,15 +7,14 @@ import email.parser
 import io
 import json
 import subprocess
-import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data_servers import taking
 
 from assay.compat.torq.dashboard import (
     MANIFEST,
@@ -111,29 +110,14 @@ def dashboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     found = Dashboard()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.paths.append(self.path)
-            found.tokens.append(self.headers["Authorization"])
-            found.archives.append(read_file(self.headers, body))
-            code, answer = found.answers.pop(0) if found.answers else (201, b'{"id": 7}')
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        found.paths.append(path)
+        found.tokens.append(headers["Authorization"])
+        found.archives.append(read_file(headers, body))
+        return found.answers.pop(0) if found.answers else (201, b'{"id": 7}')
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with taking(answer) as found.url:
+        yield found
 
 
 def test_the_archive_arrives_as_it_is(dashboard: Dashboard) -> None:
