@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from assay.system.files import parse_json
 from assay.values import protobuf
@@ -195,13 +195,13 @@ def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str,
     for number, _, value in read_fields(data):
         if number not in fields:
             continue
-        name, kind = fields[number]
+        (name, kind), content = fields[number], cast("Any", value)
         if not isinstance(value, int if kind is int else memoryview):
             raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
         if isinstance(kind, list):
-            found[name].append(_parse(value, kind[0]))
+            found[name].append(_parse(content, kind[0]))
         elif isinstance(kind, type):
-            found[name] = value if kind is int else bytes(value).decode("utf-8", "replace")
+            found[name] = content if kind is int else bytes(content).decode("utf-8", "replace")
         else:
-            found[name] = _parse(value, kind)
+            found[name] = _parse(content, kind)
     return found
