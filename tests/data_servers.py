@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -127,20 +128,49 @@ class Server(ThreadingHTTPServer):
         """A client that was killed is no news."""
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    server = Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {}))
-    site = Web(f"http://127.0.0.1:{server.server_port}", server=server)
-    server.RequestHandlerClass.web = site  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield site
-    for page in site.pages.values():
-        page.release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(type("BoundHandler", (Handler,), {})) as server:
+        site = Web(f"http://127.0.0.1:{server.server_port}", server=server)
+        server.RequestHandlerClass.web = site  # type: ignore[attr-defined]
+        yield site
+        for page in site.pages.values():
+            page.release.set()
+
+
+@contextmanager
+def taking(answer: Callable[[str, Mapping[str, str], bytes], tuple[int, bytes]]) -> Iterator[str]:
+    """The address of a server: `answer` gets path, headers and body of each request; it returns status and body."""
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            status, reply = answer(self.path, self.headers, body)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        do_GET = do_POST  # noqa: N815 as the library calls it
+
+        def log_message(self, *_: object) -> None: ...
+
+    with serving(Taking) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 # ---------------------------------------------------------------- emulators

@@ -195,6 +195,7 @@ def test_metrics_of_every_make(logx, tmp_path):
 
 
 def test_before_initialize_only_messages_work(logx, capsys):
+    """B16"""
     logx.msg("early")
     assert capsys.readouterr().out == "early\n"
     uses = [
@@ -449,7 +450,7 @@ def test_a_failed_save_leaves_the_old_models(logx, tmp_path, torch, monkeypatch)
 
 @pytest.mark.parametrize("metric", [0.5, np.float16(0.5)])
 def test_a_resumed_training_knows_its_best_model(tmp_path, torch, metric):
-    """Also from files of runx, which hold numpy's numbers; torch since 2.6 refuses those."""
+    """B17: also from files of runx, which hold numpy's numbers; torch since 2.6 refuses those."""
     torch.save(
         {"state_dict": {}, "__metric": metric, "args": argparse.Namespace(x=1)}, tmp_path / "best_checkpoint_ep4.pth"
     )

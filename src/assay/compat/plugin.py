@@ -12,7 +12,7 @@ PLUGIN = (
             "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table.", "Other tools"),
         },
         reading=("sumx",),
-        dialects={"runx": "assay.compat.runx.dialect:DIALECT"},
+        dialects={"runx": "assay.compat.dialects:RUNX"},
         importers=("assay.compat.originals:RUNX",),
     ),
     Plugin(
@@ -20,7 +20,7 @@ PLUGIN = (
         commands={
             "mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.", "Other tools")
         },
-        dialects={"mlrunner": "assay.compat.mlrunner.dialect:DIALECT"},
+        dialects={"mlrunner": "assay.compat.dialects:MLRUNNER"},
         importers=("assay.compat.originals:MLRUNNER",),
     ),
     Plugin(

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, place_runs, unpack
     from assay.exchange.store.manifests import FolderManifest, build_key
     from assay.exchange.store.mirror import OutgoingFolder, Sent, fetch_files, list_folder, load_manifests, push
-    from assay.exchange.store.object_store import check_installed, download, upload
+    from assay.exchange.store.object_store import check_installed, download
     from assay.exchange.store.remote import Remote, open_remote
     from assay.exchange.store.transfer import (
         STORES,
+        DataFile,
         copy_data,
         forget,
         load_listing,
@@ -35,10 +36,11 @@ HOMES = {
     "assay.exchange.receive": "RefusedUploadError Sender StoredRun place_runs unpack",
     "assay.exchange.store.manifests": "FolderManifest build_key",
     "assay.exchange.store.mirror": "OutgoingFolder Sent fetch_files list_folder load_manifests push",
-    "assay.exchange.store.object_store": "check_installed download upload",
+    "assay.exchange.store.object_store": "check_installed download",
     "assay.exchange.store.remote": "Remote open_remote",
     "assay.exchange.store.transfer": (
-        "STORES copy_data forget load_listing load_notes parse_local parse_scheme remove_part render_url write_notes"
+        "STORES DataFile copy_data forget load_listing load_notes parse_local parse_scheme remove_part render_url "
+        "write_notes"
     ),
     "assay.exchange.upload": "OutgoingRun",
     "assay.exchange.web_pages": "LIMITS find_sender take_upload",  # where starlette is installed

@@ -107,6 +107,7 @@ def stat(user: UserFolder, task: str, output: str = "output") -> dict[str, str]:
 
 class TestReadme:
     def test_five_tasks_run_and_one_shares_the_results(self, user: UserFolder) -> None:
+        """B20: a dry run before it makes it skip nothing."""
         before = user.everything()
         dry = user.well("mlrunner", "--dry-run")
         assert user.everything() == before
@@ -300,6 +301,7 @@ class TestFlags:
         assert said.lines[1].startswith("Tasks: 2, ")
 
     def test_no_subdir_puts_the_logs_side_by_side(self, user: UserFolder) -> None:
+        """B22"""
         user.well("mlrunner", "--no-subdir")
         logs = [re.sub(r"\.\d{8}\.\d{6}\.", " ", name)[4:] for name in os.listdir("output") if name.startswith("log.")]
         assert sorted(logs) == all_of("train", "avg", "test")

@@ -1,4 +1,4 @@
-"""The runs of an mlrunner study: documents that share them, commands, names."""
+"""The names of the runs of an mlrunner study; its documents and commands are in test_study_file.py."""
 
 from __future__ import annotations
 
@@ -8,89 +8,14 @@ from datetime import datetime
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.plan.test_expand import study, sweep
-from tests.plan.test_render import template
 
 from assay.compat.mlrunner.planner import MlrunnerPlanner, build_key, build_name
 from assay.compat.originals import MAX_NAME_BYTES
-from assay.errors import ConfigError
-from assay.plan.expand import NameSource, build_plan
+from assay.plan.expand import NameSource
 from assay.plan.naming import Draft
-from assay.values.study import CommandTemplate, Flag, Placeholder, ShellText, Study, Sweep
+from assay.values.study import Study, Sweep
 
 NOW = datetime(2020, 2, 6, 14, 19)  # noqa: DTZ001 - the original's names carry the local time
-
-# ---------------------------------------------------------------- runs
-
-TEMPLATES = (
-    CommandTemplate(
-        "train", (ShellText("t "), Placeholder("norm"), ShellText(" "), Flag("moment"), ShellText(" "), Flag("stop"))
-    ),
-    CommandTemplate("test", (ShellText("e "), Placeholder("norm"))),
-)
-DEFAULTS = {"norm": "batch", "moment": 0.1, "stop": False}
-
-
-def plan_documents(*sweeps: Sweep, **fields):
-    return build_plan(study(*sweeps, dialect="mlrunner", commands=TEMPLATES, **{"defaults": DEFAULTS, **fields}))
-
-
-def test_two_documents_that_name_the_same_run_share_it():
-    plan = plan_documents(sweep(norm=["new", "batch"], moment=[0.1, 0.05]), sweep(norm=["batch"], stop=[True, False]))
-    assert [run.name for run in plan.runs] == [
-        "Norm_new-Moment_0.1", "Norm_new-Moment_0.05", "Norm_batch-Moment_0.1", "Norm_batch-Moment_0.05",
-        "Norm_batch-Stop_T",
-    ]  # fmt: skip
-    assert plan.links == (("Norm_batch-Stop_F", "Norm_batch-Moment_0.1"),)
-    assert {run.log_name for run in plan.runs} == {"log.{command}.{time}"}
-
-
-def test_defaults_fill_what_is_missing_and_are_not_in_the_name():
-    (run,) = plan_documents(sweep(moment=[0.5])).runs
-    assert dict(run.params) == {"norm": "batch", "moment": 0.5, "stop": False}
-    assert [command.text for command in run.commands] == ["t batch --moment 0.5", "e batch"]
-    assert run.name == "Moment_0.5"
-
-
-def test_an_alias_names_the_run_and_gives_way_to_what_it_stands_for():
-    plan = plan_documents(
-        sweep(kind=["x", "y"]), aliases={"kind": {"x": {"norm": "n", "moment": 1}, "y": {"norm": "m", "moment": 2}}}
-    )
-    assert [run.name for run in plan.runs] == ["Kind_x", "Kind_y"]
-    assert [(run.params["norm"], run.params["moment"], "kind" in run.params) for run in plan.runs] == [
-        ("n", 1, False),
-        ("m", 2, False),
-    ]
-    assert not plan.warnings
-
-
-def test_documents_with_different_commands_for_one_run_are_joined():
-    plan = plan_documents(sweep(norm=["a"], commands=("test",)), sweep(norm=["a"], commands=("train",)))
-    assert [[command.name for command in run.commands] for run in plan.runs] == [["train", "test"]]
-    assert not plan.links
-
-
-def test_defaults_that_no_command_uses_are_orphans_as_a_documents_own_are():
-    plan = plan_documents(sweep(extra=[1]), defaults={**DEFAULTS, "spare": 1})
-    assert [warning.key for warning in plan.warnings] == ["extra", "spare"]
-
-
-# ---------------------------------------------------------------- commands
-
-
-def render(*pieces, **params) -> str:
-    return MlrunnerPlanner(MLRUNNER).render(template(*pieces), params)
-
-
-def test_a_flag_without_a_value_is_refused():
-    with pytest.raises(ConfigError, match="lr has no value"):
-        render(ShellText("a "), Flag("lr"))
-
-
-def test_booleans_are_written_as_python_does():
-    assert render(Placeholder("x"), x=True) == "True"
-    assert render(ShellText("a "), Flag("x"), x=True) == "a --x"
-
 
 # ---------------------------------------------------------------- names
 
@@ -162,6 +87,7 @@ def test_an_existing_path_shows_its_last_part():
 
 
 def test_names_that_would_be_equal_get_directories_of_their_own():
+    """B23"""
     assert name_specs({"lr": 0.1234567}, {"lr": 0.12345671}) == ["Lr_0.123457", "Lr_0.12345671"]
     assert name_specs({"n": 1234567}, {"n": 1234568}) == ["N_1.23457e+06", "N_1234568"]
     alike = {

@@ -73,6 +73,7 @@ def test_the_documents_example(project):
     )
     assert fill_reference(avg.text, OUTPUT_REFERENCE, "o").endswith("--output o/averaged_model.pt")
     assert "--early-stop" in plan.runs[4].commands[0].text
+    assert plan.runs[4].params == {"data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": True}
     assert plan.warnings == ()
     assert {run.log_name for run in plan.runs} == {"log.{command}.{time}"}
     study = project.load(README)
@@ -89,8 +90,6 @@ def test_the_documents_example(project):
 def test_resources(project):
     study = project.load("template: {a: b}\nresource: [0, '1,2', 0, [3, 4], '5, 6']\n")
     assert study.slots == ("0", "1,2", "0", "3,4", "5,6"), "numbers or lists, which may repeat"
-    for resource in ("[]", "3", "[null]", "[true]"):
-        assert "resource" in project.problems(f"template: {{a: b}}\nresource: {resource}\n")
     study = project.load("template: {a: b}\n")
     assert study.slots is None
     assert "there is no resource" in str(study.warnings[0])
@@ -122,10 +121,10 @@ def test_values_in_places_and_flags(project):
 LINES = "template:\n  train: |\n    cd x &&\n      python a.py\n\n        {p}\nresource: [0]\n---\np: 1\n"
 COMMANDS = {
     "null leaves the flag out": (one("run [p]", "p: [null, 1]"), ["run", "run --p 1"]),
-    "lists as values": (one("run [p]", "p: [[1, 2], [3, 4]]"), ["run --p 1 2", "run --p 3 4"]),
-    "shell variables and indices are left to the shell": (
-        one("'echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1"),
-        ["echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"],
+    "lists as values, B27": (one("run [p]", "p: [[1, 2], [3, 4]]"), ["run --p 1 2", "run --p 3 4"]),
+    "shell variables and indices are left to the shell, B26": (
+        one("'echo ${HOME} ${X:-none} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1"),
+        ["echo ${HOME} ${X:-none} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"],
     ),
     "a literal can be said": (one("'echo {{p}} [[p]] {p}'", "p: 1"), ["echo {p} [p] 1"]),
     "a dotted name is no place": (one("'echo {a.b} [a.b] {p}'", "p: 1"), ["echo {a.b} [a.b] 1"]),
@@ -178,6 +177,27 @@ def test_a_place_inside_quotes_stays_one_word(project):
     assert done.stdout == "<x it's $HOME><y it's $HOME>"
 
 
+ALIAS = """
+template:
+  train: run [enc] [dec] [lr]
+resource: [0]
+alias:
+  arch:
+    pre: {enc: true, dec: 1}
+    post: {enc: false, dec: 2}
+default: {enc: false, dec: 0, lr: 1}
+---
+arch: [pre, post]
+lr: 3
+---
+lr: 4
+"""
+
+# of another shape than expected
+RESERVED = ("_output", "_name", "_time", "_scripts")
+TEMPLATES = ("3", "[a]", "text", "{}", "{train: [a]}", "{train: null}", "{train: ''}")
+ALIASES = ("3", "{}", "{a: {}}", "{a: [x, y]}", "{a: {b: 1}}", "{a: {b: {}}}")
+RESOURCES = ("[]", "3", "[null]", "[true]")
 REFUSED = {
     "both forms": (one("run {p} [p]", "p: 1"), "params.yaml:2:10 template.train: p is here as {p} and as [p]"),
     "an alias in a template": (
@@ -208,6 +228,20 @@ REFUSED = {
         "did you mean 'default'?",
     ),
     "a reserved default": (one("x", "p: 1", "default: {_output: x}"), "default._output"),
+    "cases of an alias that set different parameters": (
+        ALIAS.replace("post: {enc: false, dec: 2}", "post: {enc: false}"),
+        "alias.arch.post: this case sets other parameters than the first",
+        "every case sets enc, dec",
+    ),
+    "a case that an alias does not have": (
+        ALIAS.replace("arch: [pre, post]", "arch: [pre, pos]"),
+        "arch: the alias has no case 'pos'",
+        "did you mean 'post'?",
+    ),
+    **{f"{name} as a parameter": (one("x", f"{name}: 1"), f"{name}: this name is taken") for name in RESERVED},
+    **{f"template: {text}": (f"template: {text}\nresource: [0]\n", "template") for text in TEMPLATES},
+    **{f"alias: {text}": (f"template: {{a: x}}\nresource: [0]\nalias: {text}\n", "alias") for text in ALIASES},
+    **{f"resource: {text}": (f"template: {{a: b}}\nresource: {text}\n", "resource") for text in RESOURCES},
 }
 
 
@@ -224,11 +258,6 @@ def test_a_document_that_lacks_a_value_is_refused_when_it_runs(project, form, te
     assert project.commands(file, titles=["a"]) == [text]
     with pytest.raises(ConfigError, match=r"params\.yaml:2:10 .*p has no value"):
         project.plan(file)
-
-
-@pytest.mark.parametrize("template", ["3", "[a]", "text", "{}", "{train: [a]}", "{train: null}", "{train: ''}"])
-def test_templates_of_another_shape_are_refused(project, template):
-    assert "template" in project.problems(f"template: {template}\nresource: [0]\n")
 
 
 # ---------------------------------------------------------------- documents
@@ -259,27 +288,18 @@ p: 4
 
 def test_documents_that_share_their_parameters_share_their_directory(project):
     text = "template: {train: 't {p}', test: 'e {p}'}\nresource: [0]\n---\n_cmd: train\np: 1\n---\n_cmd: test\np: 1\n"
-    (run,) = project.plan(text).runs
-    assert run.name == "P_1"
-    assert [command.name for command in run.commands] == ["train", "test"]
+    plan = project.plan(text)
+    assert [(run.name, [command.name for command in run.commands]) for run in plan.runs] == [("P_1", ["train", "test"])]
+    assert plan.links == ()
 
 
 def test_empty_documents_are_passed_over_with_a_word(project):
+    """B29"""
     study = project.load("---\n---\ntemplate: {a: 'x {p}'}\nresource: [0]\n---\n---\np: 1\n---\n")
     assert len(study.sweeps) == 1
     said = [str(warning) for warning in study.warnings]
     assert len(said) == 3
     assert all("this document is empty" in text for text in said)
-
-
-def test_documents_without_parameters_are_one_run(project):
-    plan = project.plan("template: {a: x, b: y}\nresource: [0]\n---\n_title: t\n---\n_title: u\n")
-    assert [run.name for run in plan.runs] == ["default"]
-
-
-def test_reserved_names_are_refused(project):
-    for key in ("_output", "_name", "_time", "_scripts"):
-        assert f"{key}: this name is taken" in project.problems(one("x", f"{key}: 1"))
 
 
 def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
@@ -288,38 +308,20 @@ def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
     assert "this key is here twice" in str(project.load(text).warnings[0])
 
 
-def test_orphan_parameters_are_a_warning_and_still_name_the_directory(project):
-    plan = project.plan(one("x {p}", "p: 1\nseed: 5"))
-    assert [run.name for run in plan.runs] == ["P_1-Seed_5"]
-    assert [warning.key for warning in plan.warnings] == ["seed"]
-
-
-def test_a_value_listed_twice_is_one_run(project):
-    assert [run.name for run in project.plan(one("x [p]", "p: [1, 1]")).runs] == ["P_1"]
+def test_what_names_a_directory(project):
+    without = "template: {a: x, b: y}\nresource: [0]\n---\n_title: t\n---\n_title: u\n"
+    texts = {without: ["default"], one("x [p]", "p: [1, 1]"): ["P_1"], one("x {p}", "p: 1\nseed: 5"): ["P_1-Seed_5"]}
+    assert {text: [run.name for run in project.plan(text).runs] for text in texts} == texts
+    assert [warning.key for warning in project.plan(one("x {p}", "p: 1\nseed: 5")).warnings] == ["seed"], "an orphan"
 
 
 def test_a_sample_of_mixed_types_works(project):
+    """B28"""
     plan = project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1)
     assert len(plan.runs) == 3
 
 
 # ---------------------------------------------------------------- aliases
-
-ALIAS = """
-template:
-  train: run [enc] [dec] [lr]
-resource: [0]
-alias:
-  arch:
-    pre: {enc: true, dec: 1}
-    post: {enc: false, dec: 2}
-default: {enc: false, dec: 0, lr: 1}
----
-arch: [pre, post]
-lr: 3
----
-lr: 4
-"""
 
 
 def test_an_alias_names_the_directory_and_gives_way_to_what_it_stands_for(project):
@@ -348,23 +350,6 @@ def test_defaults_that_no_command_uses_are_orphans(project):
     text = "template: {a: 'run [x]', b: 'test [y]'}\nresource: [0]\ndefault: {x: 1, y: 2, z: 3}\n"
     plan = project.plan(f"{text}---\n_cmd: a\nx: [1, 2]\n---\n_cmd: b\ny: [5]\n")
     assert [problem.key for problem in plan.warnings if isinstance(problem, UnusedParameter)] == ["z"]
-
-
-def test_the_cases_of_an_alias_set_the_same_parameters(project):
-    message = project.problems(ALIAS.replace("post: {enc: false, dec: 2}", "post: {enc: false}"))
-    assert "alias.arch.post: this case sets other parameters than the first" in message
-    assert "every case sets enc, dec" in message
-
-
-@pytest.mark.parametrize("alias", ["3", "{}", "{a: {}}", "{a: [x, y]}", "{a: {b: 1}}", "{a: {b: {}}}"])
-def test_aliases_of_another_shape_are_refused(project, alias):
-    assert "alias" in project.problems(f"template: {{a: x}}\nresource: [0]\nalias: {alias}\n")
-
-
-def test_a_case_that_an_alias_does_not_have_is_refused(project):
-    message = project.problems(ALIAS.replace("arch: [pre, post]", "arch: [pre, pos]"))
-    assert "arch: the alias has no case 'pos'" in message
-    assert "did you mean 'post'?" in message
 
 
 def test_every_problem_is_said_at_once(project):

@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data_servers import taking
 
 from assay.compat.perfzero.wheel import write_wheel
 
@@ -56,25 +55,11 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     pytest.importorskip("google.cloud.bigquery", reason="pip install 'assay[bigquery]'")
     table = Warehouse()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, reply = table.answer(self.path, body)
-            text = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    def answer(path: str, _headers: object, body: bytes) -> tuple[int, bytes]:
+        status, reply = table.answer(path, json.loads(body))
+        return status, json.dumps(reply).encode()
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    yield table
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with taking(answer) as url:
+        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield table

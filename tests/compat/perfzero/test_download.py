@@ -19,13 +19,12 @@ import socket
 import ssl
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.finished_study import until
 
 from assay.compat.perfzero.download import build_disk_error, fetch
 from assay.compat.perfzero.values import DownloadRetry, parse_checksum
@@ -373,13 +372,6 @@ def test_a_part_that_is_too_long_by_now_or_of_another_address_starts_over(web: A
 # ---------------------------------------------------------------- once, for all processes
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_several_fetch_the_same_thing_once(web: Any, tmp_path: Path) -> None:
     """Threads, since the lock is one of open files. It is made and removed by each in turn: none may hold one that is no
     longer there."""
@@ -391,7 +383,7 @@ def test_several_fetch_the_same_thing_once(web: Any, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(fetch_it, range(4))
-        wait_until(lambda: sum("waiting for another process" in line for line in said) == 3)
+        until(lambda: sum("waiting for another process" in line for line in said) == 3, "three wait", 60)
         page.release.set()
         assert sorted(found) == [False, True, True, True]
     assert names_in(tmp_path) == ["data", "x.tar.gz"]
@@ -403,7 +395,7 @@ def test_a_killed_download_is_continued_by_the_one_that_waits(web: Any, tmp_path
     first = multiprocessing.get_context("fork").Process(target=pull, args=(f"{web.url}/x", tmp_path / "x"))
     first.start()
     part = tmp_path / "x.part"
-    wait_until(lambda: part.exists() and part.stat().st_size >= 200_000)  # the rest waits for the server
+    until(lambda: part.exists() and part.stat().st_size >= 200_000, "the rest waits for the server", 60)
 
     def kill(text: str) -> None:
         if text.startswith("waiting"):

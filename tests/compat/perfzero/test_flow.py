@@ -127,6 +127,7 @@ def publish(folder: Path, files: dict[str, str]) -> str:
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "all")

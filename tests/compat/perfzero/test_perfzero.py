@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.perfzero.test_flow import publish
 from tests.compat.perfzero.test_summary import load_schema
+from tests.finished_study import until
 from tests.fork_server import call_assay
 from tests.services import TF_PYTHON
 from tests.show.json_schema import problems
@@ -115,26 +115,6 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
-def publish(folder: Path, files: dict[str, str]) -> str:
-    folder.mkdir(parents=True)
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    git = ["git", "-C", str(folder)]
-    subprocess.run([*git, "init", "-q", "-b", "master"], check=True)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
-    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 # ---------------------------------------------------------------- the document's commands
 
 
@@ -148,7 +128,7 @@ def test_the_document_s_command_with_a_local_method(lab: Lab, tmp_path: Path) ->
     name = "official.resnet.estimator_benchmark.Resnet50EstimatorBenchmarkSynth.benchmark_graph_1_gpu"
     code, out, err = lab.call(
         "--gcloud_key_file_url=",
-        f"--git_repos={models};master;{sha}",
+        f"--git_repos={models};main;{sha}",
         "--python_path=models",
         f"--data_downloads=file://{data}",
         f"--benchmark_methods={name}",
@@ -161,7 +141,7 @@ def test_the_document_s_command_with_a_local_method(lab: Lab, tmp_path: Path) ->
     assert summary["benchmark_result"]["name"] == name
     assert summary["benchmark_result"]["succeeded"] is True
     assert summary["benchmark_info"]["site_package_info"] == {
-        "models": {"url": str(models), "branch": "master", "hash": sha}
+        "models": {"url": str(models), "branch": "main", "hash": sha}
     }
     folder = lab.folder / "unique_workspace_name" / "output" / summary["execution_id"]
     assert (folder / "own.log").read_text() == f"{tmp_path}/data"
@@ -178,7 +158,7 @@ def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
     process = lab.start(
         f"--benchmark_methods={owner}.benchmark_graph_1_gpu,{owner}.wait_for_stop,{owner}.nan", "--foreign_limit=1"
     )
-    until((lab.folder / "started").exists)
+    until((lab.folder / "started").exists, "the method waits", 60)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.data_servers import taking
 
 from assay.compat.perfzero.site_packages import check_out_all, load_own_package, load_package
 from assay.compat.perfzero.values import GitRepo, Package
@@ -129,12 +128,6 @@ def test_a_repository_that_is_gone_is_reported_and_the_cached_one_still_works(la
     assert lab.check_out(commit=lab.first).commit == lab.first, "a hash that is here needs nobody"
 
 
-def find_closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -143,34 +136,21 @@ def find_closed_port() -> int:
         "git://127.0.0.1:{port}/x.git",
     ],
 )
-def test_a_server_that_cannot_be_reached_is_no_mistake_of_the_user_s(lab: Lab, url: str) -> None:
-    error = lab.refuse(url.format(port=find_closed_port()), InfrastructureError, "cannot be cloned")
+def test_a_server_that_cannot_be_reached_is_no_mistake_of_the_user_s(lab: Lab, url: str, closed_port: int) -> None:
+    error = lab.refuse(url.format(port=closed_port), InfrastructureError, "cannot be cloned")
     assert error.exit_code is ExitCode.INTERNAL
     assert "can it be reached from here?" in (error.hint or "")
 
 
 def test_the_answer_of_a_server_decides_the_exit_code(lab: Lab) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(int(self.path.split("/")[1]))
-
-        def log_message(self, *_words: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            for status, kind in ((404, UsageError), (403, UsageError), (503, InfrastructureError)):
-                url = f"http://127.0.0.1:{server.server_port}/{status}/ssl.git"
-                lab.refuse(url, kind, "cannot be cloned")
-        finally:
-            server.shutdown()
-            thread.join()
+    with taking(lambda path, _headers, _body: (int(path.split("/")[1]), b"")) as url:
+        for status, kind in ((404, UsageError), (403, UsageError), (503, InfrastructureError)):
+            lab.refuse(f"{url}/{status}/ssl.git", kind, "cannot be cloned")
 
 
-def test_a_hash_is_not_missing_where_no_one_could_be_asked(lab: Lab) -> None:
+def test_a_hash_is_not_missing_where_no_one_could_be_asked(lab: Lab, closed_port: int) -> None:
     lab.check_out()
-    url = f"http://127.0.0.1:{find_closed_port()}/models"
+    url = f"http://127.0.0.1:{closed_port}/models"
     git(lab.ours, "remote", "set-url", "origin", url)
     lab.refuse(url, InfrastructureError, "cannot be fetched", "0" * 40)
     with pytest.raises(InfrastructureError, match="cannot be fetched"):

@@ -1,16 +1,16 @@
-"""The runs of a runx study: their commands, names and tags."""
+"""The runs of a runx study: their names and tags; what a file asks for is in test_study_file.py."""
 
 from __future__ import annotations
 
 import random
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plan.test_expand import study, sweep, texts
+from tests.plan.test_expand import study, sweep
 from tests.plan.test_render import received
 
 from assay.compat.originals import MAX_NAME_BYTES
@@ -20,7 +20,6 @@ from assay.compat.runx.planner import (
     build_tag,
     fill_logdir,
     fill_tag,
-    render_flags,
 )
 from assay.errors import ConfigError
 from assay.plan.expand import NameSource, build_plan
@@ -33,34 +32,8 @@ from assay.values.study import AllFlags, CommandTemplate, ShellText, Study, Swee
 RUNX = (CommandTemplate("train", (ShellText("python t.py "), AllFlags())),)
 
 
-def runx(*sweeps: Sweep, names: NameSource | None = None, **fields):
-    return build_plan(study(*sweeps, dialect="runx", commands=RUNX, **fields), names)
-
-
-def source(**fields) -> NameSource:
-    return NameSource(random.Random(1), datetime(2020, 2, 6, 14, 19, tzinfo=UTC), **fields)
-
-
-def test_a_repeated_value_is_a_repeated_run_in_runx():
-    plan = runx(sweep(a=[48, 48, 64]), sweep(a=[48]))
-    assert [(run.params["a"], run.ordinal) for run in plan.runs] == [(48, 0), (48, 1), (64, 0), (48, 2)]
-    assert len({run.id for run in plan.runs}) == len({run.name for run in plan.runs}) == 4
-    assert not plan.links
-
-
-def test_what_speaks_to_runx_does_not_reach_the_script():
-    axes = {"arch": ["net"], "RUNX.TAG": ["{arch}-x"], "SUBMIT_JOB.NODES": [1, 2], "RUNX.SKIP": [False]}
-    plan = runx(sweep(**axes), names=source())
-    assert texts(plan) == ["python t.py --arch net"] * 2
-    assert [run.tag for run in plan.runs] == ["net-x", "net-x"]
-    assert [run.farm_resources for run in plan.runs] == [(("nodes", 1),), (("nodes", 2),)]
-    assert all(run.name.startswith("net-x_") for run in plan.runs)
-    assert all(dict(run.params) == {"arch": "net"} for run in plan.runs)
-
-
-def test_skipped_runs_are_left_out():
-    plan = runx(sweep(**{"a": [1, 2], "RUNX.SKIP": [True]}), sweep(a=[3]))
-    assert [run.params["a"] for run in plan.runs] == [3]
+def runx(sweep: Sweep):
+    return build_plan(study(sweep, dialect="runx", commands=RUNX))
 
 
 def test_the_first_runs_of_a_large_runx_sweep_are_there_before_the_last():
@@ -77,31 +50,7 @@ def test_a_value_that_no_command_can_carry_is_refused_before_the_first_run():
         runx(sweep(lr=[1, "a\0"]))
 
 
-def test_runx_has_no_orphans():
-    assert not runx(sweep(a=[1], b=[2])).warnings
-
-
 # ---------------------------------------------------------------- commands
-
-
-@pytest.mark.parametrize(
-    ("params", "flags"),
-    [
-        ({"lr": 0.01, "solver": "sgd"}, "--lr 0.01 --solver sgd"),
-        ({"a": True, "b": False, "c": None, "d": "None"}, "--a"),
-        ({"a": "x --b y"}, "--a x --b y"),
-        ({"a": [1, "b"]}, "--a [1, 'b']"),
-        ({"a": ""}, "--a"),
-        ({"a": "True"}, "--a True"),
-        ({"a": "one\ntwo\n"}, "--a one two"),
-        ({"a.b": "1e-4"}, "--a.b 1e-4"),
-        ({"a": 0}, "--a 0"),
-        ({}, ""),
-    ],
-)
-def test_runx_flags(params, flags):
-    assert render_flags(params) == flags
-    assert RunxPlanner(make_study()).render(RUNX[0], params) == f"python t.py {flags}".rstrip()
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,10 @@ VALUES = {
     "0": " --k 0",
     "0.0": " --k 0.0",
     "[[]]": " --k []",
+    ".5": " --k 0.5",
+    "1.50": " --k 1.5",
+    "0x1F": " --k 31",
+    "1:30": " --k 90",
 }
 
 
@@ -238,7 +242,7 @@ def test_values_reach_the_command_as_runx_writes_them(project):
 
 
 COMMANDS = {
-    "null leaves the flag out": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
+    "null leaves the flag out, B11": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
     "a block text does not cut the command": (
         "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n",
         ["python train.py --k a b --z 1"],
@@ -263,7 +267,7 @@ COMMANDS = {
         ["run --model.depth 1", "run --model.depth 2"],
     ),
     "none inside a list": ("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n", ["run", "run --j 3"]),
-    "the older lower case spelling": (
+    "the older lower case spelling, B13": (
         "cmd: python main.py\nhparams:\n  lr: [1, 2]\n",
         ["python main.py --lr 1", "python main.py --lr 2"],
     ),
@@ -272,6 +276,14 @@ COMMANDS = {
     "inherited keys keep their place and new ones follow": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n",
         ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"],
+    ),
+    "a list in an item replaces the inherited one": (
+        "CMD: run\nHPARAMS: [{a: [1, 2]}, {a: [4]}]\n",
+        ["run --a 1", "run --a 2", "run --a 4"],
+    ),
+    "anchors and merge keys": (
+        "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n",
+        ["run --lr 3 --bs 2"],
     ),
     "a skipped first item is a template for the others": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
@@ -291,12 +303,6 @@ def test_a_file_becomes_these_commands(project, case):
 
 
 # ---------------------------------------------------------------- configurations as they are found in the wild
-
-
-def test_a_tag_made_of_a_value_with_dots(project):
-    text = "CMD: run\nHPARAMS: {arch: [network.ocrnet.HRNet, deepv3.WRN38], RUNX.TAG: '{arch}'}\n"
-    assert tags(project.plan(text)) == ["network.ocrnet.HRNet", "deepv3.WRN38"]
-    assert project.commands(text)[0] == "run --arch network.ocrnet.HRNet"
 
 
 def test_four_items_that_expand_to_234_runs(project):
@@ -324,10 +330,12 @@ def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
 
 
 def test_a_value_listed_twice_is_two_runs(project):
-    plan = project.plan("CMD: run\nHPARAMS: {bs: [48, 48, 64]}\n")
-    assert [run.commands[0].text for run in plan.runs] == ["run --bs 48", "run --bs 48", "run --bs 64"]
-    assert [run.ordinal for run in plan.runs] == [0, 1, 0]
-    assert len({run.id for run in plan.runs}) == 3
+    plan = project.plan("CMD: run\nHPARAMS: [{bs: [48, 48, 64]}, {bs: 48}]\n")
+    assert [run.commands[0].text for run in plan.runs] == [f"run --bs {bs}" for bs in (48, 48, 64, 48)]
+    assert [run.ordinal for run in plan.runs] == [0, 1, 0, 2]
+    assert len({run.id for run in plan.runs}) == len({run.name for run in plan.runs}) == 4
+    assert not plan.links
+    assert not plan.warnings, "a script may want any parameter"
 
 
 def test_other_farms(project):
@@ -374,24 +382,20 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
         ("{a: 1, RUNX.TAG: [x, y]}", ["x", "y"]),
         ("{'a.b': ['x\\1', '(y'], RUNX.TAG: '<{a.b}>'}", ["<x\\1>", "<(y>"]),
         ("{RUNX.TAG: 7}", ["7"]),
+        ("{arch: [network.ocrnet.HRNet], RUNX.TAG: '{arch}'}", ["network.ocrnet.HRNet"]),
     ],
 )
 def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams, expected):
+    """B12: filled literally."""
     plan = project.plan(f"CMD: run\nHPARAMS: {hparams}\n")
     assert tags(plan) == expected
     assert not any("RUNX" in run.commands[0].text for run in plan.runs)
     assert all(run.name.startswith(f"{tag}_") for run, tag in zip(plan.runs, expected, strict=True) if tag)
 
 
-def test_a_list_in_an_item_replaces_the_inherited_one(project):
-    assert len(project.commands("CMD: run\nHPARAMS: [{a: [1, 2, 3]}, {a: [4]}]\n")) == 4
-
-
-def test_a_skip_that_says_no_is_not_passed_on_and_one_must_be_left(project):
+def test_a_skip_that_says_no_is_not_passed_on(project):
     for value in ("false", "0", "null", "None", "''"):
         assert project.commands(f"CMD: run\nHPARAMS: {{a: 1, RUNX.SKIP: {value}}}\n") == ["run --a 1"]
-    for hparams in ("{a: 1, RUNX.SKIP: true}", "[{RUNX.SKIP: 1}, {RUNX.SKIP: 1}]"):
-        assert "every item is skipped" in project.problems(f"CMD: run\nHPARAMS: {hparams}\n")
 
 
 def test_nodes_and_partition_are_for_the_farm(project):
@@ -401,6 +405,7 @@ def test_nodes_and_partition_are_for_the_farm(project):
         {"nodes": 1, "partition": "batch"},
         {"nodes": 2, "partition": "batch"},
     ]
+    assert [dict(run.params) for run in plan.runs] == [{"lr": 1}] * 2
 
 
 def test_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
@@ -548,20 +553,6 @@ def test_a_submit_command_without_a_farm_is_said(project):
     assert "nothing is submitted" in str(study.warnings[0])
 
 
-@pytest.mark.parametrize("value", ["5", "true", "{a: b}", "[logs]"])
-def test_a_logroot_that_is_no_path_is_refused(project, value):
-    assert "LOGROOT: must be the path of a folder" in project.problems(INTRO, f"LOGROOT: {value}\n")
-    assert project.load(INTRO, "LOGROOT: '5'\n").root == str(project.folder / "5")
-
-
-@pytest.mark.parametrize("tag", ["{arch: x}", "[a, {b: c}]", "[[a, b]]"])
-def test_a_tag_that_is_a_mapping_or_a_list_of_lists_is_refused(project, tag):
-    message = project.problems(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
-    assert "HPARAMS.RUNX.TAG: must be a text, or a list of texts" in message
-    for well in ("a", "5", "null", "None", "[a, 5]", "'{lr}'"):
-        project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {well}\n")
-
-
 # ---------------------------------------------------------------- code and PYTHONPATH
 
 
@@ -595,15 +586,38 @@ def test_every_problem_is_said_at_once_with_its_place(project):
     ]
 
 
-def test_a_missing_command_or_hparams_names_what_was_probably_meant(project):
-    assert "'HPARAM' is not known; did you mean 'HPARAMS'?" in project.problems("CMD: x\nHPARAM: {lr: 1}\n")
-    assert "there are no HPARAMS" in project.problems("CMD: x\n")
-    assert "there is no CMD" in project.problems("HPARAMS: {lr: 1}\n")
+TAGS_MUST_BE = "HPARAMS.RUNX.TAG: must be a text, or a list of texts"
+REFUSED = {
+    "CMD: x\nHPARAM: {lr: 1}\n": "'HPARAM' is not known; did you mean 'HPARAMS'?",
+    "CMD: x\n": "there are no HPARAMS",
+    "HPARAMS: {lr: 1}\n": "there is no CMD",
+    f"{INTRO}---\nCMD: y\n": "holds one document",
+    **dict.fromkeys(
+        [f"CMD: x\nHPARAMS: {text}\n" for text in ("3", "text", "[]", "[1]", "[{a: 1}, null]", "[[a]]")], "HPARAMS"
+    ),
+    **dict.fromkeys(
+        [f"CMD: x\nHPARAMS: {text}\n" for text in ("{a: 1, RUNX.SKIP: true}", "[{RUNX.SKIP: 1}, {RUNX.SKIP: 1}]")],
+        "every item is skipped",
+    ),
+    **dict.fromkeys(
+        [f"CMD: x\nHPARAMS: {{RUNX.TAG: {text}}}\n" for text in ("{arch: x}", "[a, {b: c}]", "[[a, b]]")], TAGS_MUST_BE
+    ),
+    **dict.fromkeys(
+        [f"LOGROOT: {text}\n{INTRO}" for text in ("5", "true", "{a: b}", "[logs]")],
+        "LOGROOT: must be the path of a folder",
+    ),
+}
 
 
-@pytest.mark.parametrize("hparams", ["3", "text", "[]", "[1]", "[{a: 1}, null]", "[[a]]"])
-def test_hparams_of_another_shape_are_refused(project, hparams):
-    assert "HPARAMS" in project.problems(f"CMD: x\nHPARAMS: {hparams}\n")
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused(project, text):
+    assert REFUSED[text] in project.problems(text)
+
+
+def test_taken_though_it_looks_like_what_is_refused(project):
+    assert project.load(INTRO, "LOGROOT: '5'\n").root == str(project.folder / "5")
+    for tag in ("a", "5", "null", "None", "[a, 5]", "'{lr}'"):
+        project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
 
 
 def test_unknown_keys_are_ignored_with_a_word(project):
@@ -615,15 +629,6 @@ def test_unknown_keys_are_ignored_with_a_word(project):
         "PYTHONPAHT": "did you mean 'PYTHONPATH'?",
         "LOGROOTS": "did you mean 'LOGROOT'?",
     }
-
-
-def test_a_second_document_is_refused(project):
-    assert "holds one document" in project.problems(f"{INTRO}---\nCMD: y\n")
-
-
-def test_anchors_and_merge_keys_work(project):
-    text = "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n"
-    assert sorted(project.commands(text)[0].split(" --")) == ["bs 2", "lr 3", "run"]
 
 
 def test_the_parser_can_be_called_with_nodes(tmp_path):

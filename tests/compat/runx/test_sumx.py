@@ -272,6 +272,7 @@ class TestResultsOfTheOriginal:
 
 class TestBadInput:
     def test_refused_with_a_hint(self, user: UserFolder) -> None:
+        """B15"""
         write_documents_runs(user)
         wrong = {
             ("sweep", "--sortwith", "axc"): "assay: no metric or parameter named 'axc'\n  did you mean 'acc'?\n",

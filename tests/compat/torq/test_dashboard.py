@@ -7,15 +7,14 @@ import email.parser
 import io
 import json
 import subprocess
-import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data_servers import taking
 
 from assay.compat.torq.dashboard import (
     MANIFEST,
@@ -29,7 +28,7 @@ from assay.compat.torq.dashboard import (
 )
 from assay.errors import InfrastructureError, UsageError
 
-RESULT = CaseResult("t.py::f", "passed")
+RESULT = CaseResult("t.py::f", {"outcome": "passed"})
 
 
 def test_the_server_is_named_by_a_variable() -> None:
@@ -42,18 +41,14 @@ def test_the_server_is_named_by_a_variable() -> None:
 
 
 def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
-    session = build_session([], str(tmp_path), {})
-    assert (session.git_commit, session.git_branch) == (None, None), "outside a repository"
+    facts = build_session([], str(tmp_path), {}).facts
+    assert (facts["git_commit"], facts["git_branch"]) == (None, None), "outside a repository"
     for words in (["init", "-q", "-b", "trunk"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    session = build_session([RESULT], str(tmp_path), {})
-    assert (session.git_branch, len(session.git_commit or ""), session.batch_name) == (
-        "refs/heads/trunk",
-        40,
-        "default",
-    )
-    other = build_session([RESULT], str(tmp_path), {})
-    assert other.workflow_url != session.workflow_url, "two sessions are never taken for one"
+    facts, other = (build_session([RESULT], str(tmp_path), {}).facts for _ in range(2))
+    assert (facts["git_branch"], len(facts["git_commit"] or "")) == ("refs/heads/trunk", 40)
+    assert facts["batch_name"] == "default"
+    assert other["workflow_url"] != facts["workflow_url"], "two sessions are never taken for one"
     env = {
         "GITHUB_SHA": "abc",
         "GITHUB_REF": "refs/pull/1/merge",
@@ -63,10 +58,13 @@ def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
         "TORQ_PERF_BATCH_NAME": "sim",
         "TORQ_PERF_TEST_PLAN": "nightly",
     }
-    session = build_session([RESULT], str(tmp_path), env)
-    assert (session.git_commit, session.git_branch, session.batch_name) == ("abc", "refs/pull/1/merge", "sim")
-    assert session.test_plan == "nightly"
-    assert session.workflow_url == "https://github.com/owner/repo/actions/runs/5/attempts/2"
+    assert build_session([RESULT], str(tmp_path), env).facts == {
+        "git_commit": "abc",
+        "git_branch": "refs/pull/1/merge",
+        "workflow_url": "https://github.com/owner/repo/actions/runs/5/attempts/2",
+        "test_plan": "nightly",
+        "batch_name": "sim",
+    }
 
 
 def test_kept_results_are_whole(tmp_path: Path) -> None:
@@ -112,29 +110,14 @@ def dashboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     found = Dashboard()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.paths.append(self.path)
-            found.tokens.append(self.headers["Authorization"])
-            found.archives.append(read_file(self.headers, body))
-            code, answer = found.answers.pop(0) if found.answers else (201, b'{"id": 7}')
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        found.paths.append(path)
+        found.tokens.append(headers["Authorization"])
+        found.archives.append(read_file(headers, body))
+        return found.answers.pop(0) if found.answers else (201, b'{"id": 7}')
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with taking(answer) as found.url:
+        yield found
 
 
 def test_the_archive_arrives_as_it_is(dashboard: Dashboard) -> None:
@@ -195,11 +178,12 @@ def test_no_secret_is_printed(dashboard: Dashboard, closed_port: int) -> None:
 # ---------------------------------------------------------------- the archive
 
 
+FACTS: dict[str, str | None] = {"git_commit": "abc", "workflow_url": "job-1", "batch_name": "one"}
 NODE = "tests/test_onnx_model.py::test_onnx_model_llvmcpu_torq[net_layer_Conv_3-sim-default]"
 
 
 def unpack(*results: CaseResult) -> tuple[dict[str, Any], dict[str, bytes]]:
-    data = build_archive(ResultSession(results, "abc", "refs/heads/main", "job-1", "nightly", "one"))
+    data = build_archive(ResultSession(results, FACTS))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -207,31 +191,18 @@ def unpack(*results: CaseResult) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def test_the_session_is_described() -> None:
-    manifest, files = unpack()
-    assert manifest == {
-        "git_commit": "abc",
-        "git_branch": "refs/heads/main",
-        "workflow_url": "job-1",
-        "test_plan": "nightly",
-        "batch_name": "one",
-        "metrics": [],
-        "test_runs": [],
-    }
-    assert files == {}
+    assert unpack() == ({**FACTS, "metrics": [], "test_runs": []}, {})
 
 
 def test_a_passed_test_has_its_names_and_measurements() -> None:
-    manifest, files = unpack(
-        CaseResult(NODE, "passed", measurements={"compilation_time": 0.5}, metadata={"compiler": "torq"})
-    )
+    facts = {"outcome": "passed", "measurements": {"compilation_time": 0.5}, "metadata": {"compiler": "torq"}}
+    manifest, files = unpack(CaseResult(NODE, {**facts, "linked_issue": None}))
     assert manifest["test_runs"] == [
         {
             "module": "tests/test_onnx_model.py",
             "name": "test_onnx_model_llvmcpu_torq",
             "parameters": "net_layer_Conv_3-sim-default",
-            "outcome": "passed",
-            "measurements": {"compilation_time": 0.5},
-            "metadata": {"compiler": "torq"},
+            **facts,
         }
     ]
     assert manifest["metrics"] == [{"name": "compilation_time", "unit": "s"}]
@@ -246,7 +217,7 @@ def test_what_a_node_id_is_made_of() -> None:
         "t.py::f[line\nbreak]": ("t.py", "f", "line\nbreak"),
         "t.py": ("t.py", "", ""),
     }
-    manifest, _ = unpack(*(CaseResult(nodeid, "passed") for nodeid in ids))
+    manifest, _ = unpack(*(CaseResult(nodeid, {}) for nodeid in ids))
     runs = manifest["test_runs"]
     assert [(run["module"], run["name"], run["parameters"]) for run in runs] == list(ids.values())
 
@@ -254,11 +225,10 @@ def test_what_a_node_id_is_made_of() -> None:
 def test_logs_and_profiles_are_found_by_what_the_manifest_says(tmp_path: Path) -> None:
     profile = tmp_path / "x_runtime.pb"
     profile.write_bytes(b"\x0a\x00")
-    failed = CaseResult(NODE, "failed", "owner/repo#12", failed_phase="setup", failure="größe ≠", profile=str(profile))
-    manifest, files = unpack(failed)
+    facts = {"outcome": "failed", "linked_issue": "owner/repo#12", "failed_phase": "setup"}
+    manifest, files = unpack(CaseResult(NODE, facts, "größe ≠", str(profile)))
     run = manifest["test_runs"][0]
-    assert run["linked_issue"] == "owner/repo#12"
-    assert run["failed_phase"] == "setup"
+    assert run.items() >= facts.items()
     assert files == {run["failure_log_file"]: "größe ≠".encode(), run["profiling_file"]: b"\x0a\x00"}
     assert run["failure_log_file"].startswith("failure_logs/")
     assert run["profiling_file"].startswith("profiles/")
@@ -266,6 +236,6 @@ def test_logs_and_profiles_are_found_by_what_the_manifest_says(tmp_path: Path) -
 
 def test_a_name_keeps_its_own_file_leads_nowhere_else_and_is_not_too_long() -> None:
     ids = ["t.py::f[a b]", "t.py::f[a/b]", "../../etc/t.py::f[" + "x" * 1000 + "]"]
-    manifest, files = unpack(*(CaseResult(nodeid, "failed", failure=str(i)) for i, nodeid in enumerate(ids)))
+    manifest, files = unpack(*(CaseResult(nodeid, {}, str(i)) for i, nodeid in enumerate(ids)))
     assert [files[run["failure_log_file"]] for run in manifest["test_runs"]] == [b"0", b"1", b"2"]
     assert all(name.count("/") == 1 and len(name) < 200 for name in files)

@@ -6,7 +6,6 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,15 @@ from assay.compat.torq.dashboard import CaseResult, ResultSession, build_archive
 from assay.exchange import web_pages as uploads
 from assay.web.security import Limit
 
+PASSED = {"outcome": "passed", "measurements": {"compilation_time": 1.5}, "metadata": {"compiler": "x 1"}}
+FAILED = {"outcome": "failed", "linked_issue": "owner/repo#7", "failed_phase": "call"}
 RESULTS = (
-    CaseResult("tests/test_a.py::test_mlp[onnx-i8]", "passed", measurements={"compilation_time": 1.5}, metadata={"compiler": "x 1"}),
-    CaseResult("tests/test_a.py::test_cnn", "failed", "owner/repo#7", failed_phase="call", failure="boom\nassert 1 == 2"),
-    CaseResult("tests/test_a.py::test_rnn", "xfail"),
-)  # fmt: skip
-SESSION = ResultSession(RESULTS, "abc123", "refs/heads/main", "http://ci.example/7", "nightly", "sim")
+    CaseResult("tests/test_a.py::test_mlp[onnx-i8]", PASSED),
+    CaseResult("tests/test_a.py::test_cnn", FAILED, "boom\nassert 1 == 2"),
+    CaseResult("tests/test_a.py::test_rnn", {"outcome": "xfail"}),
+)
+FACTS = {"git_commit": "abc123", "git_branch": "refs/heads/main", "workflow_url": "http://ci.example/7"}
+SESSION = ResultSession(RESULTS, {**FACTS, "test_plan": "nightly", "batch_name": "sim"})
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ class TestTorq:
 
     def test_metadata_changes_nothing_of_the_test_itself(self, place: Place) -> None:
         evil = {"session": "evil", "test": "other", "module": "x", "outcome": "failed", "size": 10**400, "more": "y"}
-        case = CaseResult("tests/test_a.py::test_mlp", "passed", metadata=evil)  # type: ignore[arg-type]
-        answer = self.post(place, build_archive(replace(SESSION, results=(case,))))
+        case = CaseResult("tests/test_a.py::test_mlp", {"outcome": "passed", "metadata": evil})
+        answer = self.post(place, build_archive(SESSION._replace(results=(case,))))
         assert answer.status_code == 201
         (run,) = place.client.get("/api/studies/torq-nightly/runs").json()
         session = answer.json()["id"].partition("~")[2]

@@ -1,6 +1,6 @@
 """Unpack archives that come from elsewhere: aside first, then into place, and nothing of one that would write outside.
 
-`tarfile.data_filter` decides about every member, those of zip archives included. Links are made last and only in real
+`tarfile.data_filter` decides about members, those of zip archives included. Links are made last and only in real
 folders, so that no file is ever written through one. The filters of Python before 3.11.13 and 3.12.11 let chains of
 links lead outside (CVE-2025-4517): here every target is a normal path that stays inside by itself, and so do chains.
 """
@@ -32,7 +32,6 @@ _FREE_BYTES = 2 << 30  # any archive may become so large
 _MOST_TIMES = 200  # or so many times its own size: text packs to a twentieth, a bomb to a thousandth
 _MEMBER_BYTES = 1024  # what a member without content counts for
 _MOST_LINK_BYTES = 4096
-_MOST_FILTERED = 10_000  # folders
 _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
@@ -137,7 +136,6 @@ class _Aside:
         self._links: dict[str, str] = {}
         self._limit = limit
         self._left = limit
-        self._filtered: dict[tuple[str, int], tuple[str, int]] = {}  # folder and mode, as given and as filtered
 
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self.count(_MEMBER_BYTES)
@@ -147,19 +145,13 @@ class _Aside:
             raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
 
     def _filter(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """The member as the library's filter returns it, which looks for links in each part of a path. There are none
-        yet, so that its answer for one plain file counts for all that have the same folder and mode."""
-        folder, name = os.path.split(member.name)
-        if not member.isreg() or name in {"", ".", ".."}:
+        """The member as the library's filter returns it. That looks for links in each part of a path, slowly, and
+        there are none yet: a plain file leads outside by its name alone. Its mode follows the rules of the filter."""
+        name = member.name.lstrip("/")
+        if not member.isreg() or os.path.normpath(name).split("/")[0] == "..":
             return tarfile.data_filter(member, self.folder)
-        given = folder, member.mode
-        if given not in self._filtered:
-            if len(self._filtered) >= _MOST_FILTERED:
-                self._filtered.clear()
-            found = tarfile.data_filter(member, self.folder)
-            self._filtered[given] = os.path.dirname(found.name), found.mode
-        folder, member.mode = self._filtered[given]
-        member.name = os.path.join(folder, name)
+        member.name = name
+        member.mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
         return member
 
     def _add(self, member: tarfile.TarInfo, reader: _Readable | None) -> None:

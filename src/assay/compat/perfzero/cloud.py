@@ -84,7 +84,7 @@ class Cloud:
         if flags.ssh_internal_ip:
             self._access.insert(0, "--internal-ip")
 
-    def create(self) -> int:
+    def create(self) -> None:
         """Make it, wait until it can be reached, and put docker and Assay on it."""
         flags = self._flags
         # what Google does not offer is refused before anything is made, in a dry run too
@@ -109,13 +109,11 @@ class Cloud:
             f"created {self._name}: {machine}, {accelerators if flags.accelerator_count else 'no accelerator'}"
         )
         self._show_way()
-        return 0
 
-    def start(self) -> int:
+    def start(self) -> None:
         self._do("start", *self._zone_flags)
         self._report(f"started {self._name}")
         self._show_way()
-        return 0
 
     def stop(self) -> int:
         """A machine with local disks is left as it is, with exit code 1: Google would forget what is on them."""
@@ -131,17 +129,16 @@ class Cloud:
         self._report(f"stopped {self._name}")
         return 0
 
-    def delete(self) -> int:
+    def delete(self) -> None:
         self._do("delete", *self._zone_flags, "--quiet")
         self._report(f"deleted {self._name}")
-        return 0
 
-    def status(self) -> int:
+    def status(self) -> None:
         """Show the machine by `list`, not by `describe`, for which a machine that does not exist is an error."""
         found = load_instances(f"name={self._name} AND zone:{self._flags.zone}", self._flags, self._tools)
         mine = next((one for one in found if one.name == self._name), None)
         if self._tools.dry_run:
-            return 0
+            return
         if mine is None:
             raise UsageError(
                 f"there is no machine {self._name} in {self._flags.zone}",
@@ -149,11 +146,10 @@ class Cloud:
             )
         if self._flags.json:
             self._tools.console.write_json(asdict(mine))
-            return 0
+            return
         write_lines(render_instance(mine))
         if mine.state == "RUNNING":
             self._show_way()
-        return 0
 
     # ------------------------------------------------------------ steps
 
@@ -413,15 +409,9 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: Parsed) -> int:
     tools = Tools(parsed.dry_run, parsed.debug)
-    if parsed.cloud_command == "list_all":
-        return _show_all(parsed, tools)
-    answer: int = getattr(Cloud(parsed, tools), parsed.cloud_command)()
-    return answer
-
-
-def _show_all(parsed: Parsed, tools: Tools) -> int:
-    """Every machine of the project that this command has made, for any user."""
-    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed, tools)
+    if parsed.cloud_command != "list_all":
+        return getattr(Cloud(parsed, tools), parsed.cloud_command)() or 0
+    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed, tools)  # of any user
     if parsed.json and not parsed.dry_run:
         tools.console.write_json([asdict(one) for one in found])
     elif not parsed.dry_run:

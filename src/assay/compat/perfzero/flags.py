@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from assay.bench.api import BenchMethod, BenchRequest, check_python, parse_method, parse_windows
@@ -23,12 +23,11 @@ from assay.compat.perfzero.values import (
     hide_secrets,
     parse_checksum,
 )
-from assay.errors import UsageError, did_you_mean
+from assay.errors import UsageError
 from assay.system.files import parse_json
-from assay.values.units import parse_duration, parse_slots
+from assay.values.units import parse_slots, parse_timeout
 
 T = TypeVar("T")
-Profiler = Literal["auto", "framework", "py-spy"]
 
 _FOREIGN_LIMIT = 0.1
 _DOWNLOAD_FORM = (
@@ -52,7 +51,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
     bench = BenchRequest(
         methods=parse_methods(given.texts("benchmark_methods")),
         trials=int(given.parse("benchmark_num_trials", _parse_trials) or 1),
-        timeout_s=given.parse("timeout", _parse_timeout),
+        timeout_s=parse_timeout(given.text("timeout")),
         label=given.text("execution_label"),
         folder=folder,
         root=given.text("root"),
@@ -67,7 +66,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         scratch_url=given.parse("scratch_gcs_url", _parse_url),
         execution_id=given.parse("execution_id", _parse_execution_id),
         profile=given.parse("profiler_enabled_time", parse_windows) or (),
-        profiler=given.parse("profiler", _parse_profiler) or "auto",
+        profiler=cast("Any", given.parse("profiler", _parse_profiler) or "auto"),
         profile_in_output=True,
         refuse_contaminated=bool(flags.get("refuse_contaminated")),
         foreign_limit=_FOREIGN_LIMIT if (limit := given.parse("foreign_limit", _parse_fraction)) is None else limit,
@@ -144,6 +143,7 @@ def _expect(pattern: str, refusal: str, hint: str) -> Callable[[str], str]:
 _parse_trials = _expect("0*[1-9][0-9]*", "is not a count", "write a number from 1")
 _parse_table = _expect(r"[\w-]+\.[\w-]+", "is not a table", "write dataset.table")
 _parse_upload_method = _expect(r"[^\W\d]\w*(\.[^\W\d]\w*)+", "is not a function", "write module.function")
+_parse_profiler = _expect("auto|framework|py-spy", "is not known", "it is auto, framework or py-spy")
 _parse_class_type = _expect("tf_benchmark", "is not known", "it is tf_benchmark, or left out")
 _parse_execution_id = _expect(
     r"(?!\.\.?$)[\w.+:@-]{1,100}", "cannot be the name of a folder", "use letters, digits, dots and dashes"
@@ -309,19 +309,6 @@ def _parse_tpu(text: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- beyond the original
-
-
-def _parse_timeout(text: str) -> float:
-    seconds = parse_duration(text)
-    if not seconds:
-        raise UsageError(f"{text} is not a duration", "such as 90s, 30m, 2h or 1h30m")
-    return seconds
-
-
-def _parse_profiler(text: str) -> Profiler:
-    if text not in get_args(Profiler):
-        raise UsageError(f"{text!r} is not known", did_you_mean(text, get_args(Profiler)))
-    return cast("Profiler", text)
 
 
 def _parse_fraction(text: str) -> float:

@@ -35,10 +35,6 @@ class _LostError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class _StaleError(_LostError):
-    """What has arrived is of no use: the download begins again."""
-
-
 def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
     """Bring the file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
@@ -47,8 +43,6 @@ def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
             try:
                 _attempt(client, url, part, notify, retry)
             except _LostError as lost:
-                if isinstance(lost, _StaleError):
-                    forget(part)
                 size = _size_of(part)
                 failures = 1 if size > furthest else failures + 1
                 furthest = max(size, furthest)
@@ -96,6 +90,9 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
     bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log it
     try:
         with client.stream("GET", bare, headers=headers) as response:
+            if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                forget(part)
+                raise _LostError("the part that has arrived does not belong to the file any more")
             _check_answer(url, response)
             etag = response.headers.get("ETag")
             strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
@@ -105,7 +102,8 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
                 has_total = old.get("total_bytes") in {None, total} and strong in {None, old.get("etag")}
                 if not (old and has_total and match and int(match[1]) == offset):
-                    raise _StaleError("the server continued something else; starting over")
+                    forget(part)
+                    raise _LostError("the server continued something else; starting over")
                 notify(f"continuing {render_url(url)} at byte {offset}")
             else:
                 offset = 0
@@ -146,8 +144,6 @@ def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
 def _check_answer(url: str, response: httpx.Response) -> None:
     status, headers, where = response.status_code, response.headers, render_url(url)
     answer = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
-    if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-        raise _StaleError("the part that has arrived does not belong to the file any more")
     if status in _TRY_AGAIN or status >= 500:
         wait = headers.get("Retry-After", "")  # seconds; a date is ignored, our own delays are as good
         raise _LostError(f"the server answers {answer}", float(wait) if wait.isdecimal() else None)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from assay.system.files import parse_json
 from assay.values import protobuf
@@ -137,100 +137,71 @@ def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mappin
 
 
 # ---------------------------------------------------------------- reading xplane.proto
-# TensorFlow's own profile (`XSpace` of xplane.proto) as a Chrome trace, read without protobuf.
-#
-#     XSpace          1: planes*
-#     XPlane          2: name  3: lines*  4: event_metadata (map of 1: id, 2: metadata)
-#     XLine           1: id  2: name  3: timestamp_ns  4: events*  11: display_name
-#     XEvent          1: metadata_id  2: offset_ps  3: duration_ps  5: num_occurrences (a sum, and no call)
-#     XEventMetadata  2: name  4: display_name
-#
-# A plane (the host's CPUs, a GPU) is a process of the trace, a line a thread. Time begins with the first call.
+# TensorFlow's own profile (`XSpace` of xplane.proto) as a Chrome trace, read without protobuf. Of each message the
+# fields that are needed: number, name, and `int`, `str`, another message, or a list. A plane (the host's CPUs, a
+# GPU) is a process of the trace, a line a thread. Time begins with the first call.
 
+_EVENT = {1: ("name", int), 2: ("begin_ps", int), 3: ("took_ps", int), 5: ("occurrences", int)}  # a sum is no call
+_LINE = {1: ("id", int), 2: ("name", str), 3: ("begin_ns", int), 4: ("events", [_EVENT]), 11: ("display", str)}
+_METADATA = {1: ("id", int), 2: ("metadata", {2: ("name", str), 4: ("display", str)})}
+_SPACE = {1: ("planes", [{2: ("name", str), 3: ("lines", [_LINE]), 4: ("names", [_METADATA])}])}
 _PS_PER_NS = 1_000
 
 Trace = dict[str, Any]
-Fields = Iterator[tuple[int, Any]]
-
-
-class _Thread(NamedTuple):
-    number: int
-    name: str
-    calls: list[tuple[int, int, int]]  # begin and duration in ps, id of the name
 
 
 def build_trace(data: bytes) -> Trace:
     """Raises ValueError for an invalid file, or one that is cut off."""
-    events: list[Trace] = []
-    found: list[tuple[int, _Thread, dict[int, str]]] = []
-    planes = [content for number, content in _iterate(memoryview(data)) if number == 1]
-    for process, plane in enumerate(planes, 1):
-        title, names, threads = _parse_plane(plane)
-        if threads:
-            events.append(_describe("process_name", process, 0, title))
-            found += [(process, thread, names) for thread in threads]
-    began = min((begin for _, thread, _ in found for begin, _, _ in thread.calls), default=0)
-    for process, thread, names in found:
-        events.append(_describe("thread_name", process, thread.number, thread.name))
-        for begin, duration, name in thread.calls:
-            times = {"ts": (begin - began) / _PS_PER_US, "dur": duration / _PS_PER_US}
-            events.append(
-                {"ph": "X", "name": names.get(name, str(name)), "pid": process, "tid": thread.number, **times}
-            )
+    processes: list[Trace] = []
+    threads: list[tuple[Trace, list[tuple[int, int, str]]]] = []  # what describes each, and its calls
+    for process, plane in enumerate(_parse(memoryview(data), _SPACE)["planes"], 1):
+        names = {each["id"]: each["metadata"]["display"] or each["metadata"]["name"] for each in plane["names"]}
+        found = [(line, _list_calls(line, names)) for line in plane["lines"]]
+        found = [(line, calls) for line, calls in found if calls]  # a plane of mere facts has none
+        if found:
+            processes.append(_describe("process_name", process, 0, plane["name"]))
+        for line, calls in found:
+            threads.append((_describe("thread_name", process, line["id"], line["display"] or line["name"]), calls))
+    began = min((begin for _, calls in threads for begin, _, _ in calls), default=0)
+    events = processes
+    for thread, calls in threads:
+        where = {"pid": thread["pid"], "tid": thread["tid"]}
+        events.append(thread)
+        for begin, took, name in calls:
+            times = {"ts": (begin - began) / _PS_PER_US, "dur": took / _PS_PER_US}
+            events.append({"ph": "X", "name": name, **where, **times})
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _list_calls(line: Trace, names: Mapping[int, str]) -> list[tuple[int, int, str]]:
+    """Begin and duration in ps, and the name."""
+    base_ps = line["begin_ns"] * _PS_PER_NS
+    return [
+        (base_ps + event["begin_ps"], event["took_ps"], names.get(event["name"], str(event["name"])))
+        for event in line["events"]
+        if not event["occurrences"]
+    ]
 
 
 def _describe(what: str, process: int, thread: int, name: str) -> Trace:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _parse_plane(data: memoryview) -> tuple[str, dict[int, str], list[_Thread]]:
-    """Only threads with calls: a plane of mere facts has none."""
-    title, names, threads = "", {}, []
-    for number, content in _iterate(data):
-        if number == 2:
-            title = _text(content)
-        elif number == 3:
-            threads.append(_parse_line(content))
-        elif number == 4:
-            entry = dict(_iterate(content))
-            named = dict(_iterate(entry.get(2, memoryview(b""))))
-            names[_number(entry.get(1, 0))] = _text(named.get(4) or named.get(2) or memoryview(b""))
-    return title, names, [thread for thread in threads if thread.calls]
-
-
-def _parse_line(data: memoryview) -> _Thread:
-    events: list[dict[int, Any]] = []
-    fields: dict[int, Any] = {}
-    for number, content in _iterate(data):
-        if number == 4:
-            events.append(dict(_iterate(content)))
+def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str, Any]:
+    """A message by the names of its fields. One may be there and be of another kind: then another program wrote it."""
+    found: dict[str, Any] = {}
+    for name, kind in fields.values():
+        found[name] = kind() if isinstance(kind, type) else [] if isinstance(kind, list) else _parse(data[:0], kind)
+    for number, _, value in read_fields(data):
+        if number not in fields:
+            continue
+        (name, kind), content = fields[number], cast("Any", value)
+        if not isinstance(value, int if kind is int else memoryview):
+            raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
+        if isinstance(kind, list):
+            found[name].append(_parse(content, kind[0]))
+        elif isinstance(kind, type):
+            found[name] = content if kind is int else bytes(content).decode("utf-8", "replace")
         else:
-            fields[number] = content
-    base_ps = _number(fields.get(3, 0)) * _PS_PER_NS
-    parts = [[_number(event.get(number, 0)) for number in (2, 3, 1)] for event in events if not event.get(5)]
-    name = _text(fields.get(11) or fields.get(2) or memoryview(b""))
-    return _Thread(
-        _number(fields.get(1, 0)), name, [(base_ps + begin, took, name_id) for begin, took, name_id in parts]
-    )
-
-
-def _text(content: Any) -> str:
-    return bytes(_message(content)).decode("utf-8", "replace")
-
-
-def _message(content: Any) -> memoryview:
-    """A field may be there and be of another kind: then another program wrote the file."""
-    if not isinstance(content, memoryview):
-        raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
-    return content
-
-
-def _number(content: Any) -> int:
-    if not isinstance(content, int):
-        raise ValueError("no profile of TensorFlow")  # noqa: TRY004
-    return content
-
-
-def _iterate(content: Any) -> Fields:
-    return ((number, value) for number, _, value in read_fields(_message(content)))
+            found[name] = _parse(content, kind)
+    return found

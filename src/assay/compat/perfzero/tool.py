@@ -20,56 +20,33 @@ from assay.show.console import Console
 _END_GRACE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A known reason of failure: how its message is recognised, and what to do about it."""
-
-    pattern: str
-    hint: str
-    is_users: bool = False  # the user's machine is not set up, rather than a service that refused
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    how_to_get: str = "install it, or add its folder to PATH"
-    verbs: int = 0  # how many words after its name say what it does: `gcloud compute instances create`
-    failures: tuple[_Failure, ...] = ()
-
-
-_PROGRAMS = {
-    "docker": _Program(
-        "install it: https://docs.docker.com/engine/install",
-        1,
-        (
-            _Failure("permission denied", 'join its group, then log in again: sudo usermod -a -G docker "$USER"', True),
-            _Failure("cannot connect|daemon running", "start it: sudo systemctl start docker", True),
+_INSTALL = {
+    "docker": "install it: https://docs.docker.com/engine/install",
+    "gcloud": "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install",
+    "lsblk": "install it: apt install util-linux",
+    "mdadm": "install it: apt install mdadm",
+    "mkfs.ext4": "install it: apt install e2fsprogs",
+}
+_VERBS = {"docker": 1, "gcloud": 3, "sudo": 1}  # words after the name that say what is done: gcloud compute ssh
+# Known messages of failures, and what to do about them: a UsageError where this machine is not set up
+_FAILURES: dict[tuple[str, type[AssayError]], dict[str, str]] = {
+    ("docker", UsageError): {
+        "permission denied": 'join its group, then log in again: sudo usermod -a -G docker "$USER"',
+        "cannot connect|daemon running": "start it: sudo systemctl start docker",
+    },
+    ("gcloud", UsageError): {
+        "active account selected|auth tokens|reauthentication|auth login": "log in: gcloud auth login",
+        r"property \[project\]|project.* not currently set": (
+            "give --project=NAME, or set it once: gcloud config set project NAME"
         ),
-    ),
-    "gcloud": _Program(
-        "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install",
-        3,
-        (
-            _Failure(
-                "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", True
-            ),
-            _Failure(
-                r"property \[project\]|project.* not currently set",
-                "give --project=NAME, or set it once: gcloud config set project NAME",
-                True,
-            ),
-            _Failure("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
-            _Failure("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
-            _Failure("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
-            _Failure("quota", "ask for more, or take fewer accelerators or another --zone"),
-            _Failure(
-                "was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"
-            ),
-        ),
-    ),
-    "lsblk": _Program("install it: apt install util-linux"),
-    "mdadm": _Program("install it: apt install mdadm"),
-    "mkfs.ext4": _Program("install it: apt install e2fsprogs"),
-    "sudo": _Program(verbs=1),
+    },
+    ("gcloud", InfrastructureError): {
+        "images/family/": "name another image: --image=projects/PROJECT/global/images/NAME",
+        "already exists": "assay perfzero cloud status shows it; assay perfzero cloud delete removes it",
+        "does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout": "try another --zone, or later",
+        "quota": "ask for more, or take fewer accelerators or another --zone",
+        "was not found": "assay perfzero cloud list_all shows all machines; choose with --zone and --username",
+    },
 }
 
 
@@ -114,7 +91,7 @@ def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
 def _find(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise UsageError(f"{name} was not found on PATH", _PROGRAMS.get(name, _Program()).how_to_get)
+        raise UsageError(f"{name} was not found on PATH", _INSTALL.get(name, "install it, or add its folder to PATH"))
     return found
 
 
@@ -131,14 +108,15 @@ def _forward(stream: IO[bytes]) -> str:
 
 def build_failure(argv: Sequence[str], code: int, errors: str, is_shown: bool = False) -> AssayError:
     """The error of a command that failed: with its own message, unless the user has just read it."""
-    program = _PROGRAMS.get(argv[0], _Program())
-    words = list(argv[: 1 + program.verbs])
+    words = list(argv[: 1 + _VERBS.get(argv[0], 0)])
     name = " ".join(words[: next((i for i, word in enumerate(words) if word.startswith("-")), None)])
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    known = next((each for each in program.failures if re.search(each.pattern, errors, re.IGNORECASE)), None)
     message = f"{name} {how}" if is_shown or not errors else f"{name} {how}: {errors}"
-    kind = UsageError if known is not None and known.is_users else InfrastructureError
-    return kind(message, known.hint if known is not None else None)
+    for (program, kind), hints in _FAILURES.items():
+        for pattern, hint in hints.items():
+            if program == argv[0] and re.search(pattern, errors, re.IGNORECASE):
+                return kind(message, hint)
+    return InfrastructureError(message)
 
 
 @dataclass(frozen=True, slots=True)

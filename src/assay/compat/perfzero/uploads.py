@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
@@ -18,25 +19,35 @@ from typing import Any, NamedTuple, cast
 from assay.bench.api import BenchRequest
 from assay.compat.perfzero.download import fetch
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError, did_you_mean
-from assay.exchange import api as exchange
-from assay.exchange.api import STORES, copy_data, load_listing, parse_local, parse_scheme
-from assay.system.files import TEMPORARY_SUFFIX, is_inside, parse_json, rename
+from assay.exchange.api import (
+    STORES,
+    DataFile,
+    check_installed,
+    load_listing,
+    open_remote,
+    parse_local,
+    parse_scheme,
+)
+from assay.system.files import is_inside, parse_json
 from assay.values.notify import Notify, ignore
 
 # ---------------------------------------------------------------- a store, or another folder of this machine
 
 _SCHEMES = (*STORES, "file")
+_AT_ONCE = 8
 
 
 def check_target(url: str) -> None:
     """Raise UsageError for a target that can never be used. The network is not tried: it may work later."""
     scheme = parse_scheme(url, _SCHEMES)
     if scheme in STORES:
-        exchange.check_installed(url)
+        check_installed(url)
         return
     target = parse_local(url, scheme)
     try:
-        _make_target(target)
+        os.makedirs(target, exist_ok=True)
+        if not os.access(target, os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another folder") from error
 
@@ -49,39 +60,20 @@ def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
     scheme = parse_scheme(url, _SCHEMES)
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder!r} to send")
-    files = load_listing(folder).files
-    try:
-        if scheme in STORES:
-            exchange.upload(files, url, notify)
-        else:
-            target = parse_local(url, scheme)
-            if is_inside(target, folder):
-                raise UsageError(f"{folder} cannot be sent into itself ({target})")
-            _make_target(target)
-            for file in files:
-                _copy_one(file.path, file.bytes, os.path.join(target, file.name))
-    except PermissionError as error:
-        raise UsageError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
-    except OSError as error:
-        raise InfrastructureError(f"{folder} cannot be sent to {url}: {error.strerror or error}") from error
+    if scheme not in STORES and is_inside(parse_local(url, scheme), folder):
+        raise UsageError(f"{folder} cannot be sent into itself ({url})")
+    files, remote = load_listing(folder).files, open_remote(url, notify)
+
+    def send(file: DataFile) -> None:
+        remote.send(file.path, file.name)
+        arrived = remote.stat(file.name)
+        if arrived is None or not file.bytes <= arrived[0] <= os.path.getsize(file.path):  # a log may grow
+            shown = arrived[0] if arrived else "no"
+            raise InfrastructureError(f"{url}/{file.name} has {shown} of {file.bytes} bytes", "try again")
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
+        list(pool.map(send, files))
     return len(files)
-
-
-def _make_target(target: str) -> None:
-    os.makedirs(target, exist_ok=True)
-    if not os.access(target, os.W_OK, effective_ids=True):  # reported for an empty folder, too
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
-
-
-def _copy_one(source: str, size: int, target: str) -> None:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    aside = target + TEMPORARY_SUFFIX  # always the same: the next call removes what a killed one left
-    with suppress(FileNotFoundError):
-        os.unlink(aside)
-    copy_data(source, aside)
-    if os.path.getsize(aside) < size:  # longer is fine: a log may grow during the copy
-        raise InfrastructureError(f"{target} has {os.path.getsize(aside)} of {size} bytes", "try again")
-    rename(aside, target)
 
 
 # ---------------------------------------------------------------- a row in BigQuery

@@ -10,11 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import count
-from typing import Any
+from itertools import count, islice
+from typing import Any, overload
 
 from assay.compat.originals import MAX_NAME_BYTES
-from assay.compat.runx.lazy_runs import LazyRuns
 from assay.compat.runx.study_file import LOGDIR, NODES, PARTITION, SKIP, TAG
 from assay.plan.expand import Planner, build_spec, find_used_names, hide_draft, hides_values
 from assay.plan.grid import Row
@@ -35,6 +34,40 @@ _QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
 _DATE = "_%Y.%m.%d_%H.%M"
 _DRAWS = 4  # before a number is put after a name that keeps coming up
 _MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
+
+
+class LazyRuns(Sequence[RunSpec]):
+    """Runs that are made when they are looked at, and kept: a dry run of very many prints the first at once."""
+
+    def __init__(self, source: Iterable[RunSpec]) -> None:
+        self._source = iter(source)
+        self._made: list[RunSpec] = []
+
+    def __iter__(self) -> Iterator[RunSpec]:
+        for index in count():
+            self._made.extend(islice(self._source, index >= len(self._made)))
+            if index == len(self._made):
+                return
+            yield self._made[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> RunSpec: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[RunSpec]: ...
+    def __getitem__(self, index: int | slice) -> RunSpec | Sequence[RunSpec]:
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _all(self) -> list[RunSpec]:
+        self._made.extend(self._source)
+        return self._made
 
 
 class RunxPlanner(Planner):

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.compat import originals
-from assay.compat.runx.lazy_runs import LazyRuns
+from assay.compat.runx.planner import LazyRuns
 from assay.compat.runx.study_file import TAG
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import show_command

@@ -11,8 +11,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from assay.errors import InfrastructureError, UsageError
@@ -22,30 +21,21 @@ from assay.system.git import run_git
 from assay.system.http_post import TIMEOUT_S, NotHttpError, is_web_address, post
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """One test of a session, whatever became of it."""
+class CaseResult(NamedTuple):
+    """One test of a session, whatever became of it. `facts` are fields of the manifest: outcome (passed, failed,
+    skipped, xfail, nxpass), and where they are known linked_issue, measurements, metadata and failed_phase."""
 
     nodeid: str
-    outcome: str  # passed, failed, skipped, xfail, nxpass
-    linked_issue: str | None = None
-    measurements: Mapping[str, float] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    failed_phase: str | None = None  # setup, call, teardown
+    facts: Mapping[str, Any]
     failure: str = ""  # all that pytest would print
     profile: str | None = None  # a file
 
 
-@dataclass(frozen=True, slots=True)
-class ResultSession:
-    """A session; its fields, but for the results, are those of the manifest."""
+class ResultSession(NamedTuple):
+    """The results, and the other fields of the manifest."""
 
-    results: tuple[CaseResult, ...]
-    git_commit: str | None
-    git_branch: str | None
-    workflow_url: str  # of the CI job; somewhere else a name that no other session has
-    test_plan: str
-    batch_name: str
+    results: Sequence[CaseResult]
+    facts: Mapping[str, str | None]
 
 
 SERVER, TOKEN, BATCH, PLAN = (
@@ -68,14 +58,14 @@ def find_server(env: Mapping[str, str]) -> str | None:
 def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
     """The session of these results. CI's own variables come before what git finds in the folder: CI may have checked
     out a merge of its own."""
-    return ResultSession(
-        results=tuple(results),
-        git_commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
-        git_branch=env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
-        workflow_url=_find_workflow(env),
-        test_plan=env.get(PLAN) or "",
-        batch_name=env.get(BATCH) or "default",
-    )
+    facts = {
+        "git_commit": env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
+        "git_branch": env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
+        "workflow_url": _find_workflow(env),
+        "test_plan": env.get(PLAN) or "",
+        "batch_name": env.get(BATCH) or "default",
+    }
+    return ResultSession(results, facts)
 
 
 def _ask_git(folder: str, *words: str) -> str | None:
@@ -106,7 +96,7 @@ def keep_session(session: ResultSession, path: str) -> None:
 def publish_session(session: ResultSession, server: str, env: Mapping[str, str]) -> str:
     """Send the results and return their address. In a GitHub workflow its summary links to them as well."""
     number = send_session(server, build_archive(session), env.get(TOKEN))
-    address = f"{server}/test-sessions/{number}/#batch-{session.batch_name}"
+    address = f"{server}/test-sessions/{number}/#batch-{session.facts['batch_name']}"
     if env.get("GITHUB_STEP_SUMMARY"):
         try:
             with open(env["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
@@ -193,19 +183,18 @@ def build_archive(session: ResultSession) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MANIFEST, json.dumps(build_manifest(session, names), indent=1))
         for result in session.results:
-            if result.failure:
-                archive.writestr(f"{_LOGS}/{names[result.nodeid]}.log", result.failure)
-            if result.profile:
-                archive.write(
-                    result.profile, f"{_PROFILES}/{names[result.nodeid]}{os.path.splitext(result.profile)[1]}"
-                )
+            log, profile = _name_files(result, names[result.nodeid])
+            if log:
+                archive.writestr(log, result.failure)
+            if result.profile and profile:
+                archive.write(result.profile, profile)
     return buffer.getvalue()
 
 
 def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str, Any]:
-    measured = dict.fromkeys(name for result in session.results for name in result.measurements)
+    measured = dict.fromkeys(name for result in session.results for name in result.facts.get("measurements", ()))
     return {
-        **{each.name: getattr(session, each.name) for each in fields(session) if each.name != "results"},
+        **session.facts,
         "metrics": [{"name": name, "unit": _UNITS.get(name, "")} for name in measured],
         "test_runs": [_build_run(result, names[result.nodeid]) for result in session.results],
     }
@@ -216,16 +205,16 @@ def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     title, parameters = (match[1], match[2]) if match else (test, "")
-    optional = {
-        "linked_issue": result.linked_issue,
-        "measurements": dict(result.measurements),
-        "metadata": dict(result.metadata),
-        "failed_phase": result.failed_phase,
-        "failure_log_file": result.failure and f"{_LOGS}/{name}.log",
-        "profiling_file": result.profile and f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}",
-    }
+    log, profile = _name_files(result, name)
+    optional = {**result.facts, "failure_log_file": log, "profiling_file": profile}
     known = {key: value for key, value in optional.items() if value}
-    return {"module": module, "name": title, "parameters": parameters, "outcome": result.outcome, **known}
+    return {"module": module, "name": title, "parameters": parameters, **known}
+
+
+def _name_files(result: CaseResult, name: str) -> tuple[str | None, str | None]:
+    """The names that the log and the profile of a test have in the archive."""
+    log = f"{_LOGS}/{name}.log" if result.failure else None
+    return log, f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}" if result.profile else None
 
 
 def _name(nodeid: str) -> str:

@@ -85,16 +85,15 @@ def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResul
     given = find_properties(phases)
     outcome, phase = _find_outcome(phases)
     profile = given.get(PROPERTY_PROFILE)
-    return CaseResult(
-        nodeid=nodeid,
-        outcome=outcome,
-        linked_issue=given.get(PROPERTY_ISSUE),
-        measurements={name: given[key] for key, name in _MEASUREMENTS.items() if key in given},
-        metadata={key: str(given[key]) for key in _METADATA if key in given},
-        failed_phase=phase,
-        failure=_render_failure(phases[phase]) if phase is not None else "",
-        profile=profile if profile and os.path.isfile(profile) else None,
-    )
+    facts = {
+        "outcome": outcome,
+        "linked_issue": given.get(PROPERTY_ISSUE),
+        "measurements": {name: given[key] for key, name in _MEASUREMENTS.items() if key in given},
+        "metadata": {key: str(given[key]) for key in _METADATA if key in given},
+        "failed_phase": phase,
+    }
+    failure = _render_failure(phases[phase]) if phase is not None else ""
+    return CaseResult(nodeid, facts, failure, profile if profile and os.path.isfile(profile) else None)
 
 
 def find_properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -50,7 +49,7 @@ class ModelUploads:
     def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[OutgoingRun]:
         """The test as a run, as the server makes it of Torq's session."""
         session = build_session([build_result(nodeid, phases)], self._folder, os.environ)
-        session = replace(session, workflow_url=self._uploads.session)
+        session = session._replace(facts={**session.facts, "workflow_url": self._uploads.session})
         unpacked, root = os.path.join(folder, "session"), os.path.join(folder, "root")
         os.mkdir(root)
         with zipfile.ZipFile(io.BytesIO(build_archive(session))) as archive:

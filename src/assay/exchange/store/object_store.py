@@ -14,13 +14,12 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
-from assay.exchange.store.transfer import DataFile, load_listing, load_notes, remove_part, write_notes
+from assay.exchange.store.transfer import load_listing, load_notes, remove_part, write_notes
 from assay.values.notify import Notify, ignore
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -30,7 +29,6 @@ _CREDENTIALS = {
     "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY",
 }
 _LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
-_AT_ONCE = 8
 _BLOCK = 1 << 22
 _ANSWER_S = 20.0  # for the first answer; the libraries themselves try for a minute and more
 _OF_THE_DISK = frozenset(
@@ -113,40 +111,6 @@ def _bring(store: Any, objects: Sequence[StoredObject], locations: Sequence[str]
         size = os.path.getsize(location)
         if item.bytes is not None and size != item.bytes:
             raise InfrastructureError(f"{item.path} arrived with {size} of {item.bytes} bytes", "try again")
-
-
-# ---------------------------------------------------------------- sending out
-
-
-def upload(files: Sequence[DataFile], url: str, notify: Notify = ignore) -> None:
-    """Each file below the URL, and a look at what has arrived. Buckets are never made: a typo would be one.
-
-    Without files it checks whether the bucket can be reached.
-    """
-    with _named(url):
-        store, path = _reach(url, notify)
-        base = path.rstrip("/")
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
-            list(pool.map(lambda file: _send(store, file, f"{base}/{file.name}"), files))
-
-
-def _check_bucket(store: Any, bucket: str) -> None:
-    """Raises where the bucket is missing or the store does not answer."""
-    try:
-        store.info(bucket)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        if not _is_about_rights(error):  # some may write and not look
-            raise
-
-
-def _send(store: Any, file: DataFile, location: str) -> None:
-    before = os.path.getsize(file.path)
-    store.put_file(file.path, location)
-    arrived = int(store.info(location)["size"])
-    if not before <= arrived <= os.path.getsize(file.path):  # a log may grow during the upload
-        raise InfrastructureError(f"{location} has {arrived} bytes after sending {before}", "try again")
 
 
 # ---------------------------------------------------------------- one object at a time
@@ -293,6 +257,17 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
+
+
+def _check_bucket(store: Any, bucket: str) -> None:
+    """Raises where the bucket is missing or the store does not answer."""
+    try:
+        store.info(bucket)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        if not _is_about_rights(error):  # some may write and not look
+            raise
 
 
 def _open(url: str) -> tuple[Any, str]:
