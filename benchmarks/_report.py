@@ -20,7 +20,7 @@ HEAD = """# Measured
 
 Each script of this folder runs Assay and its peers in turns, or counts errors; `make bench` runs all of them, the
 cheapest first. What a script measured is in `results/`, and `python benchmarks/_report.py` writes this page from there.
-A missed target is marked.
+`assay / Hydra` is Assay's time divided by Hydra's. A missed target is marked.
 """
 # What the chart shows: the script, the figure, what a reader sees. Ratios of which less is better are turned over.
 BARS = (
@@ -40,7 +40,22 @@ def load_results() -> dict[str, dict[str, Any]]:
 
 
 def build_page(results: dict[str, dict[str, Any]]) -> str:
-    return HEAD + "".join(line for result in results.values() for line in build_part(result))
+    parts = (build_contents(results), build_missed(results), *map(build_part, results.values()))
+    return HEAD + "".join(line for part in parts for line in part)
+
+
+def build_contents(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield "\n| script | what it measures |\n|---|---|\n"
+    yield from (f"| [{name}](#{name}) | {' '.join(load_purpose(name).split())} |\n" for name in results)
+
+
+def build_missed(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield "\n## Missed targets\n\n| script | | figure | target |\n|---|---|---|---|\n"
+    for name, result in results.items():
+        for figure in result["figures"]:
+            if not figure.get("is_met", True):
+                row = (f"[{name}](#{name})", figure["what"].strip(), render_number(figure["value"]))
+                yield f"| {' | '.join(row)} | {render_target(figure).removesuffix(' **missed**')} |\n"
 
 
 def build_part(result: dict[str, Any]) -> Iterator[str]:
@@ -99,14 +114,14 @@ def build_chart(results: dict[str, dict[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
         "<style>text { fill: #24292f; font: 13px sans-serif }",
         "@media (prefers-color-scheme: dark) { text { fill: #d7dde5 } }</style>",
-        '<text x="0" y="16"><tspan font-weight="bold">How many times as long others take</tspan> (logarithmic)</text>',
+        '<text x="0" y="16"><tspan font-weight="bold">Time of others; Assay takes 1</tspan> (logarithmic)</text>',
     ]
     for number, (name, value) in enumerate(rows):
         y = 28 + ROW * number
         width = max(2.0, (WIDTH - LEFT - RIGHT) * _log(value) / _log(longest)) if value > 1 else 2.0
         parts.append(f'<text x="0" y="{y + 15}">{name}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y + 3}" width="{width:.0f}" height="16" rx="2" fill="#009485"/>')
-        parts.append(f'<text x="{LEFT + width + 6:.0f}" y="{y + 15}">{value:.3g} times</text>')
+        parts.append(f'<text x="{LEFT + width + 6:.0f}" y="{y + 15}">{value:.3g}&#215;</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 

@@ -60,6 +60,8 @@ def find_linked(page: Path) -> list[Path]:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown.replace("```yaml study\n", "```yaml\n"))  # a kind, not a file
     markdown = ROW.sub(lambda row: render_escapes(row[0]), markdown)
+    if page.file.src_uri == "comparison.md":  # its tables need the whole width
+        page.meta["hide"] = ["navigation", "toc"]
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
         for name, title in ROOT_PAGES.items():

@@ -124,7 +124,7 @@ def end_all(_environment: object, _folder: str) -> None:
 def test_a_folder_of_a_plug_in_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctor._examine_need(Folder("f", f"{__name__}:return_relative", "h"))
-    assert found == doctor.Diagnostic("f", "ok", f"{tmp_path}/nope/x (will be made)")
+    assert found == doctor.Diagnostic("f", "ok", f"{tmp_path}/nope/x (will be created)")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_all_is_well_here(cli, own_bench: Bench) -> None:
     assert result.out.endswith("everything that is needed works\n")
     found = findings(cli)
     assert {"python", "bash", "timeout", "git", "/proc", "pidfd", "clock", "output root", "slots"} <= set(found)
-    assert found["output root"]["text"] == f"{own_bench.root} (will be made)"
+    assert found["output root"]["text"] == f"{own_bench.root} (will be created)"
     assert not own_bench.root.exists()
 
 

@@ -134,7 +134,7 @@ def test_from_a_folder_below(project: Project, monkeypatch: pytest.MonkeyPatch) 
     (project.folder / "below").mkdir()
     monkeypatch.chdir(project.folder / "below")
     code, out, _ = project.gate("--root", "its runs")
-    line = out.partition("One by one\n  ")[2].strip()
+    line = out.partition("Run one alone\n  ")[2].strip()
     assert line == f"cd .. && env ASSAY_ROOT='{project.folder}/below/its runs' assay {BAD}"
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     assert subprocess.run(["sh", "-c", line], check=False, capture_output=True, env=env).returncode == code == 3

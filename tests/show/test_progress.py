@@ -141,7 +141,7 @@ def test_a_frame_says_what_matters():
 
 def test_a_second_attempt_is_visible():
     lines = text_of(render_frame(view(running=(RunningRow("r", "0", 5.0, 3),)), 79, 24))
-    assert "try" in lines[2]
+    assert "attempt" in lines[2]
     assert lines[3].split() == ["r", "0", "3", "0:05"]
 
 

@@ -184,7 +184,7 @@ def test_a_script_that_runs_for_ever_is_ended_with_its_children(
     monkeypatch.setattr("assay.start.init._GRACE_S", 0.2)
     assert run(["init", write(here, FOREVER), "--seconds", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "it was ended after" in printed
+    assert "it was stopped after" in printed
     assert "loss         it 3 Loss: 2.5e-1" in printed
     child = int((here / "child").read_text())
     until(lambda: process_start(child) is None, "it is gone")

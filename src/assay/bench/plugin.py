@@ -7,7 +7,7 @@ from assay.plugins import Part, Plugin
 PLUGIN = Plugin(
     "bench",
     commands={
-        "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?", "Prove")
+        "bench": ("assay.bench.commands:GROUP", "Measure benchmarks; find what got slower, and since when.", "Prove")
     },
     children={
         "bench": "assay.bench.child:main",

@@ -164,7 +164,7 @@ def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> 
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
         return Diagnostic(name, bad, f"{parent} is not a folder", hint)
-    text = path if parent == path else f"{path} (will be made)"
+    text = path if parent == path else f"{path} (will be created)"
     return _try(
         name, lambda: tempfile.TemporaryFile(dir=parent).close(), text, f"{parent} cannot be written", hint, bad
     )

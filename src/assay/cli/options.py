@@ -180,7 +180,9 @@ def _build_type(declared: Option) -> Any:
         return declared.type
     low: Any = declared.minimum
     high: Any = declared.maximum
-    return click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
+    kind = click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
+    kind.name = "integer" if declared.type is int else "number"  # click's messages have "a valid integer range"
+    return kind
 
 
 # ---------------------------------------------------------------- completion in the shell

@@ -8,8 +8,8 @@ PLUGIN = (
     Plugin(
         "runx",
         commands={
-            "runx": ("assay.compat.runx.command:command", "runx's own flags and files.", "Other tools"),
-            "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table.", "Other tools"),
+            "runx": ("assay.compat.runx.command:command", "Run runx's files with its flags.", "Other tools"),
+            "sumx": ("assay.compat.runx.sumx:command", "Print sumx's table with its flags.", "Other tools"),
         },
         reading=("sumx",),
         dialects={"runx": "assay.compat.dialects:RUNX"},
@@ -18,7 +18,7 @@ PLUGIN = (
     Plugin(
         "mlrunner",
         commands={
-            "mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.", "Other tools")
+            "mlrunner": ("assay.compat.mlrunner.command:command", "Run mlrunner's files with its flags.", "Other tools")
         },
         dialects={"mlrunner": "assay.compat.dialects:MLRUNNER"},
         importers=("assay.compat.originals:MLRUNNER",),
@@ -29,7 +29,7 @@ PLUGIN = (
         commands={
             "convergence": (
                 "assay.compat.harness.command:command",
-                "The convergence harness's own flags and files.",
+                "Run the convergence harness's files with its flags.",
                 "Other tools",
             )
         },
@@ -40,7 +40,7 @@ PLUGIN = (
         commands={
             "perfzero": (
                 "assay.compat.perfzero.command:command",
-                "PerfZero's own flags, workspace and summaries.",
+                "Run PerfZero's benchmarks with its flags.",
                 "Other tools",
             )
         },

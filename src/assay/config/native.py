@@ -388,9 +388,9 @@ class _Reader:
             for name in sorted(missing):
                 guess = did_you_mean(name, (*known, *RUN_VALUES))
                 if name == "resume" and resume is None:
-                    guess = "for the path of a checkpoint add the key `resume: resume`;"
-                literal = f"or write {{{{{name}}}}} or [[{name}]] if it is meant literally"
-                self._undefined(command, f"{name} is not a parameter", f"{guess} {literal}" if guess else literal)
+                    guess = "for the path of a checkpoint add the key `resume: resume`"
+                literal = f"write {{{{{name}}}}} or [[{name}]] if it is meant literally"
+                self._undefined(command, f"{name} is not a parameter", f"{guess}; {literal}" if guess else literal)
             places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
             for sweep in sweeps:  # a place needs a value in every sweep; a flag without one is left out
                 for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):

@@ -30,7 +30,7 @@ _COLUMNS = (Column("verdict", "state"), Column("check"), Column("time", "duratio
 
 class GateRequest(ReportFiles):
     budget: float | None = option(
-        "--budget", metavar="DURATION", parse=parse_timeout, help="Time for all checks, as in 20m; the rest stays open."
+        "--budget", metavar="DURATION", parse=parse_timeout, help="Time limit for all checks, as in 20m."
     )
     on: str | None = farm_option()
     root: str | None = root_option("Where the runs of the checks go.")
@@ -41,7 +41,7 @@ class GateRequest(ReportFiles):
 
 
 def gate(request: GateRequest, console: Console, group: Group) -> int:
-    """Execute all checks of the project's settings: may a change go in?
+    """Execute all checks of the project's settings: one table, one exit code.
 
     \b
     [gate]
@@ -145,7 +145,7 @@ def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck,
         doc.Heading("Gate", kind, level=2),
         doc.TableBlock(Table(_COLUMNS, rows), roles=[str(each.kind) for each in outcomes], hint="--json has all"),
         doc.Section((doc.Only(("terminal",), (doc.Findings(reasons),)), answer)),
-        *([doc.Section((commands,), title="One by one")] if bad else ()),
+        *([doc.Section((commands,), title="Run one alone")] if bad else ()),
         doc.Only(("markdown", "html"), logs),
     )
     taken = [None if each.is_reused else each.seconds for each in outcomes]

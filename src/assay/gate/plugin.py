@@ -7,7 +7,7 @@ from assay.plugins import Part, Plugin
 PLUGIN = Plugin(
     "gate",
     commands={
-        "gate": ("assay.gate.gating:gate", "Execute all checks of a project: may a change go in?", "Prove"),
+        "gate": ("assay.gate.gating:gate", "Execute all checks of a project: one exit code.", "Prove"),
         "try": (
             "assay.gate.try_command:try_command",
             "Show whether an idea is better than the base.",

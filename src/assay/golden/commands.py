@@ -46,14 +46,14 @@ GROUP = Group(
     {
         "gather": ("assay.golden.commands:gather", "Record a training and its noise."),
         "check": ("assay.golden.commands:check", "Check a training against its golden."),
-        "explain": ("assay.golden.commands:explain", "What began the difference? By traces of torch."),
-        "history": ("assay.golden.commands:history", "What moved over many nights, and since when?"),
+        "explain": ("assay.golden.commands:explain", "Show what began the difference, by traces of torch."),
+        "history": ("assay.golden.commands:history", "Show what moved over many nights, and since when."),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
         "import": ("assay.golden.commands:import_", "Make a golden from another tool's files."),
         "show": ("assay.golden.commands:show", "Show a golden recording."),
         "rebase": ("assay.golden.commands:rebase", "Accept a new golden recording."),
-        "selftest": ("assay.golden.commands:selftest", "Inject faults: would a check catch them?"),
-        "blame": ("assay.golden.commands:blame", "Did the code move it, or the environment?"),
+        "selftest": ("assay.golden.commands:selftest", "Inject faults, to show which of them a check catches."),
+        "blame": ("assay.golden.commands:blame", "Show whether the code or the environment moved the training."),
         "bisect": ("assay.golden.commands:bisect", "Find the commit that broke convergence."),
     },
 )
@@ -293,7 +293,7 @@ def import_(request: GoldenImportRequest, console: Console) -> int:
 
 
 def history(request: GoldenHistoryRequest, console: Console) -> int:
-    """What moved over many nights, and since when?
+    """Show what moved over many nights, and since when.
 
     Reads the kept checks of FILE; nothing is run. All checks of a day are one night. The level of each metric is
     searched for lasting changes, as those of benchmarks are; goldens and devices are kept apart. A night is good when
@@ -324,7 +324,7 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
 
 
 def selftest(request: SelftestRequest, console: Console) -> int:
-    """Inject faults: would a check catch them?
+    """Inject faults, to show which of them a check catches.
 
     Each known fault is put into one segment. The faults are those of the file (golden.selftest) and of --env and
     --flag. A run without any fault comes first and has to pass. Exit code 0: all were caught. 1: some were missed or
@@ -359,7 +359,7 @@ def bisect(request: GoldenBisectRequest, console: Console) -> int:
 
 
 def blame(request: BlameRequest, console: Console) -> int:
-    """Did the code move it, or the environment?
+    """Show whether the code or the environment moved the training.
 
     Runs the golden's segments with two codes in two environments, each cell twice unless it is equal to another one bit
     for bit. Code a is the commit that the golden was recorded with, code b the files as they are; what is not in git is

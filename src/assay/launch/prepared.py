@@ -419,7 +419,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
             yield build_line(prepared, spec, command.text, run_dir=f"{folder}/{spec.name}")
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
-        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
+        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, running, or failed"
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:

@@ -7,7 +7,7 @@ from assay.plugins import Folder, Part, Plugin
 PLUGIN = (
     Plugin(
         "models",
-        commands={"model": ("assay.models.commands:GROUP", "Which layer of a model does a target get wrong?", "Prove")},
+        commands={"model": ("assay.models.commands:GROUP", "Find the layer that a target gets wrong.", "Prove")},
         children={"model": "assay.models.child:main", "worker": "assay.models.worker:main"},
         settings={
             "models": "assay.models.config.settings:read_model_settings",

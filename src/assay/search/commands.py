@@ -24,7 +24,7 @@ class SearchOptions(Request):
 class ImportanceRequest(ReportFiles):
     studies: tuple[str, ...] = argument("[STUDY]...", multiple=True, required=False)
     metric: str | None = option(
-        "-m", "--metric", metavar="METRIC[:min|max]", help="For this metric.  [default: as `assay sum` sorts]"
+        "-m", "--metric", metavar="METRIC[:min|max]", help="The metric.  [default: as `assay sum` sorts]"
     )
     where: Where | None = where_option()
     as_json: bool = json_option()

@@ -66,8 +66,8 @@ def build_importance_document(found: Importance) -> Document:
         Column("values", "number", digits=None),
         Column("", cut="never"),
     )
-    word = "low" if found.key.direction == "min" else "high"
-    what = f"what the {found.key.at} {found.key.name} ({word}) of {render_count(found.runs, 'run')} depends on"
+    word = "lower" if found.key.direction == "min" else "higher"
+    what = f"importance for the {found.key.at} {found.key.name} ({word} is better), {render_count(found.runs, 'run')}"
     blocks: list[Block] = [Text(what), TableBlock(Table(columns, rows)), Notes(describe_limits(found))]
     facts = {"metric": found.key.name, "direction": found.key.direction}
     return Document("importance", blocks, facts={**facts, "runs": found.runs, "importance": found.fractions})

@@ -187,7 +187,7 @@ def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list
     if not rows:
         return []
     metrics = dict.fromkeys(name for row in rows for name in row.metrics)
-    columns = [Column("run"), Column("slot", align="right", cut="never"), Column("try", "number")]
+    columns = [Column("run"), Column("slot", align="right", cut="never"), Column("attempt", "number")]
     columns += [Column("time", "clock"), Column("step", "number", digits=12)]
     columns += [Column(name, "number", rank=rank) for rank, name in enumerate(metrics, 1)]
     cells = [

@@ -91,7 +91,7 @@ Call = Callable[[Sequence[str]], int]
 
 class DemoRequest(Request):
     folder: str = option("--dir", default="assay-demo", metavar="DIR", help="Where to put the project.")
-    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    plain: bool = option("--plain", default=False, help="Print lines instead of the live view.")
     serve: bool = option("--serve", default=False, help="Then show it all in the browser, until Ctrl-C.")
 
 

@@ -121,7 +121,7 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
     if code:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
         return _Output(text, f"it failed with exit code {code}: {shorten(clean(last.strip()), 200)}")
-    ending = "was ended" if code is None else "ended well"
+    ending = "was stopped" if code is None else "succeeded"
     return _Output(text, f"it {ending} after {render_count(len(text.splitlines()), 'line')}")
 
 

@@ -188,7 +188,7 @@ def reads_words(handler: Any) -> bool:
 # ---------------------------------------------------------------- options that many commands have
 
 
-def root_option(text: str = "Output root.") -> Any:
+def root_option(text: str = "Output root.  [default: ./runs]") -> Any:
     return option("--root", metavar="DIR", help=text)
 
 

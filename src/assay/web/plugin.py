@@ -14,7 +14,7 @@ PLUGIN = Plugin(
             "Write a study or a verdict as one HTML page, for mail and CI.",
             "Read",
         ),
-        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser.", "Read"),
+        "serve": ("assay.web.command:serve", "Show studies, goldens, benchmarks and models in the browser.", "Read"),
     },
     reading=("report",),
     doctor=(Part("starlette", "web", "the page: assay serve"),),

@@ -42,7 +42,7 @@ def test_runs_are_listed_with_state_metrics_and_reason(cli) -> None:
 def test_runs_by_state(cli) -> None:
     rows = json.loads(cli("ls", "fit", "--state", "failed", "--json").out)
     assert sorted(row["name"] for row in rows) == ["lr=0.5,n=7", "lr=0.5,n=8"]
-    assert cli("ls", "fit", "--state", "lost").err == "fit: no run in this state\n"
+    assert cli("ls", "fit", "--state", "lost").err == "fit: no run matches\n"
     assert cli("ls", "--state", "failed").out
     assert "no study with a run that is lost" in cli("ls", "--state", "lost").err
 

@@ -3,7 +3,7 @@
 from assay.values.options import Group
 
 GROUP = Group(
-    """Is it slower, since when, and is it the code or the machine?
+    """Measure benchmarks; find what got slower, and since when.
 
     METHOD is module.Class.method, module.function, module.Class.filter:REGEX for several methods of a class, or the
     path of a suite of asv's or pytest's: benchmarks, tests/test_sort.py::test_large.

@@ -87,7 +87,7 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
         "--every", type=int, minimum=1, default=1, metavar="N", help="With --commits: every Nth, counted back from B."
     )
     skip_existing: bool = option(
-        "--skip-existing", default=False, help="With --commits: not what was measured there in this environment."
+        "--skip-existing", default=False, help="With --commits: skip what was measured there in this environment."
     )
     build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
@@ -437,7 +437,7 @@ class TriageRequest(Request):
     method: str = argument()
     change: str = argument()
     judgement: Literal["ack", "invalid", "wontfix", "open"] = argument(choices=("ack", "invalid", "wontfix", "open"))
-    note: str = option("--note", default="", metavar="TEXT", help="Why; kept and shown.")
+    note: str = option("--note", default="", metavar="TEXT", help="The reason, kept and shown.")
     everything: bool = all_option()
     root: str | None = bench_root_option()
 

@@ -414,7 +414,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     lost, looser = find_unjudged(rules, golden, options.only), find_looser(rules, golden)
     judged = {rule.metric for rule in rules}
     others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
-    notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
+    notes = [f"recorded but not judged: {', '.join(others)}"] if others else []
     notes += find_absent(rules, golden)
     tail = options.build_arguments()
     check = f"assay golden check {tail}"

@@ -50,7 +50,7 @@ class RerunRequest(Request):
     )
     old_code: bool = option("--old-code", default=False, help="Use the recorded code, also for failed runs.")
     quiet: bool = quiet_option()
-    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    plain: bool = option("--plain", default=False, help="Print lines instead of the live view.")
     as_json: bool = json_option("Print the outcome as JSON.")
     root: str | None = root_option()
 

@@ -76,7 +76,9 @@ class RunRequest(Request):
     )
     force: bool = option("--force", default=False, help="Run everything again, finished or not.")
     code: str | None = option(
-        "--code", choices=("snapshot", "live"), help="Run a copy of the code, or the code where it is."
+        "--code",
+        choices=("snapshot", "live"),
+        help="Run a copy of the code, or the code where it is.  [default: the file's, or snapshot]",
     )
     new_code: bool = option(
         "--new-code",
@@ -87,14 +89,14 @@ class RunRequest(Request):
     budget: str | None = budget_option()
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
-    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    plain: bool = option("--plain", default=False, help="Print lines instead of the live view.")
     as_json: bool = json_option("Print the outcome as JSON.")
 
 
 def run(request: RunRequest, console: Console) -> int:
     """Expand FILE and run what is not finished yet.
 
-    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. When called
+    FILE is a study file of Assay, runx or mlrunner; it is recognised by its content. When called
     again, it keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;
     --detach leaves them.
 

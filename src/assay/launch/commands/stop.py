@@ -23,7 +23,7 @@ class StopRequest(Request):
     grace: float = option(
         "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
     )
-    reason: str = option("--reason", default="", metavar="TEXT", help="Why; kept with the run.")
+    reason: str = option("--reason", default="", metavar="TEXT", help="The reason, kept with the run.")
     as_json: bool = json_option()
     root: str | None = root_option()
 

@@ -3,7 +3,7 @@
 from assay.values.options import Group
 
 GROUP = Group(
-    """Which layer of an ONNX model or a torch module does a target get wrong?
+    """Find the layer of an ONNX model or a torch module that a target gets wrong.
 
     \b
     assay model check net.onnx --target iree       every layer, and the whole

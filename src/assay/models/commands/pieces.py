@@ -34,7 +34,7 @@ def _refuse_torch(model: str) -> None:
 
 class SplitRequest(InputFlags):
     only: tuple[str, ...] = only_option()
-    output: str | None = option("-o", "--output", metavar="DIR", help="Where they go.  [default: MODEL_layers]")
+    output: str | None = option("-o", "--output", metavar="DIR", help="Folder of the layers.  [default: MODEL_layers]")
     as_json: bool = json_option("JSON.")
 
 
@@ -127,8 +127,8 @@ def render_outline(outline: Outline) -> str:
 
 class ConvertRequest(Request):
     model: str = argument()
-    opset: int = option("--opset", type=int, minimum=1, required=True, metavar="N", help="The opset that is wanted.")
-    output: str | None = option("-o", "--output", metavar="FILE", help="Where it goes.  [default: MODEL_opsetN.onnx]")
+    opset: int = option("--opset", type=int, minimum=1, required=True, metavar="N", help="Opset of the new model.")
+    output: str | None = option("-o", "--output", metavar="FILE", help="File to write.  [default: MODEL_opsetN.onnx]")
 
 
 def convert(request: ConvertRequest, console: Console) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
 from assay.follow.locations import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 # Modules that only one command needs are imported in its function.
-T = TypeVar("T")
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
 
 
@@ -71,21 +70,22 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     studies = list_studies(roots, console)
     if request.states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]
-    studies = _limit_rows(studies, request, console)
+    shown = studies[: request.limit]
     if request.as_json or request.fields:
-        console.write(render_json(build_study_facts(studies), request.fields))
-    elif studies:
-        console.write_table(build_study_table(studies, time.time()))
+        console.write(render_json(build_study_facts(shown), request.fields))
+    elif shown:
+        console.write_table(build_study_table(shown, time.time()))
     else:
         such = f" with a run that is {' or '.join(sorted(request.states))}" if request.states else ""
         console.error(f"no study{such} under {', '.join(map(show_path, roots))}; {HOW_TO_START}")
+    _report_left_out(len(studies) - len(shown), console)
     return 0
 
 
-def _limit_rows(rows: list[T], request: LsRequest, console: Console) -> list[T]:
-    if request.limit and len(rows) > request.limit:
-        console.error(f"({render_count(len(rows) - request.limit, 'more row')}: leave out -n)")
-    return rows[: request.limit]
+def _report_left_out(count: int, console: Console) -> None:
+    """The last line, as below every other table: the eye is there when the command has ended."""
+    if count:
+        console.error(f"({render_count(count, 'more row')}: leave out -n)")
 
 
 def _list_runs(name: str, request: LsRequest, console: Console) -> int:
@@ -98,17 +98,19 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     with open_index_of([location]) as index:
         chosen = SummaryOptions(request.sort, states=request.states, where=request.where, patterns=patterns)
         runs = list_runs(index, location, chosen, console)
-    runs = _limit_rows(runs, request, console)
+    shown = runs[: request.limit]
     if request.as_json or request.fields:
-        console.write(render_json(build_run_facts(runs, location, time.time()), request.fields))
-    elif runs:
-        waiting = name_waiting([run.row for run in runs], location)
-        found = build_run_table(runs, time.time(), console.width, waiting)
+        console.write(render_json(build_run_facts(shown, location, time.time()), request.fields))
+    elif shown:
+        waiting = name_waiting([run.row for run in shown], location)
+        found = build_run_table(shown, time.time(), console.width, waiting)
         console.write_table(found.table)
         console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
-        console.print(describe_total(runs, waiting))
+        console.print(describe_total(shown, waiting))
     else:
-        console.error(f"{location.name}: no run{' in this state' if request.states else 's yet'}")
+        chosen_ones = request.states or request.where or patterns
+        console.error(f"{location.name}: no run{' matches' if chosen_ones else 's yet'}")
+    _report_left_out(len(runs) - len(shown), console)
     return 0
 
 
