@@ -39,6 +39,9 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         while data:  # a disk that runs full takes a part, and refuses the next
             data = data[os.write(fd, data) :]
+    except OSError as error:
+        error.filename = path  # the system names none
+        raise
     finally:
         os.close(fd)
 
