@@ -442,6 +442,12 @@ def test_what_ignores_TERM_is_killed_after_the_grace(cli, own_bench: Bench) -> N
     supervisor.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("words", [("run", "s.yml", "-m", "loss"), ("ls", "--metric", "loss")])
+def test_an_option_of_the_commands_that_read_metrics(cli, bench: Bench, words: tuple[str, ...]) -> None:
+    refused = cli(*words)
+    assert (refused.code, "choose metrics with `assay sum STUDY -m NAME`" in refused.err) == (2, True)
+
+
 def test_what_is_not_running(cli, bench: Bench) -> None:
     result = cli("stop", f"fit/{GOOD}", f"fit/{BAD}")
     assert result.code == 0
