@@ -144,7 +144,7 @@ def _write_stop(run_dir: str, attempt: int, request: Stop) -> bool:
 
 @contextlib.contextmanager
 def _bearing_a_full_disk() -> Iterator[None]:
-    """An outcome may be missing: from the stop file whoever reads the run next concludes the same."""
+    """An outcome may be missing: the next reader of the run concludes the same from the stop file."""
     try:
         yield
     except OSError as error:

@@ -222,7 +222,7 @@ def list_names(folder: str) -> set[str]:
 def read_end(path: str, size: int) -> str:
     """The last `size` bytes of a text, which may begin within a line; empty where it cannot be read."""
     if is_special(path):
-        return ""  # nobody may ever write into a pipe
+        return ""  # a read of a pipe would wait for a writer
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
