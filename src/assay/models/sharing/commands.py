@@ -53,8 +53,7 @@ class PullArtifactsRequest(Request):
 def pull(request: PullArtifactsRequest, console: Console) -> int:
     """Fetch from a shared place what is not here yet, as far as ASSAY_CACHE_LIMIT allows.
 
-    It is used as if it had been made here: fetch only from a place whose writers you trust. What is damaged there is
-    left out and named: exit code 4.
+    It is used as if it had been made here: fetch only from a place whose writers you trust.
     """
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
