@@ -47,15 +47,6 @@ def test_a_child_that_does_not_exist(words: list[str], tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.needs(bench=True, models=True)
-@pytest.mark.parametrize("words", [["readings", "x"], ["worker"], ["model", "a", "b", "c"], ["bench-trial"]])
-def test_a_child_that_was_called_by_hand(words: list[str], tmp_path: Path) -> None:
-    done = call_child(*words, folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"assay: Assay itself starts the child process {words[0]!r}, with other arguments: ")
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.needs(bench=True)
 def test_a_benchmark_sees_its_own_command_line_and_nothing_of_ours(tmp_path: Path) -> None:
     """No click, no yaml: the program under test may bring its own."""

@@ -15,8 +15,6 @@ CHILDREN = {
 
 
 def run_child(name: str) -> int | None:
-    import traceback
-
     from assay.errors import InfrastructureError  # not before `assay.cli` has settled what Ctrl-C does
     from assay.plugins import Merged, load
 
@@ -24,17 +22,12 @@ def run_child(name: str) -> int | None:
     if name not in children:
         print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)
         return 2
-    result: int | None = None
     try:
-        result = load(children[name])()
+        main = load(children[name])
     except InfrastructureError as error:
         print(f"assay: {error.message}", file=sys.stderr)
         return int(error.exit_code)
-    except (IndexError, ValueError) as error:
-        if len(traceback.extract_tb(error.__traceback__)) != 2:
-            raise  # not by the lines of the child's `main` itself, which read its arguments
-        print(f"assay: Assay itself starts the child process {name!r}, with other arguments: {error}", file=sys.stderr)
-        return 2
+    result: int | None = main()
     return result
 
 
