@@ -59,6 +59,11 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
 def _list(path: Path) -> None:
     path.write_text("[1, {}]")
 
@@ -84,7 +89,9 @@ DAMAGE = {  # the file, and what happens to it: in a run of its own each
     "outcome.1": (*_ANY, _numbers),
     "environment.json": (_folder, _remove, _pipe, _zeros, _numbers),
     "job.log": (_folder, _remove, _pipe, _zeros),
-    "run.log": (_folder, _pipe, _dangling),
+    "run.log": (_folder, _pipe, _dangling, _loop),
+    "lease.99999999999999999999": (_number,),  # of no attempt
+    "run.99999999999999999999.exit.1": (_number,),
     "metrics": (_number, _series_of_folders),
 }
 

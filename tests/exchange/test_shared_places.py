@@ -242,6 +242,24 @@ def make_artifacts(folder: Path, count: int) -> list[str]:
     return keys
 
 
+def test_damaged_artifacts_do_not_keep_others_from_coming(
+    cli: Any, own_bench: Bench, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make_artifacts(own_bench.folder / "here", 4)
+    monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "here"))
+    cli("model", "cache", "push", "--to", str(place))
+    manifests = [place / "caches/models" / f"{key}.json" for key in keys]
+    manifests[0].write_text("{")
+    manifests[1].write_text(manifests[2].read_text())
+    (content,) = (path for path in place.rglob("*") if path.is_file() and path.read_bytes() == b"compiled 3")
+    content.write_bytes(b"damaged")
+    monkeypatch.setenv("ASSAY_CACHE", str(own_bench.folder / "there"))
+    for count in (1, 0):
+        pulled = cli("model", "cache", "pull", "--from", str(place))
+        assert (pulled.code, f"fetched {count} artifact" in pulled.out) == (4, True), pulled
+        assert all(words in pulled.err for words in (keys[0], keys[1], content.name)), pulled.err
+
+
 # ---------------------------------------------------------------- a golden store that is an address
 
 

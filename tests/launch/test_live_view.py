@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from assay.launch.slot_choice import HasMemory
 from assay.launch.supervise import LoopSettings, Supervisor
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
-from assay.show.progress import Progress
+from assay.show.progress import Progress, render_frame
 from assay.values.run import Command, RunSpec, State
 
 
@@ -112,3 +113,19 @@ def test_a_run_that_was_found_is_marked(supervisor: Supervisor) -> None:
     assert [row.was_found for row in watcher.view(supervisor).running] == [True, False]
     supervisor.entries[0].attempt = 2  # we start it ourselves
     assert [row.was_found for row in watcher.view(supervisor).running] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["step", "epoch"])
+def test_the_column_is_named_for_what_a_run_counts(
+    supervisor: Supervisor, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = supervisor.entries[0]
+    entry.attempt = 1
+    Path(entry.dir).mkdir()
+    Path(entry.dir, "run.json").write_text(json.dumps({"spec": {"patterns": [{"metric": name, "regex": "x"}]}}))
+    supervisor.running[entry.dir] = entry
+    watcher = Watcher(Progress(), "study")
+    watcher.view(supervisor)
+    monkeypatch.setattr(Collector, "last_values", lambda *_: {"loss": (3.0, 0.5)})
+    lines = render_frame(watcher.view(supervisor), 80, 25, plain=True)
+    assert "".join(text for text, _ in lines[2]).split() == ["run", "slot", "time", name, "loss"]

@@ -284,6 +284,13 @@ def test_only_new_bytes_are_read(tmp_path):
     assert (tail.read(), tail.offset, tail.restarts) == (b"two\n", 8, 0)
 
 
+def test_what_is_not_a_file_is_empty_and_nobody_waits_for_it(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("loop", "pipe", "nothing"):
+        assert (Tail(tmp_path / name).read(), files.read_end(str(tmp_path / name), 9)) == (b"", ""), name
+
+
 def test_the_limit_leaves_the_rest_for_the_next_call(tmp_path):
     path = tmp_path / "log"
     append(path, b"0123456789")

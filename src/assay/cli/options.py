@@ -38,7 +38,8 @@ def call_click(root: click.Group, arguments: list[str]) -> Any:
         raise KeyboardInterrupt from None
 
 
-_SAME = (("--to", "-o", "--output", "--out"), ("-m", "--metrics", "--metric"), ("-j", "--jobs", "--parallel"))
+_METRICS = ("-m", "--metrics", "--metric")
+_SAME = (("--to", "-o", "--output", "--out"), _METRICS, ("-j", "--jobs", "--parallel"))
 _ELSEWHERE = {
     "import": "it is `assay index ingest PATH`",
     "rm": "a run is deleted with its folder: rm -r runs/STUDY/RUN",
@@ -53,6 +54,9 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
     same = [name for names in _SAME if error.option_name in names for name in names if name in known]
     if same:
         return click.NoSuchOption(error.option_name, possibilities=same, ctx=error.ctx)
+    if error.option_name in _METRICS:
+        message = f"No such option {error.option_name!r}: choose metrics with `assay sum STUDY -m NAME`"
+        return click.UsageError(message, error.ctx)
     if error.ctx.command.name != "run":
         return error
     name = error.option_name.lstrip("-")

@@ -10,6 +10,7 @@ from assay.follow.entry import Entry, Event
 from assay.launch.slot_choice import HasMemory
 from assay.launch.supervise import Supervisor
 from assay.record.checkpoints import describe_checkpoint
+from assay.record.folders import find_units, name_step
 from assay.show.formatting import render_number, render_size
 from assay.show.progress import BestRow, EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
@@ -124,6 +125,7 @@ class Watcher:
     kept: int | None = None
     found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
     best: BestSoFar = field(default_factory=BestSoFar)
+    step_name: str = ""  # of the first run that has come to one
 
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
@@ -168,6 +170,9 @@ class Watcher:
         queued = len(supervisor.queue) + left + len(supervisor.running) - len(begun)
         slots = max(1, len(running))
         eta_s = estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
+        counting = [entry.dir for entry, row in zip(begun, running, strict=True) if row.step is not None]
+        if counting and not self.step_name:
+            self.step_name = name_step(find_units(counting[0]))
         news, self.news = tuple(self.news), []
         leader = self.best.update(supervisor)
         return ProgressView(
@@ -180,6 +185,7 @@ class Watcher:
             stopped=states.count(State.STOPPED),
             pruned=states.count(State.PRUNED),
             running=running,
+            step_name=self.step_name or "step",
             queued=queued,
             eta_s=None if is_leaving else eta_s,
             elapsed_s=now - self.began,

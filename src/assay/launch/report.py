@@ -85,12 +85,11 @@ def _find_log(entry: Entry) -> str | None:
 
 
 def _describe_failed(entry: Entry) -> str:
-    reason, exit_code = (entry.outcome.reason, entry.outcome.exit_code) if entry.outcome else ("", None)
+    reason = entry.outcome.reason if entry.outcome else ""
     if _may_run(entry) and entry.handle is not None:
         reason = f"{load_place(entry.dir, entry.handle).host} has it, which cannot be asked from here; it may still run"
-    code = "" if exit_code is None or "exit code" in reason else f"exit code {exit_code}"
     attempts = f"{entry.attempt} attempts" if entry.attempt > 1 else ""
-    facts = ", ".join(fact for fact in (reason, code, attempts) if fact)
+    facts = ", ".join(fact for fact in (reason, attempts) if fact)
     return f"{str(entry.state).upper()} {entry.spec.name}" + (f": {facts}" if facts else "")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from assay.record import run_directory
 from assay.record.presence import SupervisorRecord
 from assay.show import formatting
 from assay.system import processes
+from assay.system.files import publish
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
@@ -80,8 +82,10 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: fl
     found = [_find_target(run, None if run.location in whole else request) for run in runs]
     targets = [each for each in found if isinstance(each, _Target)]
     report = StopReport([each for each in found if isinstance(each, Stopped)])
-    for target in targets:  # the reason is on disk before the first signal
-        run_directory.write_stop(target.run.dir, target.status.attempt, request)
+    # the reason is on disk before the first signal
+    unwritten = [each for each in targets if not _write_stop(each.run.dir, each.status.attempt, request)]
+    if unwritten and reason:
+        report.notes.append("the disk is full: the reason was not kept")
     supervisors = _interrupt_supervisors(whole)
     _cancel(targets, grace_s)
     report.runs += [_conclude(target) for target in targets]
@@ -121,10 +125,31 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
 
 def _take_from_queue(run_dir: str, request: Stop) -> bool:
     """False: it has been started. A supervisor looks for the stop file after its lease, and we the other way round."""
-    run_directory.write_stop(run_dir, 1, request)
+    _write_stop(run_dir, 1, request)
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", 1))):
         return False
-    return run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, {}, request.why, None, request.at))
+    with _bearing_a_full_disk():
+        return run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, {}, request.why, None, request.at))
+    return True
+
+
+def _write_stop(run_dir: str, attempt: int, request: Stop) -> bool:
+    """False: on a full disk there is a stop file without the reason, which needs no room."""
+    with _bearing_a_full_disk():
+        run_directory.write_stop(run_dir, attempt, request)
+        return True
+    publish(os.path.join(run_dir, layout.numbered_name("stop", attempt)), "")
+    return False
+
+
+@contextlib.contextmanager
+def _bearing_a_full_disk() -> Iterator[None]:
+    """An outcome may be missing: the next reader of the run concludes the same from the stop file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 # ---------------------------------------------------------------- supervisors
@@ -211,6 +236,7 @@ def _write_outcome(target: _Target) -> Outcome:
     outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))
     span = run_directory.find_span(target.run.dir, target.handle, outcome.codes, time.time())
     ours = replace(outcome, started_at=span[0], ended_at=span[1])
-    run_directory.write_outcome(target.run.dir, ours)
+    with _bearing_a_full_disk():
+        run_directory.write_outcome(target.run.dir, ours)
     last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
     return last.outcome or ours

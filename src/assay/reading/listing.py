@@ -204,7 +204,11 @@ class RunTable:
 
 
 def build_run_table(
-    runs: Sequence[ListedRun], now: float, width: int | None = None, waiting: str = State.QUEUED
+    runs: Sequence[ListedRun],
+    now: float,
+    width: int | None = None,
+    waiting: str = State.QUEUED,
+    step_name: str = "step",
 ) -> RunTable:
     """Columns only where some run has a value; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
@@ -216,7 +220,7 @@ def build_run_table(
         (Column("attempt", "number", rank=4), attempts if max(attempts, default=0) > 1 else [None] * len(runs)),
         (Column("slot", rank=5), [run.row.slot for run in runs]),
         (Column("time", "clock", rank=1), [run.row.elapsed_s(now) for run in runs]),
-        (Column("step", "number", digits=12, rank=3), [max(found, default=None) for found in steps]),
+        (Column(step_name, "number", digits=12, rank=3), [max(found, default=None) for found in steps]),
         *(
             (Column(name, "number", rank=_METRIC_RANKS[index]), [run.metrics.get(name, (None,))[0] for run in runs])
             for index, name in enumerate(shown)

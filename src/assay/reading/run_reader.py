@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
 from assay.reading.ranking import SortKey, best_values, parse_sort
-from assay.record.folders import find_changes, load_patterns
+from assay.record.folders import find_changes, find_script_units, find_units, name_step
 from assay.record.index.base import IndexTable, RunRow
 from assay.record.index.stored import Index
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -136,37 +135,11 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
     run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
     units = {unit for run_dir, row in run_dirs.items() for unit in _find_units(run_dir, row)}
     if metric is not None and units == {"step", "epoch"}:
-        units = {unit for run_dir in run_dirs for unit in _find_script_units(run_dir, metric)}
-    return "epoch" if units == {"epoch"} else "step"
-
-
-def _find_script_units(run_dir: str, metric: str | None = None) -> Iterator[str]:
-    """What `assay.log` was given: the first line of each of its files shows it, or the first with this metric."""
-    import glob
-
-    key = b""
-    if metric is not None:
-        import json
-
-        key = f",{json.dumps(metric)}:".encode()
-    found = glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))
-    for path in filter(os.path.isfile, found):
-        with open(path, "rb") as file:
-            line = next((line for line in file if key in line), b"")
-        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+        units = {unit for run_dir in run_dirs for unit in find_script_units(run_dir, metric)}
+    return name_step(units)
 
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.created_at is None and os.path.exists(f"{run_dir}/{layout.LOGX_METRICS_FILE}"):
         return {"epoch"}  # another tool's run, in which logx counts validations by epoch
-    patterns = load_patterns(run_dir)
-    if patterns is None:
-        return {"step"}
-    texts = [each for each in patterns if "regex" in each]
-    named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
-    units = {"step" if "step" in named else "epoch"} & named
-    units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
-    return units.union(_find_script_units(run_dir))
-
-
-_GROUP_NAME = r"\(\?P<(\w+)>"
+    return find_units(run_dir)

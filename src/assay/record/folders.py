@@ -6,6 +6,7 @@ A table begins here every time, so this looks at each folder once and imports no
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -187,3 +188,41 @@ def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
         return [each for each in found if isinstance(each, dict)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+# ---------------------------------------------------------------- what the steps of a run count
+
+
+def name_step(units: Collection[str]) -> str:
+    return "epoch" if set(units) == {"epoch"} else "step"
+
+
+def find_units(run_dir: str) -> set[str]:
+    """What the metrics of a run are counted by, according to its patterns and to the files of its script."""
+    patterns = load_patterns(run_dir)
+    if patterns is None:
+        return {"step"}
+    texts = [each for each in patterns if "regex" in each]
+    named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
+    units = {"step" if "step" in named else "epoch"} & named
+    units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
+    return units.union(find_script_units(run_dir))
+
+
+_GROUP_NAME = r"\(\?P<(\w+)>"
+
+
+def find_script_units(run_dir: str, metric: str | None = None) -> Iterator[str]:
+    """What `assay.log` was given: the first line of each of its files shows it, or the first with this metric."""
+    import glob
+
+    key = b""
+    if metric is not None:
+        import json
+
+        key = f",{json.dumps(metric)}:".encode()
+    found = glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))
+    for path in filter(os.path.isfile, found):
+        with open(path, "rb") as file:
+            line = next((line for line in file if key in line), b"")
+        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)

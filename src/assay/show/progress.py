@@ -71,6 +71,7 @@ class ProgressView:
     stopped: int = 0
     pruned: int = 0  # ended by a rule
     running: tuple[RunningRow, ...] = ()
+    step_name: str = "step"  # what the running runs count
     queued: int = 0
     eta_s: float | None = None
     elapsed_s: float = 0.0
@@ -130,7 +131,7 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
     room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
-    lines += _render_running(shown, width, plain)
+    lines += _render_running(shown, view.step_name, width, plain)
     if len(view.running) > len(shown):
         lines.append([(f"  and {len(view.running) - len(shown)} more running", "dim")])
     lines += [[(formatting.shorten(formatting.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
@@ -182,13 +183,13 @@ def _build_counts(view: ProgressView) -> list[Segment]:
     return [*pieces, (formatting.render_clock(view.elapsed_s), "")]
 
 
-def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
+def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plain: bool) -> list[list[Segment]]:
     """Names give way to numbers, but stay readable; metrics that do not fit are left out, the last first."""
     if not rows:
         return []
     metrics = dict.fromkeys(name for row in rows for name in row.metrics)
     columns = [Column("run"), Column("slot", align="right", cut="never"), Column("attempt", "number")]
-    columns += [Column("time", "clock"), Column("step", "number", digits=12)]
+    columns += [Column("time", "clock"), Column(step_name, "number", digits=12)]
     columns += [Column(name, "number", rank=rank) for rank, name in enumerate(metrics, 1)]
     cells = [
         (row.name, row.slot or "", row.attempt, row.elapsed_s, row.step, *map(row.metrics.get, metrics)) for row in rows

@@ -39,6 +39,9 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         while data:  # a disk that runs full takes a part, and refuses the next
             data = data[os.write(fd, data) :]
+    except OSError as error:
+        error.filename = path  # the system names none
+        raise
     finally:
         os.close(fd)
 
@@ -218,6 +221,8 @@ def list_names(folder: str) -> set[str]:
 
 def read_end(path: str, size: int) -> str:
     """The last `size` bytes of a text, which may begin within a line; empty where it cannot be read."""
+    if is_special(path):
+        return ""  # a read of a pipe would wait for a writer
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -231,7 +236,7 @@ class Tail:
 
     A file that became shorter, or that another file has replaced, is read again from its start; `restarts` counts
     this, and a caller that keeps a state with the offset has to forget it then. A file that does not exist is empty;
-    so is a folder or a pipe of that name.
+    so is a folder, a pipe or a link to itself of that name.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
@@ -244,7 +249,9 @@ class Tail:
         """Read at most `limit` new bytes; empty when there are none."""
         try:
             status = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
             return b""
         if not stat.S_ISREG(status.st_mode):
             return b""

@@ -132,15 +132,15 @@ _META_PREFIXES = (
     "environment-",
     "request-",
 )
-_EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
-_TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
+_EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d{1,9}))?\.exit\.(?P<code>\d+)")
+_TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d{1,9}))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _LOG_FIELD = re.compile(r"\{(command|suffix|time)\}")
-_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end|warned)\.(?P<attempt>\d+)")
+_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end|warned)\.(?P<attempt>\d{1,9})")
 Numbered = Literal["lease", "stop", "token", "outcome", "end", "warned", "unreachable"]  # files of one attempt
 NO_HOST = "-"  # the host in a token that a supervisor took, so that the job never begins
 _SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
-_SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
+_SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d{1,9})\.(?P<code>\d+)")
 
 
 def is_meta_name(name: str) -> bool:

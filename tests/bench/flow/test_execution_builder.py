@@ -123,11 +123,11 @@ def test_reasons_speak_of_it_and_explain_a_kill() -> None:
         assert describe_end(reason) == text
     words = {None: "perhaps it was out of memory", 0: "not by the kernel's OOM killer", 2: "out of memory: the kernel"}
     for kills, expected in words.items():
-        found = describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
+        found = describe_end("bench ended with exit code 137 (SIGKILL)", True, kills)
         assert found.startswith("it was killed by signal 9 (SIGKILL): ")
         assert expected in found
-        assert describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
-        assert describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
+        assert describe_end("bench ran into its time limit", False, kills) == "it ran into its time limit"  # by us
+        assert describe_end("bench ended with exit code 139 (SIGSEGV)", False, kills).startswith("it ended")
 
 
 DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlines'\n"

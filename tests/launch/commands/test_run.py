@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from tests.finished_study import BAD, GOOD, LONG, Bench, fork_assay, until
 from tests.golden_training import NATIVE
 
 from assay.launch import run_dir_builder
+from assay.record import run_directory
 
 SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3]}}\n"
 TRAIN = """
@@ -440,6 +442,12 @@ def test_what_ignores_TERM_is_killed_after_the_grace(cli, own_bench: Bench) -> N
     supervisor.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("words", [("run", "s.yml", "-m", "loss"), ("ls", "--metric", "loss")])
+def test_an_option_of_the_commands_that_read_metrics(cli, bench: Bench, words: tuple[str, ...]) -> None:
+    refused = cli(*words)
+    assert (refused.code, "choose metrics with `assay sum STUDY -m NAME`" in refused.err) == (2, True)
+
+
 def test_what_is_not_running(cli, bench: Bench) -> None:
     result = cli("stop", f"fit/{GOOD}", f"fit/{BAD}")
     assert result.code == 0
@@ -448,14 +456,25 @@ def test_what_is_not_running(cli, bench: Bench) -> None:
     assert (unknown.code, "did you mean 'fit'?" in unknown.err, cli("stop").code) == (2, True, 2)
 
 
-def test_a_supervisor_that_was_killed_leaves_runs_that_can_be_stopped(cli, busy: Bench) -> None:
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_supervisor_that_was_killed_leaves_runs_that_can_be_stopped(
+    cli, busy: Bench, is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no reason; the empty stop file is enough."""
+
+    def refuse(target: str, text: str) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
     assert busy.supervisor is not None
     busy.supervisor.kill()
     busy.supervisor.wait(30)
-    result = cli("stop", "long")
+    if is_full:
+        monkeypatch.setattr(run_directory, "publish", refuse)
+    result = cli("stop", "long", "--reason", "x")
     assert result.code == 0
     assert result.out.count("stopped after") == 2
-    assert "supervisor" not in result.out
+    assert ("supervisor" in result.out, "the disk is full: the reason was not kept" in result.out) == (False, is_full)
+    assert [name for name, state in states(cli).items() if state == "stopped"] == ["x=1", "x=2"]
 
 
 def test_a_run_started_by_hand(cli, bench: Bench, own_bench: Bench) -> None:

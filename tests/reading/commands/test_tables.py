@@ -52,6 +52,7 @@ def test_epochs_are_called_epochs_where_nothing_else_counts(cli, own_bench: Benc
     own_bench.run(EPOCHS)
     assert cli("sum", "epochs").out.split()[:3] == ["run", "acc", "epoch"]
     assert json.loads(cli("sum", "epochs", "--json").out)[0]["epoch"] == 2
+    assert "epoch" in cli("ls", "epochs").out.split()
     assert "epoch\n" in cli("plot", "epochs").out
     own_bench.run(EPOCHS.replace("study: epochs", "study: steps").replace("{epoch:", "{step:"))
     assert cli("sum", "steps").out.split()[:3] == ["run", "acc", "step"]

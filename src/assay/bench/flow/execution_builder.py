@@ -151,15 +151,16 @@ def _build_ending(
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
     log = os.path.join(run_dir, f"{COMMAND}.log")
-    reason = describe_end(outcome.reason, code, oom_kills) if outcome else ""
+    was_killed = state == "failed" and code == _KILLED  # not "timeout": then it was killed by us
+    reason = describe_end(outcome.reason, was_killed, oom_kills) if outcome else ""
     last_line = _load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else ""
     return ProcessEnd(state, reason, code, elapsed, last_line)
 
 
-def describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
+def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = None) -> str:
     """Without the name of the run's only command, which users do not know. A process that was killed by SIGKILL cannot
     report it: we do."""
-    if code != _KILLED or "exit code" not in reason:
+    if not was_killed:
         return re.sub(rf"^{COMMAND}\b", "it", reason)
     guess = "perhaps it was out of memory"
     if oom_kills is not None:

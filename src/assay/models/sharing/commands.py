@@ -57,12 +57,16 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
     """
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
-        found, left = find_artifacts(store, remote)
-        size = sum(each.bytes for each in pull_artifacts(store, remote, found))
-    console.print(f"fetched {render_count(len(found), 'artifact')}, {render_size(size)} from {request.address}")
+        damaged: list[FormatError] = []
+        found, left = find_artifacts(store, remote, damaged)
+        sizes = [each.bytes for each in pull_artifacts(store, remote, found, damaged)]
+    fetched = f"{render_count(len(sizes), 'artifact')}, {render_size(sum(sizes))}"
+    console.print(f"fetched {fetched} from {request.address}")
+    for error in damaged:
+        console.warning(error.render())
     if left:
         console.warning(f"there is no room for {left} more: ASSAY_CACHE_LIMIT is {render_size(store.limit_bytes)}")
-    return int(ExitCode.OK)
+    return int(ExitCode.INTERNAL if damaged else ExitCode.OK)
 
 
 # ---------------------------------------------------------------- entries there and here
@@ -84,24 +88,36 @@ def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False)
     yield from exchange.push(folders, remote, check=check)
 
 
-def find_artifacts(store: ArtifactStore, remote: Remote) -> tuple[list[FolderManifest], int]:
+def find_artifacts(
+    store: ArtifactStore, remote: Remote, damaged: list[FormatError]
+) -> tuple[list[FolderManifest], int]:
     """What is there and not here, and how many more the limit of the store leaves no room for."""
     here = store.load_entries()
     keys = sorted(_list_keys(remote) - {entry.key for entry in here})
     room = store.limit_bytes - sum(entry.size_bytes for entry in here)
     found: list[FolderManifest] = []
-    for manifest in exchange.load_manifests(remote, list(map(_build_key, keys))):
+    whole = exchange.load_manifests(remote, list(map(_build_key, keys)), damaged)
+    for manifest in whole:
         if manifest.bytes <= room:
             room -= manifest.bytes
             found.append(manifest)
-    return found, len(keys) - len(found)
+    return found, len(whole) - len(found)
 
 
-def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[FolderManifest]) -> Iterator[FolderManifest]:
+def pull_artifacts(
+    store: ArtifactStore, remote: Remote, found: list[FolderManifest], damaged: list[FormatError]
+) -> Iterator[FolderManifest]:
     """Fetch entries, several at once. Each appears in the store when all of it is here."""
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull")
 
-    def pull(manifest: FolderManifest) -> FolderManifest:
+    def pull(manifest: FolderManifest) -> FolderManifest | None:
+        try:
+            return pull_whole(manifest)
+        except FormatError as error:
+            damaged.append(error)
+            return None
+
+    def pull_whole(manifest: FolderManifest) -> FolderManifest:
         parts: Any = manifest.facts.get("parts")
         facts: Any = manifest.facts.get("facts")
         is_whole = isinstance(parts, dict) and isinstance(facts, dict)
@@ -122,7 +138,7 @@ def pull_artifacts(store: ArtifactStore, remote: Remote, found: list[FolderManif
         return manifest
 
     try:
-        yield from pool.map(pull, found)
+        yield from filter(None, pool.map(pull, found))
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -20,6 +20,7 @@ from assay.follow.locations import (
 )
 from assay.follow.opening import open_index_of
 from assay.reading.commands.tables import fields_option, limit_option, states_option
+from assay.reading.run_reader import find_step_name
 from assay.reading.summary import SummaryOptions
 from assay.show.console import Console
 from assay.show.formatting import clean, render_count, wrap
@@ -102,8 +103,9 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     if request.as_json or request.fields:
         console.write(render_json(build_run_facts(shown, location, time.time()), request.fields))
     elif shown:
-        waiting = name_waiting([run.row for run in shown], location)
-        found = build_run_table(shown, time.time(), console.width, waiting)
+        rows = [run.row for run in shown]
+        waiting, step_name = name_waiting(rows, location), find_step_name([location], rows)
+        found = build_run_table(shown, time.time(), console.width, waiting, step_name)
         console.write_table(found.table)
         console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
         console.print(describe_total(shown, waiting))

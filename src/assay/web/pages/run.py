@@ -70,7 +70,6 @@ class Failure(NamedTuple):
     """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
 
     reason: str
-    exit_code: int | None = None
     attempts: int = 1
     log: str = ""
     lines: Sequence[str] = ()
@@ -161,18 +160,15 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
     """Why the run failed; None: it has not. The log is of the command that failed, or of the last one that began."""
     if row.state not in FAILED:
         return None
-    code, log = None, ""
+    log = ""
     lines: list[str] = []
     with suppress(AssayError, OSError):
-        history = run_directory.load_history(run_dir, os.listdir(run_dir))
-        outcome = history.last.outcome if history.last else None
-        code = outcome.exit_code if outcome else None
         record = run_directory.try_record(run_dir)
         commands = tuple(each.name for each in record.spec.commands) if record else ()
         found = find_failed_log(run_dir, record.spec.log_name, commands) if record else None
         path = find_file(run_dir, os.path.basename(found)) if found else ""
         log, lines = os.path.basename(path), load_tail(path) if path else []
-    return Failure(row.reason, None if "exit code" in row.reason else code, row.attempt, log, lines)
+    return Failure(row.reason, row.attempt, log, lines)
 
 
 # ---------------------------------------------------------------- commands
