@@ -172,7 +172,7 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     known = [each.decimals for each in map(find_digits, columns) if each.decimals is not None]
     decimals = None if is_schedule(rule) else min(known, default=None)
-    alike = pair if decimals is None else _round_alike(pair, decimals)
+    alike = _forget_texts(pair) if decimals is None else _round_alike(pair, decimals)
     found = _judge_alike(rule, alike, peers)
     if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
         return [found]
@@ -219,10 +219,15 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 
 
+def _forget_texts(pair: Pair) -> Pair:
+    """Values that were not rounded: 0.1 as a text is no last digit that may differ."""
+    return replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
+
+
 def _round_alike(pair: Pair, decimals: int) -> Pair:
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     runs, many = [tuple(round(value, decimals) for value in values) for values in columns], len(pair.golden)
-    rows = [(values, tuple(map(repr, values))) for values in runs]
+    rows = [(values, tuple(f"{value:.{decimals}f}" for value in values)) for values in runs]
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])
     return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
 
