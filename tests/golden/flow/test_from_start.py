@@ -140,6 +140,21 @@ UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_a_seed_that_is_not_read_is_named(plain: Lab) -> None:
+    """Runs of `unmatched` metrics have other seeds, and are never equal bit for bit."""
+    section = "{segment: 20, replicas: 3, seed: --seed, metrics: {loss: {rule: unmatched, delta: 50%}}}"
+    plain.write_native(STUDY.replace("{segment: 20, replicas: 2}", section))
+    words = "segment 0: runs with other seeds are equal bit for bit: does the program read --seed?"
+    (gathered,) = plain.gather().tests
+    assert (gathered.verdict.kind, words in messages(gathered)) == (VerdictKind.INCONCLUSIVE, True)
+    plain.edit("change.get('scale', 1.0)", "(1 + __import__('random').Random(99 * options.seed + step).random() / 9)")
+    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+    plain.edit("99 * options.seed + step", "step")
+    checked = plain.check_one()
+    assert (checked.verdict.kind, words in messages(checked)) == (VerdictKind.INCONCLUSIVE, True)
+
+
 def test_what_cannot_be_recorded_is_named(plain: Lab) -> None:
     for study, change, words in UNRECORDED:
         plain.write_native(study)

@@ -30,7 +30,7 @@ from assay.golden.flow.runs import (
     lock_store,
 )
 from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
-from assay.golden.judge.evidence import find_dead
+from assay.golden.judge.evidence import find_dead, find_seedless
 from assay.golden.judge.golden import (
     find_equal,
     find_far_variants,
@@ -265,7 +265,8 @@ class _Gathering:
         found = measure_golden_noise(rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, rules)
-        for text in find_dead(self.golden):  # the original's command warns, and a check is INCONCLUSIVE
+        seedless = find_seedless(rules, self.golden, self.context.test.seed_flag)
+        for text in [*find_dead(self.golden), *seedless]:  # the original's command warns, and a check is INCONCLUSIVE
             if self.context.is_original:
                 self.console.warning(text)
             else:
