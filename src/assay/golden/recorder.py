@@ -20,7 +20,11 @@ from assay.values.study import Pattern
 
 LINE_LIMIT_BYTES = 1 << 20
 _NUMBER = re.compile(NUMBER)
-_GROUPED = re.compile(r"(?<![\d,])[-+]?[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?")  # of 1,234 a pattern reads the 1
+# of 1,234 a pattern reads the 1, of a decimal comma the 0; 2,35 may be two numbers
+_GROUPED = re.compile(
+    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
+    r"|(?:\d+,\d+[eE][-+]?\d+|0,\d+|\d+,\d{4,})(?![\d,.]))"
+)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
 _END = re.compile(rb"[\r\n]+")
 STEP_GROUP = "step"  # in a pattern for saved checkpoints
