@@ -216,11 +216,12 @@ class _Gathering:
                 problems = [f"the checkpoint {recording.saved.path} does not exist"]
             found += [(recording.start_step, problem) for problem in problems]
         for start, problem in found[:_MOST_NAMED]:
-            self._find(VerdictKind.ERROR, f"segment {start}", f"{problem}; this segment is not recorded")
+            where = f"segment {start}"
+            self._find(VerdictKind.ERROR, where, f"{where}: {problem}; this segment is not recorded")
         if rest := sorted({start for start, _ in found[_MOST_NAMED:]}):
             where = f"segments {rest[0]} to {rest[-1]}" if rest[1:] else f"segment {rest[0]}"
             more = render_count(len(found) - _MOST_NAMED, "more problem")
-            self._find(VerdictKind.ERROR, where, f"{more}, the last one: {found[-1][1]}; not recorded")
+            self._find(VerdictKind.ERROR, where, f"{where}: {more}, the last one: {found[-1][1]}; not recorded")
 
     def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
@@ -231,9 +232,11 @@ class _Gathering:
                 continue
             if rule.metric in parsed or not self.context.is_original:
                 cause = f": it {why[rule.metric]}" if rule.metric in why else ""
-                self._find(VerdictKind.ERROR, rule.metric, f"was not logged in any recorded segment{cause}")
+                what = f"{rule.metric}: was not logged in any recorded segment{cause}"
+                self._find(VerdictKind.ERROR, rule.metric, what)
             else:
-                self._find(VerdictKind.INCONCLUSIVE, rule.metric, "no parser reads it, so a check cannot pass")
+                what = f"{rule.metric}: no parser reads it, so a check cannot pass"
+                self._find(VerdictKind.INCONCLUSIVE, rule.metric, what)
 
     # ------------------------------------------------------------ the end
 
