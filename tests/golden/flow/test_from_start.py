@@ -256,8 +256,10 @@ def test_metrics_of_a_file_end_the_run_when_it_is_beyond_the_segment(
     assert "the check has no score" in messages(real.check_one())
 
 
-@pytest.mark.parametrize(("step", "first"), [(', "step": %d', 0), ("", 1)], ids=["step", "counted"])
-def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "first"), [(', "step": %d', 0), ("", 1), (', "step": %d.5', None)], ids=["step", "counted", "parts"]
+)
+def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int | None) -> None:
     """As `assay.log` writes them; without a step its values are counted."""
     numbers = "(2 / (step + 1), step)" if step else "(2 / (step + 1),)"
     folder = '    os.makedirs(os.environ["ASSAY_RUN_DIR"] + "/metrics", exist_ok=True)'
@@ -266,10 +268,16 @@ def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first:
     plain.edit("\n    if step == change", f"\n{folder}{written}    if step == change")
     plain.write_native(f"study: demo\ncommand: python3 training.py\n{GOLDEN}")
     (gathered,) = plain.gather().tests
+    if first is None:
+        assert "score was not logged in the first 20 steps; score: the step 0.5 is not a whole" in messages(gathered)
+        return
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert gathered.golden is not None
     assert gathered.golden.segments[0].steps == list(range(first, first + 20))
     assert plain.check_one().verdict.comparisons == 20
+    if step:
+        plain.edit(step, f"{step}.5")
+        assert "segment at 0: score: the step 0.5 is not a whole number" in messages(plain.check_one())
 
 
 # ---------------------------------------------------------------- the other commands

@@ -298,6 +298,8 @@ class _State:
             wanted = {test.step.metric} if test.step and test.step.metric in why else missing & why.keys()
             for metric in sorted(wanted):
                 self._find(f"{metric}: {why[metric]}")
+            for problem in values.find_partial(sorted(judged)):
+                self._find(problem)
         elif early is None:
             self._find(f"the check failed: {describe_end(entry)}")
 

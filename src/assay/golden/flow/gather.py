@@ -367,8 +367,9 @@ class _StartGathering(_Gathering):
         for name in names:
             self._report_unmatched(name)
         if not names:
-            judged = ", ".join(rule.metric for rule in test.rules)
-            self._find(VerdictKind.ERROR, "log", f"{judged} was not logged in the first {test.steps_to_record} steps")
+            judged = [rule.metric for rule in test.rules]
+            text = f"{', '.join(judged)} was not logged in the first {test.steps_to_record} steps"
+            self._find(VerdictKind.ERROR, "log", "; ".join([text, *self._follower.values.find_partial(judged)]))
 
 
 def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
