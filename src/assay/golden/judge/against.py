@@ -220,7 +220,7 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
 
 
 def _forget_texts(pair: Pair) -> Pair:
-    """Values that were not rounded: 0.1 as a text is no last digit that may differ."""
+    """Values that were not rounded: the last digit of the text 0.1 may not differ."""
     return replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
 
 
