@@ -202,8 +202,8 @@ def test_what_a_log_may_hold(data: bytes, values: tuple[float, ...], problems: l
     assert recorder.values.problems == problems
 
 
-def test_a_pattern_that_reads_a_part_of_a_grouped_number_is_reported() -> None:
-    """1,234.5 and 1,999.5 would both be 1."""
+def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> None:
+    """1,234.5 and 1,999.5 would both be 1, and with a decimal comma each loss below 1 would be 0."""
 
     def find(text: str, regex: str) -> list[float | None]:
         reader = LogReader(STEP, (Pattern("loss", regex),))
@@ -211,9 +211,11 @@ def test_a_pattern_that_reads_a_part_of_a_grouped_number_is_reported() -> None:
 
     assert find("Loss: 1,234.5", r"Loss: ([\d.]+)") == [None]
     assert find("Loss: 12,345,678 x", r"Loss: (\d+)") == [None]
+    for text in ("0,17176508", "-0,17", "12,3456", "1,5e-05"):
+        assert find(f"Loss: {text} x", r"Loss: ([-+\d.]+)") == [None]
     assert find("Loss: 12,345", r"Loss: (\d+),(\d+)") == [12.0, 345.0]  # two numbers, by the pattern's word
     assert find("Loss: 1,2,300", r"Loss: (\d+)") == find("Loss: 1,23", r"Loss: (\d+)") == [1.0]
-    assert find("7,1,250", r"7,(\d+)") == [1.0]  # columns
+    assert find("7,1,250", r"7,(\d+)") == find("Loss: 1,0.2500", r"Loss: (\d+)") == [1.0]  # columns
 
 
 def test_a_line_without_end_is_cut() -> None:

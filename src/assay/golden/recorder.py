@@ -20,7 +20,11 @@ from assay.values.study import Pattern
 
 LINE_LIMIT_BYTES = 1 << 20
 _NUMBER = re.compile(NUMBER)
-_GROUPED = re.compile(r"(?<![\d,])[-+]?[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?")  # of 1,234 a pattern reads the 1
+# of 1,234 a pattern reads the 1, of a decimal comma the 0; 2,35 may be two numbers
+_GROUPED = re.compile(
+    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
+    r"|(?:\d+,\d+[eE][-+]?\d+|0,\d+|\d+,\d{4,})(?![\d,.]))"
+)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
 _END = re.compile(rb"[\r\n]+")
 STEP_GROUP = "step"  # in a pattern for saved checkpoints
@@ -174,6 +178,7 @@ class Values:
     file_steps: tuple[int, int] | None = None  # the first and the last in the metric files
     without_step: int = 0  # values that the log has before any step
     is_disordered: bool = False  # a step came back, and the values of some are logged twice
+    between: dict[str, float] = field(default_factory=dict)  # by metric of the files: the first step that is not whole
     counts: bool = False  # a value of a metric file without a step has its number as its step
 
     def step(self, step: int) -> None:
@@ -203,6 +208,8 @@ class Values:
             first, last = self.file_steps or (int(step), int(step))
             self.file_steps = min(first, int(step)), max(last, int(step))
             self.add(int(step), Logged(metric, "", repr(value), value))
+        else:
+            self.between.setdefault(metric, step)
 
     def note(self, problem: str) -> None:
         if problem not in self.noted and len(self.noted) < 50:
@@ -213,6 +220,11 @@ class Values:
         """Values that are not numbers are one for each metric, with a count and the first ones."""
         found = [(f"{name} {', '.join(each[:3])}, not a number", len(each)) for name, each in self.unread.items()]
         return [*self.noted, *(f"{text} ({count} such values)" if count > 1 else text for text, count in found)]
+
+    def find_partial(self, metrics: Iterable[str]) -> list[str]:
+        """Metrics of the files that have no whole step at all."""
+        lost = [metric for metric in metrics if metric in self.between and not self.steps_of(metric)]
+        return [f"{metric}: the step {self.between[metric]:g} is not a whole number" for metric in lost]
 
     def steps_of(self, metric: str) -> set[int]:
         return {step for (name, _), track in self.found.items() if name == metric for step in track}

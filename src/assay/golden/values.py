@@ -135,6 +135,11 @@ class Golden:
         return sum(len(run.steps) for segment in self.segments for _, _, runs in segment.walk() for run in runs)
 
     @property
+    def is_gathered(self) -> bool:
+        """Whether its runs were made to be recorded; a rebase may have taken those of a check."""
+        return not self.history or self.history[-1].get("source") == "gather"
+
+    @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
         """The rules that it was gathered with, by metric; an older manifest has none."""
         found = self.provenance.get("rules")
@@ -231,6 +236,11 @@ class GoldenTest:
     def has_length(self) -> bool:
         """Whether the program takes the length of a run; one that does not is ended when its segment is complete."""
         return any(flag.name in ("run_for", "run_length") for flag in self.run_flags)
+
+    @property
+    def seed_flag(self) -> str:
+        """The program's flag for its seed; empty where the file names none."""
+        return next((flag.key for flag in self.run_flags if flag.name == "seed"), "")
 
 
 @dataclass(frozen=True, slots=True)

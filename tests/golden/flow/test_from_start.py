@@ -140,6 +140,21 @@ UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_a_seed_that_is_not_read_is_named(plain: Lab) -> None:
+    """Runs of `unmatched` metrics have other seeds, and are never equal bit for bit."""
+    section = "{segment: 20, replicas: 3, seed: --seed, metrics: {loss: {rule: unmatched, delta: 50%}}}"
+    plain.write_native(STUDY.replace("{segment: 20, replicas: 2}", section))
+    words = "segment 0: runs with other seeds are equal bit for bit: does the program read --seed?"
+    (gathered,) = plain.gather().tests
+    assert (gathered.verdict.kind, words in messages(gathered)) == (VerdictKind.INCONCLUSIVE, True)
+    plain.edit("change.get('scale', 1.0)", "(1 + __import__('random').Random(99 * options.seed + step).random() / 9)")
+    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+    plain.edit("99 * options.seed + step", "step")
+    checked = plain.check_one()
+    assert (checked.verdict.kind, words in messages(checked)) == (VerdictKind.INCONCLUSIVE, True)
+
+
 def test_what_cannot_be_recorded_is_named(plain: Lab) -> None:
     for study, change, words in UNRECORDED:
         plain.write_native(study)
@@ -241,8 +256,10 @@ def test_metrics_of_a_file_end_the_run_when_it_is_beyond_the_segment(
     assert "the check has no score" in messages(real.check_one())
 
 
-@pytest.mark.parametrize(("step", "first"), [(', "step": %d', 0), ("", 1)], ids=["step", "counted"])
-def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "first"), [(', "step": %d', 0), ("", 1), (', "step": %d.5', None)], ids=["step", "counted", "parts"]
+)
+def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int | None) -> None:
     """As `assay.log` writes them; without a step its values are counted."""
     numbers = "(2 / (step + 1), step)" if step else "(2 / (step + 1),)"
     folder = '    os.makedirs(os.environ["ASSAY_RUN_DIR"] + "/metrics", exist_ok=True)'
@@ -251,10 +268,16 @@ def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first:
     plain.edit("\n    if step == change", f"\n{folder}{written}    if step == change")
     plain.write_native(f"study: demo\ncommand: python3 training.py\n{GOLDEN}")
     (gathered,) = plain.gather().tests
+    if first is None:
+        assert "score was not logged in the first 20 steps; score: the step 0.5 is not a whole" in messages(gathered)
+        return
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert gathered.golden is not None
     assert gathered.golden.segments[0].steps == list(range(first, first + 20))
     assert plain.check_one().verdict.comparisons == 20
+    if step:
+        plain.edit(step, f"{step}.5")
+        assert "segment at 0: score: the step 0.5 is not a whole number" in messages(plain.check_one())
 
 
 # ---------------------------------------------------------------- the other commands

@@ -120,6 +120,18 @@ def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
     assert judge("noise", [rounded] * 3, [1.001 * value for value in full]).kind is VerdictKind.FAIL
 
 
+@pytest.mark.parametrize(
+    ("metric", "golden"), [("lr", [round(1e-5 * min(step, 10), 6) for step in range(1, 61)]), ("epsilon", [0.1] * 60)]
+)
+def test_a_value_that_was_set_has_no_last_digit_that_may_differ(metric: str, golden: list[float]) -> None:
+    """Its text is short, as those of 1e-05 and 0.1 are, and was not rounded."""
+    runs = [[factor * value for value in golden] for factor in (1.0, 1.02, 1.0213, 0.98)]
+    tracks = [Track(tuple(range(1, 61)), tuple(each), tuple(map(repr, each))) for each in runs]
+    segment = Segment(1, "", {metric: {"": (tracks[0],) * 5}})
+    kinds = [judge_segment(Rule(metric, "noise"), segment, [{metric: {"": each}}]).kind for each in tracks]
+    assert kinds == ["PASS", "FAIL", "FAIL", "FAIL"]
+
+
 def test_a_level_is_a_median() -> None:
     golden = [9.0, 1.0, 1.0, 1.0, 1.0]
     assert judge("level", [golden], [30.0, 1.0, 1.1, 1.1, 1.1], 0.2).kind is VerdictKind.PASS

@@ -11,6 +11,7 @@ from assay.golden.judge.evidence import (
     find_dead,
     find_early_step,
     find_looser,
+    find_seedless,
     find_uncovered,
     find_unjudged,
 )
@@ -200,3 +201,22 @@ def test_a_check_that_stands_still_is_named_where_the_golden_moves():
     assert find_dead(moving, [[{"loss": {"": track([])}}]]) == [], "a check without a value at the golden's steps"
     late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
     assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"
+
+
+def test_other_seeds_that_change_nothing_are_named():
+    rules = [Rule("return", "unmatched"), Rule("eps", "unmatched"), LOSS]
+    runs = {"return": ([1, 2, 3], [2, 2, 3]), "eps": ([1, 1, 1], [1, 1, 1]), "loss": ([3, 2, 1], [3, 2, 1])}
+
+    def record(**changed):
+        tracks = {metric: {"": tuple(map(track, each))} for metric, each in (runs | changed).items()}
+        return Golden("demo", (Segment(START, "ckpt", tracks),))
+
+    def check(values):
+        return [[{"return": {"": track(values)}, "loss": {"": track([3, 2, 1])}}]]
+
+    words = ["segment 100: runs with other seeds are equal bit for bit: does the program read --seed?"]
+    assert find_seedless(rules, record(), "--seed") == []
+    assert find_seedless(rules, record(**{"return": ([1, 2, 3], [1, 2, 3])}), "--seed") == words
+    assert find_seedless(rules, record(), "--seed", check([2, 2, 3])) == words
+    assert find_seedless(rules, record(), "--seed", check([2, 2, 4])) == []
+    assert find_seedless([LOSS], record(), "--seed", check([2, 2, 3])) == [], "the others share their seed"

@@ -161,6 +161,11 @@ def test_what_is_called_outside_is_where_a_change_begins(rng):
         assert above.kind is VerdictKind.CHANGED
     below = judge_segment(Rule("loss"), segment(*[falling()] * 5), [run(falling() * (1 + 9e-6))])
     assert below.kind is VerdictKind.PASS
+    golden, rule = noisy(rng, 10, step=0.2), Rule("loss", "unmatched", delta=0.2)
+    limit, centre = measure(golden, rule).outside, np.exp(np.log(golden).mean(axis=0))
+    assert limit < 0.1, "the mean of a half shows what a single step hides"
+    for effect, kind in ((1.2 * limit, VerdictKind.CHANGED), (0.5 * limit, VerdictKind.PASS)):
+        assert judge_segment(rule, segment(*golden), [run(centre * (1 + effect))]).kind is kind
 
 
 def golden(level=1.0, starts=(100, 200), replicas=3, rules=None, **changes):

@@ -177,6 +177,7 @@ def test_equal_and_changed_values():
     words = "first differs at step 103: 1.2500000000000002, expected 1.25; 2 of 4 values differ, by 33.3%"
     assert words in finding.message
     assert judge_exactly([VALUES], VALUES, [*VALUES[:3], 1.0]).kind is CHANGED, "every check is compared"
+    assert len(judge_exactly([VALUES], *[[*VALUES[:3], 1.0]] * 3).findings) == 1, "what three checks show is said once"
     assert judge_exactly([[0.0]], [-0.0]).kind is CHANGED, "the sign of zero counts"
     assert judge_exactly([[0.0]], [0.0]).kind is PASS
     assert judge_exactly([[0.0]], [1e-9]).findings[0].effect == math.inf

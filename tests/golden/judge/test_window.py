@@ -377,6 +377,8 @@ def test_a_learning_rate_that_differs_at_all_is_a_change():
         assert judge(golden, curve, rule=rule).kind is PASS
         assert judge(golden, curve * (1 + 5e-6), rule=rule).kind is CHANGED
     assert judge([curve] * 5, curve * (1 + 5e-6), rule=Rule("clrs_score")).kind is PASS
+    short, other = (track([value] * 60, texts=[text] * 60) for value, text in ((0.1, "0.1"), (0.102, "0.102")))
+    assert judge([short] * 5, other, rule=Rule("lr")).kind is FAIL, "it was set, not rounded to one digit"
 
 
 def logged(values, digits):

@@ -29,6 +29,7 @@ from assay.golden.judge.evidence import (
     find_absent,
     find_dead,
     find_looser,
+    find_seedless,
     find_unjudged,
     list_labels,
     list_rules,
@@ -85,7 +86,10 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(context, golden)
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
-    dead = find_dead(replace(golden, segments=tuple(judging)), tracks) if tracks else []
+    part = replace(golden, segments=tuple(judging))
+    dead = find_dead(part, tracks) if tracks else []
+    if tracks and golden.is_gathered:  # the runs of a check, of which a rebase may have made it, have its seeds
+        dead += find_seedless(rules, part, context.test.seed_flag, tracks)
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
         message = f"not everything was run: {end.interrupted or end.problem}"
@@ -294,6 +298,8 @@ class _State:
             wanted = {test.step.metric} if test.step and test.step.metric in why else missing & why.keys()
             for metric in sorted(wanted):
                 self._find(f"{metric}: {why[metric]}")
+            for problem in values.find_partial(sorted(judged)):
+                self._find(problem)
         elif early is None:
             self._find(f"the check failed: {describe_end(entry)}")
 

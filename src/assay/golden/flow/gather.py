@@ -30,7 +30,7 @@ from assay.golden.flow.runs import (
     lock_store,
 )
 from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
-from assay.golden.judge.evidence import find_dead
+from assay.golden.judge.evidence import find_dead, find_seedless
 from assay.golden.judge.golden import (
     find_equal,
     find_far_variants,
@@ -216,11 +216,12 @@ class _Gathering:
                 problems = [f"the checkpoint {recording.saved.path} does not exist"]
             found += [(recording.start_step, problem) for problem in problems]
         for start, problem in found[:_MOST_NAMED]:
-            self._find(VerdictKind.ERROR, f"segment {start}", f"{problem}; this segment is not recorded")
+            where = f"segment {start}"
+            self._find(VerdictKind.ERROR, where, f"{where}: {problem}; this segment is not recorded")
         if rest := sorted({start for start, _ in found[_MOST_NAMED:]}):
             where = f"segments {rest[0]} to {rest[-1]}" if rest[1:] else f"segment {rest[0]}"
             more = render_count(len(found) - _MOST_NAMED, "more problem")
-            self._find(VerdictKind.ERROR, where, f"{more}, the last one: {found[-1][1]}; not recorded")
+            self._find(VerdictKind.ERROR, where, f"{where}: {more}, the last one: {found[-1][1]}; not recorded")
 
     def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
@@ -231,9 +232,11 @@ class _Gathering:
                 continue
             if rule.metric in parsed or not self.context.is_original:
                 cause = f": it {why[rule.metric]}" if rule.metric in why else ""
-                self._find(VerdictKind.ERROR, rule.metric, f"was not logged in any recorded segment{cause}")
+                what = f"{rule.metric}: was not logged in any recorded segment{cause}"
+                self._find(VerdictKind.ERROR, rule.metric, what)
             else:
-                self._find(VerdictKind.INCONCLUSIVE, rule.metric, "no parser reads it, so a check cannot pass")
+                what = f"{rule.metric}: no parser reads it, so a check cannot pass"
+                self._find(VerdictKind.INCONCLUSIVE, rule.metric, what)
 
     # ------------------------------------------------------------ the end
 
@@ -265,7 +268,8 @@ class _Gathering:
         found = measure_golden_noise(rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, rules)
-        for text in find_dead(self.golden):  # the original's command warns, and a check is INCONCLUSIVE
+        seedless = find_seedless(rules, self.golden, self.context.test.seed_flag)
+        for text in [*find_dead(self.golden), *seedless]:  # the original's command warns, and a check is INCONCLUSIVE
             if self.context.is_original:
                 self.console.warning(text)
             else:
@@ -363,8 +367,9 @@ class _StartGathering(_Gathering):
         for name in names:
             self._report_unmatched(name)
         if not names:
-            judged = ", ".join(rule.metric for rule in test.rules)
-            self._find(VerdictKind.ERROR, "log", f"{judged} was not logged in the first {test.steps_to_record} steps")
+            judged = [rule.metric for rule in test.rules]
+            text = f"{', '.join(judged)} was not logged in the first {test.steps_to_record} steps"
+            self._find(VerdictKind.ERROR, "log", "; ".join([text, *self._follower.values.find_partial(judged)]))
 
 
 def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:

@@ -15,6 +15,8 @@ from statistics import median
 
 from assay.golden.judge.effects import (
     ENOUGH_RECORDINGS,
+    FEWEST_DIGITS,
+    MANY_DIGITS,
     build_limits,
     build_starts,
     default_delta,
@@ -33,8 +35,6 @@ from assay.values.verdict import Finding, VerdictKind
 
 NOISE_UNKNOWN = "noise unknown"
 _TOO_FEW = "too few goldens to call that a change: more of them, or --history DIR, show it"
-_EXACT_DIGITS = 15  # a value with this many digits was not rounded
-_FEWEST_DIGITS = 3
 _UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
 _UNIT_SLACK = 1.25
 
@@ -64,10 +64,10 @@ def find_digits(values: Sequence[float]) -> Digits:
     rate of 1e-05) were set: neither was rounded."""
     texts = [repr(value).removesuffix(".0").partition("e") for value in values]
     digits = max(len(text.replace(".", "").lstrip("-0")) for text, _, _ in texts)
-    if digits >= _EXACT_DIGITS:
+    if digits >= MANY_DIGITS:
         return Digits(is_single=all(map(_is_single, values)))
     decimals = max(len(text.partition(".")[2]) - int(power or 0) for text, _, power in texts)
-    return Digits(decimals) if decimals > 0 and digits >= _FEWEST_DIGITS else Digits()
+    return Digits(decimals) if decimals > 0 and digits >= FEWEST_DIGITS else Digits()
 
 
 def _is_single(value: float) -> bool:
@@ -172,7 +172,7 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     known = [each.decimals for each in map(find_digits, columns) if each.decimals is not None]
     decimals = None if is_schedule(rule) else min(known, default=None)
-    alike = pair if decimals is None else _round_alike(pair, decimals)
+    alike = _forget_texts(pair) if decimals is None else _round_alike(pair, decimals)
     found = _judge_alike(rule, alike, peers)
     if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
         return [found]
@@ -219,10 +219,15 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 
 
+def _forget_texts(pair: Pair) -> Pair:
+    """Values that were not rounded: the last digit of the text 0.1 may not differ."""
+    return replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
+
+
 def _round_alike(pair: Pair, decimals: int) -> Pair:
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     runs, many = [tuple(round(value, decimals) for value in values) for values in columns], len(pair.golden)
-    rows = [(values, tuple(map(repr, values))) for values in runs]
+    rows = [(values, tuple(f"{value:.{decimals}f}" for value in values)) for values in runs]
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])
     return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
 

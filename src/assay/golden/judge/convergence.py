@@ -79,10 +79,10 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
     """A run that ended early is an ERROR, unless what it logged had failed by then: we may have stopped it for that."""
-    findings = [finding for found, _, _ in judged for finding in found]
+    findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # several runs find the same
     failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
     kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
-    findings += [replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps]
+    findings += dict.fromkeys(replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps)
     return Verdict.of(findings, sum(comparisons for _, _, comparisons in judged))
 
 

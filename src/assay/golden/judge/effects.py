@@ -37,6 +37,7 @@ FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
 ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
+FEWEST_DIGITS = 3  # nor one with fewer: it was set, as 0.1 and 5e-4 are
 
 Way = Literal["min", "max", "both"]
 
@@ -254,7 +255,8 @@ def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects)
     ends = [*starts[1:], len(pair.steps)]
     counts = np.diff([*starts, len(pair.steps)])
     quantum = 0.0 if is_schedule(rule) else find_quantum(stack(pair.golden))
-    quantum = max(quantum, find_resolution(pair.golden[0]))
+    if not (is_schedule(rule) and all(_count_digits(text) < FEWEST_DIGITS for text in pair.golden[0].texts)):
+        quantum = max(quantum, find_resolution(pair.golden[0]))
     flips = quantum * np.minimum(1.0, 2.0 / counts)  # of the last digit: two in a window
     level = measure_size(stack(pair.golden), starts)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -280,11 +282,16 @@ def find_resolution(track: Track | Aligned) -> float:
 def _last_digit(text: str) -> float:
     mantissa, _, exponent = text.strip().lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
-    digits = sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
     try:
-        return 10.0 ** (int(exponent or 0) - decimals) if digits < MANY_DIGITS else 0.0
+        return 10.0 ** (int(exponent or 0) - decimals) if _count_digits(text) < MANY_DIGITS else 0.0
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _count_digits(text: str) -> int:
+    """The significant ones of a number's text: 3 of `0.0120`."""
+    mantissa = text.strip().lower().partition("e")[0]
+    return sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
 
 
 def find_quantum(golden: Array) -> float:

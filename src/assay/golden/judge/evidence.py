@@ -14,7 +14,7 @@ from assay.errors import NotFoundError
 from assay.golden.judge.effects import find_resolution, is_gradient
 from assay.golden.judge.golden import build_rule_facts, find_loosened, parse_rules
 from assay.golden.judge.pairing import CheckRun
-from assay.golden.values import Golden, Rule, Segment
+from assay.golden.values import Golden, Rule, Segment, Track
 from assay.system.fast_dataclasses import replace
 from assay.values.series import find_direction
 
@@ -190,6 +190,27 @@ def _is_norm(metric: str) -> bool:
 
 def _split(name: tuple[str, str]) -> list[str]:
     return re.findall("[a-z]+", " ".join(name).lower())
+
+
+# ---------------------------------------------------------------- seeds that change nothing
+
+
+def find_seedless(
+    rules: Sequence[Rule], golden: Golden, flag: str, checks: Sequence[Sequence[CheckRun]] = ()
+) -> list[str]:
+    """Segments in which runs with other seeds are equal bit for bit: a check and a recording; without checks, two
+    recordings. A metric that never moves shows nothing. `flag`: of the seed; without one, no run gets another."""
+    judged, found = {rule.metric for rule in rules if rule.kind == "unmatched"}, list[str]()
+    for at, segment in enumerate(golden.segments):
+        tracks = [each for each in segment.walk() if each[0] in judged and len({*each[2][0].values}) > 1]
+        recorded = list(zip(*([run.values for run in runs] for _, _, runs in tracks), strict=False))
+        checked = [
+            tuple(run.get(metric, {}).get(label, Track((), ())).values for metric, label, _ in tracks)
+            for run in (checks[at] if checks else ())
+        ]
+        if any(values in recorded for values in checked) or (not checks and len({*recorded}) < len(recorded)):
+            found.append(f"segment {segment.start_step}: runs with other seeds are equal bit for bit")
+    return [f"{text}: does the program read {flag}?" for text in found] if flag else []
 
 
 # ---------------------------------------------------------------- steps

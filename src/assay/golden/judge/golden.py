@@ -64,7 +64,7 @@ class SegmentNoise:
     detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in whichever window it is
     floor: float  # with a smaller delta not even a perfect check could pass
     suggested_delta: float
-    outside: float = 0.0  # the smallest distance that is CHANGED, in the window where it is largest
+    outside: float = 0.0  # the smallest effect that is CHANGED, in the window where it is largest
 
     @property
     def per_window(self) -> float:
@@ -111,6 +111,10 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
     pair = line_up(rule, segment, label, ())
     pair = second_half(pair) if rule.kind == "unmatched" else pair
     effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
+    limits = build_limits(rule, pair, starts, effects)
+    outside = limits.sure
+    if effects.spreads and effects.error is not None:  # by its distance, or by its mean
+        outside = np.minimum(outside, limits.floor + limits.declared + surely * effects.error)
     return SegmentNoise(
         subject=describe_subject(segment, rule.metric, label),
         metric=rule.metric,
@@ -122,7 +126,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
         detectable=tuple(max(surely * error, delta) + missed * error for error in errors),
         floor=usual * errors[-1],
         suggested_delta=max(delta, round_up(reach * errors[0])),
-        outside=float(build_limits(rule, pair, starts, effects).sure.max()),
+        outside=float(outside.max()),
     )
 
 
