@@ -15,16 +15,11 @@ from typing import NamedTuple
 from assay.golden.values import Track
 from assay.observe.columns import parse_number
 from assay.system.fast_dataclasses import dataclass, field
-from assay.values.series import NUMBER
+from assay.values.series import GROUPED_NUMBER, NUMBER
 from assay.values.study import Pattern
 
 LINE_LIMIT_BYTES = 1 << 20
 _NUMBER = re.compile(NUMBER)
-# of 1,234 a pattern reads the 1, of a decimal comma the 0; 2,35 may be two numbers
-_GROUPED = re.compile(
-    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
-    r"|(?:\d+,\d+[eE][-+]?\d+|0,\d+|\d+,\d{4,})(?![\d,.]))"
-)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
 _END = re.compile(rb"[\r\n]+")
 STEP_GROUP = "step"  # in a pattern for saved checkpoints
@@ -138,7 +133,7 @@ class _Metric:
         for group, metric, label in self.groups:
             if match[group] is not None:
                 text = _whole_number(line, match.start(group), match.end(group))
-                grouped = _GROUPED.match(line, match.start(group))
+                grouped = GROUPED_NUMBER.match(line, match.start(group))
                 text = grouped[0] if grouped and match.end() < grouped.end() else text
                 yield Logged(metric, label, text, parse_number(text))
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from assay.errors import UsageError
 from assay.observe.columns import Columns, add_column, parse_number, parse_numbers
 from assay.system.fast_dataclasses import NamedTuple
+from assay.values.series import GROUPED_NUMBER
 from assay.values.study import Pattern
 
 POSITIONS = ("step", "epoch")  # in this order of precedence
@@ -56,8 +57,8 @@ class _Rule:
         found = self.regex.find(text)
         if not found.matches:
             return []
-        starts = found.starts()
-        return [_read(metric, starts, found.texts(group), skips) for group, metric in self.groups]
+        starts, texts = found.starts(), found.whole_texts if _COMMA.search(text) else found.texts
+        return [_read(metric, starts, texts(group), skips) for group, metric in self.groups]
 
 
 class Extractor:
@@ -209,6 +210,7 @@ def _add(columns: Columns, metric: str, steps: list[float | None], values: list[
 # ---------------------------------------------------------------- linewise
 
 
+_COMMA = re.compile(r",\d")
 _LINE = re.compile(r"[^\n]+")
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-7]{3}|0[0-7]?|[1-9][0-9]?|.)"
 _CLASS = r"\[\^?\]?(?:\\.|[^]\\])*\]"
@@ -232,6 +234,18 @@ class LogMatches(NamedTuple):
 
     def texts(self, group: int) -> list[str]:
         return [match[group] for match in self.matches]
+
+    def whole_texts(self, group: int) -> list[str]:
+        """The texts of a group; where one is a part of a number with commas, that number, which is not read."""
+        return [
+            _find_whole(match, group) if match[group] and _COMMA.match(match.string, match.end(group)) else match[group]
+            for match in self.matches
+        ]
+
+
+def _find_whole(match: re.Match[str], group: int) -> str:
+    whole = GROUPED_NUMBER.match(match.string, match.start(group))
+    return whole[0] if whole and match.end() < whole.end() else match[group]
 
 
 class LineRegex:

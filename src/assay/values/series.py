@@ -12,6 +12,11 @@ from assay.system.fast_dataclasses import dataclass
 
 # What `{number}` stands for in a pattern: sign, exponent, nan, inf. It holds no group, so that it can be put into one.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
+# A number that a pattern reads one part of: of 1,234 the 1, of a decimal comma the 0. 2,35 may be two numbers.
+GROUPED_NUMBER = re.compile(
+    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
+    r"|(?:\d+,\d+[eE][-+]?\d+|0,\d+|\d+,\d{4,})(?![\d,.]))"
+)
 
 
 def expand_number(regex: str) -> str:
