@@ -238,8 +238,10 @@ class LogMatches(NamedTuple):
     def whole_texts(self, group: int) -> list[str]:
         """The texts of a group; where one is a part of a number with commas, that number, which is not read."""
         return [
-            _find_whole(match, group) if match[group] and _COMMA.match(match.string, match.end(group)) else match[group]
-            for match in self.matches
+            _find_whole(match, group)
+            if text and "." not in text and match.string.startswith(",", match.end(group))
+            else text
+            for match, text in zip(self.matches, self.texts(group), strict=True)
         ]
 
 
