@@ -47,7 +47,7 @@ class Stepwise:
             self._products.clear()  # paths in the store that are no longer valid
 
     def open_case(self, request: ModelRequest, name: str, label: str) -> CaseSteps:
-        """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
+        """Open a case; `label`: its folder for dumps. Raises StepFailedError if the reference cannot compute it."""
         key = repr(request)
         cases = self._cases.pop(key, None) or Cases(request, self.builder)
         self._cases[key] = cases

@@ -168,7 +168,7 @@ def _equip(target: Target, extras: Extras) -> Target:
 # ---------------------------------------------------------------- the second reference
 
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime if the evaluator is the first reference
-_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # the same engine at any location
+_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # without those of its location
 
 
 @dataclass(frozen=True, slots=True)
