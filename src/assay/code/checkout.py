@@ -102,7 +102,7 @@ def load_commit(repository: str, name: str) -> Commit:
 
 
 def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str, ...]]:
-    """Return each commit from good to bad, both included, with its parents; ancestors first. Good must be one."""
+    """Return each commit from good to bad, both included, with its parents, ancestors first. Good must precede bad."""
     if good == bad:
         raise UsageError("the good and the bad end are the same commit", "name two")
     if not is_ancestor(repository, good, bad):

@@ -36,7 +36,7 @@ _SEEN = "seen.json"
 PULLED = "pulled"  # a file next to the manifest: the snapshot is of `assay pull`, and is not given to runs
 _FORMAT = 1
 _HASH_BYTES = 16
-_SETTLED_NS = 1_000_000_000  # a file changed later than this may change again within one tick of its clock
+_SETTLED_NS = 1_000_000_000  # a file changed less than this ago may change again within one tick of its clock
 _HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
 _HELD_TREE_BYTES = 4_000_000  # of trees up to this size
 

@@ -1,4 +1,4 @@
-"""Loads a file to a Study, for whichever tool the file is written."""
+"""Loads a study file of any tool as a Study."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class _Scanner:
         return False
 
     def _note_unclosed(self) -> None:
-        """Only outside of quotes, where a lone `[name` or `{name` means nothing to the shell either."""
+        """Record an unclosed name outside of quotes, where `[name` alone means nothing to the shell either."""
         opened = _UNCLOSED.match(self._text, self._at)
         is_place = self._text[self._at] == "{" or self._at == 0 or self._before() in _BEFORE_FLAG
         if opened and is_place and self._contexts[-1] in ("bare", "paren"):

@@ -137,7 +137,7 @@ def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[tup
 
 
 def _writes_log(pid: int, session: int, folders: set[tuple[str, str]]) -> bool:
-    """Return whether its output, or another descriptor that it may write to, is the log of one of these attempts.
+    """Return whether the process may write to the log of one of these attempts, by its output or another descriptor.
 
     Attempts of a run share a directory: a process or session with a tag belongs to the attempt that the tag names.
     """

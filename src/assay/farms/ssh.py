@@ -167,7 +167,7 @@ class SshExecutor(Executor):
         return load_submit_failure(run_dir, handle.attempt)
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
-        """Explain the end of an attempt whose host was given up: it runs on another host, if one answers."""
+        """Explain the end of an attempt whose host was given up: if another host answers, the run starts there."""
         key, slot = (run_dir, handle.attempt), parse_slot(handle.native_id)
         if key not in self._shared.lost or slot is None or not self._host(slot).is_silent():
             return None
@@ -288,7 +288,7 @@ class SshExecutor(Executor):
 
 
 def _build_slots(farm: Farm) -> list[HostSlot]:
-    """Return every slot of every host, in turns by host."""
+    """Return every slot of every host, alternating between the hosts."""
     given = farm.options
     root, options = given.get("root") or DEFAULT_ROOT, tuple(given.get("ssh_options") or ())
     addresses = [HostAddress(host, root, options) for host in dict.fromkeys(given.get("hosts") or ())]

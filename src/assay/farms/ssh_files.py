@@ -262,7 +262,7 @@ def make_link(run_dir: str, name: str, target: str) -> None:
         os.unlink(path)
     if not os.path.isabs(target) and _is_inside(run_dir, os.path.join(os.path.dirname(name), target)):
         words = itertools.dropwhile(lambda word: word in (".", ".."), target.split("/"))
-        if ".." not in words:  # behind another link, `..` would lead elsewhere
+        if ".." not in words:  # after another link, `..` would lead elsewhere
             os.symlink(target, path)
 
 

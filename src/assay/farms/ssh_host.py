@@ -137,7 +137,7 @@ class Host:
         self._session.close()
 
     def _wait(self, retry_s: float) -> None:
-        """Wait for the next try; give the host's jobs back when it has been silent for longer than a restart."""
+        """Wait for the next try; give back the host's jobs after a silence longer than the restart of a daemon."""
         deadline = time.monotonic() + retry_s
         while not self._is_closed and (left_s := deadline - time.monotonic()) > 0:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:

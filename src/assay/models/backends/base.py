@@ -19,7 +19,7 @@ from assay.system.processes import load_cpu_fields
 
 Kind = type | tuple[type, ...]
 _TEMPLATE: Kind = (str, list)
-# The options of our back ends that a table of the settings may have, by kind; each back end checks the values.
+# The options of our back ends that a table of the settings may have, and their kinds; each back end checks the values.
 OPTIONS: dict[str, Mapping[str, Kind]] = {
     "ort": {"optimize": str, "threads": int},
     "reference": {},
@@ -38,7 +38,7 @@ OPTIONS["ssh"] = {
     "remote_root": str,
 }  # fmt: skip
 
-# The extra that installs a library.
+# Library → the extra that installs it.
 EXTRAS = {
     "numpy": "models",
     "ml_dtypes": "models",

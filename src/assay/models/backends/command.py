@@ -2,16 +2,16 @@
 
 Options (`[tool.assay.targets.NAME]`):
   run, compile, import   templates (see `programs`); without `compile` the model itself is what is run
-    input                  onnx (default), or mlir: IREE's importer converts the model first
-    artifact               the name of the file that `compile` writes; default `artifact`
+  input                  onnx (default), or mlir: IREE's importer converts the model first
+  artifact               the name of the file that `compile` writes; default `artifact`
   input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
-    output_flag            one for each output, as input_flag; makes {output_flags}
-    input_join             the separator of input flags that are one word; without it each is a word
+  output_flag            one for each output, as input_flag; makes {output_flags}
+  input_join             the separator of input flags that are one word; without it each is a word
   input_format           npy (default) or bin: the format of the files in {inputs}
   output_format          npy, bin, or auto (default): npy but for types that numpy's files do not know
   chip, hardware         values of {chip} and {hardware}
   env, cwd, depends      environment of the programs, their working directory, more files that results depend on
-    version                the command that prints a version; default: the program with --version
+  version                the command that prints a version; default: the program with --version
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class CommandBackend(Backend):
             raise UsageError(
                 f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
             )
-        self._versions: dict[str, str] = {}  # by program, since asking for a version takes a while
+        self._versions: dict[str, str] = {}  # kept, since asking for a version takes a while
         self._input_format = self.choose("input_format", ("npy", "bin"))
         self._output_format = self.choose("output_format", ("auto", "npy", "bin"))
         for name in ("input_flag", "output_flag"):

@@ -49,7 +49,7 @@ class PartSpec:
     grad_outs: tuple[str, ...] = ()
     noise: bool = False  # of a call: add rounding noise of this type to its inputs, and at the borders inside it
     rows: int = 0  # for a part that is kept: how many rows of its inputs; 0: all
-    state: str = ""  # the file of the reference's parameters and buffers
+    state: str = ""  # the hash of the reference's parameters and buffers
 
 
 @dataclass(slots=True)

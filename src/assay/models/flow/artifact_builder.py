@@ -97,7 +97,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
                     os.close(abandoned)
         super().__init__(prefix=self._PREFIX, ignore_cleanup_errors=True)
         self._lock: int | None = None
-        with suppress(OSError):  # without locks nothing is removed
+        with suppress(OSError):  # a file system without locks: nothing is removed there
             while self._lock is None:
                 os.makedirs(self.name, 0o700, exist_ok=True)  # another process may just have removed it as abandoned
                 self._lock = try_lock_file(os.path.join(self.name, LOCK_FILE))

@@ -184,9 +184,9 @@ def _blame_inside(search: LayerSearch, suspect: Layer, accumulated: Mapping[str,
 
 
 def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
-    """Return whether a layer is wrong in isolation, and record the first: of those whose outputs differ at all or were
-    not seen, since errors that are passed on can be larger than the wrong layer's own. Layers that are correct in a
-    model of several, each with the reference's inputs, are not computed alone."""
+    """Find the first layer that is wrong in isolation, among those whose outputs differ at all or were not seen: errors
+    that are passed on can be larger than the wrong layer's own. Layers that are correct in a model of several, each
+    with the reference's inputs, are not computed alone. Return whether one was found."""
     seen = {layer.name: select(layer, accumulated) for layer in layers}
     left = [
         layer
@@ -260,7 +260,7 @@ def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
-    """Note why no layer is wrong; `but` is a restriction on the inside of the model, if it is not simply right."""
+    """Note why no layer is wrong; `but`: the state of the inner tensors, unless all of them are right."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "

@@ -91,7 +91,7 @@ class Examination:
         return report
 
     def describe_closed(self, full: CaseReport) -> str:
-        """Describe how the model with closed dimensions ends if it ends in another way than the file's; else empty."""
+        """Describe the result of the model with closed dimensions if it differs from the file's; else empty."""
         case = self.cases.closed
         if case is None:
             return ""

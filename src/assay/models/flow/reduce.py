@@ -1,7 +1,7 @@
 """`assay model reduce`: the smallest model that still shows a target's failure.
 
 The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names removed from
-the message; or outputs that differ. Every sample is reduced, too, and the result is computed again without the cache
+the message; or outputs that differ. Every sample is kept, and the result is computed again without the cache
 before it is reported. For a torch module the result is the first wrong call, with the fewest rows that fail.
 """
 

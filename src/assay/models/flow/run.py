@@ -207,7 +207,7 @@ def name_method(report: ModelReport) -> str:
 
 
 def collect_samples(report: ModelReport) -> dict[str, tuple[float, ...]]:
-    """Return `Conv_3.compile_s`, `full_model.run_s`: every time that was measured."""
+    """Return every time that was measured, as `Conv_3.compile_s` or `full_model.run_s`."""
     samples = {}
     for case in _choose_cases(report):
         label = case.layer.label if case.layer else FULL_MODEL

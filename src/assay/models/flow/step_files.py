@@ -33,7 +33,7 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
     if not failure_dir:
         return outcome
     name = re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}")
-    target_dir = os.path.join(os.path.abspath(failure_dir), job.case or "case", name)  # for pasted commands
+    target_dir = os.path.join(os.path.abspath(failure_dir), job.case or "case", name)  # commands are pasted anywhere
     shutil.rmtree(target_dir, ignore_errors=True)
     copies = {job.folder: "made", job.source: os.path.basename(job.source)}
     if job.inputs:

@@ -33,7 +33,7 @@ from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 
 LLVM_CPU = "iree"  # the reference of the Torq spellings
-TORQ = "torq"  # the target of these spellings, if the project has none of the hardware's name
+TORQ = "torq"  # the target of the Torq spellings, if the project has none of the hardware's name
 _WITH_TOOLS = ("command", "ssh")
 _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
 

@@ -108,7 +108,7 @@ def plan_inputs(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> tuple[InputPlan, ...]:
-    """Return the values for each input, and the reason."""
+    """Return how each input would be filled, and why."""
     odd = [spec for spec in outline.inputs if spec.dtype in NON_TENSORS or not spec.dtype]
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)

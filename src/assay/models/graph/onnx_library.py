@@ -193,7 +193,7 @@ _NEW_FIELDS = {"functions": 8, "configuration": 11}  # field of a model → the 
 
 
 def find_least_ir(model: Model) -> int:
-    """Return the IR version that a model needs: versions introduced types and fields."""
+    """Return the least IR version that a model needs for its types, its fields and its operators."""
     parts = (model, *model.functions)
     opsets = [entry for part in parts for entry in part.opset_import]
     fields = [version for name, version in _NEW_FIELDS.items() if getattr(model, name, None)]

@@ -454,7 +454,7 @@ class Magnitudes:
         for position, name in enumerate(node.input):
             found = np.asarray(self.find(name, depth - 1), np.float64)
             carried = float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
-            others = sizes[:position] + sizes[position + 1 :]  # the factors of an error
+            others = sizes[:position] + sizes[position + 1 :]  # the factors that an error is multiplied by
             largest = max(largest, carried * math.prod(others) if node.op_type == "Mul" else carried)
         return own + largest
 

@@ -135,8 +135,8 @@ def find_shape_operands(node: Node) -> frozenset[str]:
 
 
 def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, Array]) -> Array | None:
-    """Compute a tensor that no run has computed from tensors that one has; None if that fails. For tensors made of
-    shapes and constants only: onnx's own evaluator is slow, and these are small."""
+    """Compute a tensor that is not among the activations from those that are; None if that fails. Only for tensors of
+    shapes and constants: onnx's own evaluator is slow, and these are small."""
     evaluator = import_evaluator()
     known = {border: activations[border] for border in _find_border(wiring, name, activations)}
     types = {border: describe_array(border, value) for border, value in known.items() if hasattr(value, "dtype")}

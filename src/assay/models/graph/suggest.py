@@ -240,7 +240,7 @@ _SIZES = (  # usual meanings of symbols
     (re.compile(r"past|seq|len|token"), 16),
     (re.compile(r"chan"), 3),
 )
-_MOST_CHANNELS = 3  # a larger size that is a guess is not a batch, or the channels of a picture
+_MOST_CHANNELS = 3  # a guess up to this is a batch, or the channels of a picture
 _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
 
 
