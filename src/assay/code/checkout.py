@@ -1,7 +1,7 @@
-"""Other commits of a user's repository, in a work tree of our own.
+"""Work trees of our own with other commits of a user's repository.
 
-The tree is a clone that borrows the repository's objects: nothing in the user's work tree, index, branches or `.git` is
-written, and none of their hooks runs.
+A tree is a clone that borrows the repository's objects: nothing in the user's work tree, index, branches or `.git` is
+written, and none of the user's hooks runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AUTHOR = ("user.name=assay", "user.email=assay@localhost")
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A work tree that is ours to change."""
+    """A work tree that may be changed: it is not the user's."""
 
     path: str
     repository: str
@@ -37,13 +37,13 @@ class Checkouts:
     """Trees of one repository next to the user's own, by name: the sides of a comparison, or the tree of a search."""
 
     repository: str
-    folder: str  # of the trees
-    inside: tuple[str, ...] = (".",)  # folders that are worked in, relative to the repository
-    build: str | None = None  # the user's command; it runs in the first of them
+    folder: str  # the folder of the trees
+    inside: tuple[str, ...] = (".",)  # working directories, relative to the repository
+    build: str | None = None  # the user's build command; it runs in the first of them
     build_timeout_s: float | None = None
 
     def enter(self, name: str, commit: Commit) -> str:
-        """The first folder in the tree of this name at this commit, built. Raises UsageError where that cannot be."""
+        """Return the first folder in the tree of this name at this commit, built. Raises UsageError if that fails."""
         tree = self.open(name)
         switch(tree, commit.sha, keep_ignored=self.build is not None)
         for each in self.inside:
@@ -63,8 +63,8 @@ class Checkouts:
 def open_checkouts(
     folder: str, meta: str, wait: Callable[[str], None], build_command: str | None = None
 ) -> Iterator[Checkouts]:
-    """The trees of the folder's repository in `meta`. One call at a time: two would check out different commits in the
-    same tree. The second calls `wait` with their folder, and waits."""
+    """Open the trees of the folder's repository in `meta`. Only one call at a time, since two would check out different
+    commits in the same tree: a second one calls `wait` with their folder, and waits."""
     repository = find_repository(folder)
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     trees = os.path.join(meta, "trees", key)
@@ -73,7 +73,7 @@ def open_checkouts(
 
 
 def find_inside(folder: str, repository: str) -> str:
-    """A folder relative to its repository."""
+    """Return the path of a folder relative to its repository."""
     relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
     if relative.startswith(os.pardir):
         raise UsageError(f"{folder} is outside of the repository {repository}", "run it inside")
@@ -84,7 +84,7 @@ def find_inside(folder: str, repository: str) -> str:
 
 
 def find_repository(folder: str) -> str:
-    """The top of the work tree that a folder is in."""
+    """Return the top of the work tree that a folder is in."""
     try:
         return _git(folder, "rev-parse", "--show-toplevel").strip("\n")
     except GitError as error:
@@ -92,7 +92,7 @@ def find_repository(folder: str) -> str:
 
 
 def load_commit(repository: str, name: str) -> Commit:
-    """A branch, tag or hash, as git resolves it."""
+    """Return the commit of a branch, tag or hash, as git resolves it."""
     try:
         sha = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
         fields = _git(repository, "log", "-1", f"--format={COMMIT_FIELDS}", sha).rstrip("\n").split("\0")
@@ -102,7 +102,7 @@ def load_commit(repository: str, name: str) -> Commit:
 
 
 def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str, ...]]:
-    """Every commit from good to bad, both included, ancestors first, with its parents. Good must be an ancestor."""
+    """Return each commit from good to bad, both included, with its parents, ancestors first. Good must precede bad."""
     if good == bad:
         raise UsageError("the good and the bad end are the same commit", "name two")
     if not is_ancestor(repository, good, bad):
@@ -123,11 +123,11 @@ def is_ancestor(repository: str, one: str, other: str) -> bool:
 
 
 def open_tree(repository: str, path: str) -> Checkout:
-    """The tree at `path`, made when it is not there; objects that appeared since are borrowed like all others."""
+    """Return the tree at `path`; a missing one is made, an existing one borrows new objects as well."""
     if not os.path.isdir(os.path.join(path, ".git")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            # git names borrowed objects in a file of lines: a path with a newline has to be copied from
+            # git lists borrowed objects in a file of lines: if the path has a newline, they are copied
             kind = "--local" if "\n" in repository else "--shared"
             _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
         except GitError as error:
@@ -136,13 +136,13 @@ def open_tree(repository: str, path: str) -> Checkout:
 
 
 def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
-    """Exactly this commit: local changes and files that are not git's go, ignored ones too unless a build needs them.
+    """Check out this commit and remove local changes and untracked files; ignored ones stay if a build needs them.
 
-    Compiled Python files go in any case: two commits may leave a source with the same size in the same second, and an
-    interpreter would take the old one's.
+    Compiled Python files are always removed: two commits may have a source of the same size and second, and an
+    interpreter would use the old one's compiled file.
     """
     try:
-        for lock in ("index.lock", "HEAD.lock"):  # left by a kill; no other process works in this tree
+        for lock in ("index.lock", "HEAD.lock"):  # left by a killed process; no other process works in this tree
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
@@ -158,10 +158,10 @@ def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
 
 
 def commit_work_tree(tree: Checkout, root: str, secret: Sequence[str] = ()) -> Commit:
-    """The user's files as a commit of this tree: HEAD, what was changed since, and new files that are code.
+    """Commit the user's files to this tree: HEAD, the changes since, and new files that are code.
 
-    Code is what a snapshot would copy: not what git ignores, large files, studies, the output root `root`, and names
-    that match `secret`. Without changes it is HEAD.
+    Code is what a snapshot would copy: no files that git ignores, no large files, studies, files below the output root
+    `root`, or names that match `secret`. Without changes the result is HEAD.
     """
     head, listed = load_commit(tree.repository, "HEAD"), os.path.join(tree.path, ".git", "assay-new-files")
     git = ("--git-dir", os.path.join(tree.path, ".git"), "--work-tree", tree.repository)
@@ -187,7 +187,7 @@ def _list_new_files(repository: str, selection: Selection) -> list[str]:
 
 
 def build(tree: Checkout, command: str, folder: str, timeout_s: float | None = None) -> str | None:
-    """Run the user's build command; why it failed, or None. Its output goes to `build.log` next to the tree."""
+    """Run the user's build command; return why it failed, or None. The output goes to `build.log` next to the tree."""
     log = os.path.join(os.path.dirname(tree.path), "build.log")
     with open(log, "ab") as file:
         try:

@@ -1,15 +1,15 @@
-"""A copy of the code, taken once and given to every run as a private tree.
+"""A snapshot of the code: a copy that is taken once and given to every run as a private tree.
 
 <store>/
     <hash>/tree/            the files, as they were when the snapshot was taken
-    <hash>/manifest.json    what is in the tree, and what was left to be linked
-    <hash>/pulled           it came with `assay pull`: runs of this machine do not get it
-    seen.json               size, times and inode of each source file with its digest, so that the next one is quick
-    .tmp-*                  a snapshot that is being written, or was when its taker died
+    <hash>/manifest.json    the files of the tree, and the paths that are linked instead
+    <hash>/pulled           marks a snapshot of `assay pull`: runs of this machine do not get it
+    seen.json               size, times and inode of each source file with its digest, to make the next snapshot fast
+    .tmp-*                  a snapshot that is being written, or whose writer was killed
 
-The hash is over relative path, x bit and bytes of files, targets of symbolic links and empty folders, and over which
-files only their owner may read. The digest of what was really copied names the snapshot, so an edit during the copy
-gives another snapshot, never a wrong name.
+The hash covers relative path, x bit and bytes of files, targets of symbolic links, empty folders, and which files only
+their owner may read. The digest of the copied bytes names the snapshot, so an edit during the copy gives another
+snapshot, never a wrong name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from assay.values.plain import parse_strict
 _TREE = "tree"
 _MANIFEST = "manifest.json"
 _SEEN = "seen.json"
-PULLED = "pulled"  # a file next to the manifest: the snapshot came with `assay pull`, and is not given to runs
+PULLED = "pulled"  # a file next to the manifest: the snapshot is of `assay pull`, and is not given to runs
 _FORMAT = 1
 _HASH_BYTES = 16
-_SETTLED_NS = 1_000_000_000  # a file changed this recently may change again within one tick of its clock
+_SETTLED_NS = 1_000_000_000  # a file changed less than this ago may change again within one tick of its clock
 _HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
 _HELD_TREE_BYTES = 4_000_000  # of trees up to this size
 
@@ -45,7 +45,7 @@ Seen = dict[str, list[Any]]  # path -> [size, mtime_ns, ctime_ns, inode, digest]
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is in a snapshot's `manifest.json`, in this order; paths are relative."""
+    """The content of a snapshot's `manifest.json`, in this order; paths are relative."""
 
     format: int
     source: str
@@ -60,7 +60,7 @@ class _Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`linked`: relative paths that were too large or ignored; a run reaches them in `source`."""
+    """`linked`: relative paths that are too large or ignored; a run reaches them in `source`."""
 
     hash: str
     path: str
@@ -68,8 +68,8 @@ class Snapshot:
     bytes: int
     linked: tuple[str, ...]
     source: str
-    secret: tuple[str, ...] = ()  # looks like a secret by its name: linked also where nothing else is
-    largest: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # folders in the source, bytes of each
+    secret: tuple[str, ...] = ()  # named like a secret: linked even if links are not allowed
+    largest: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # folders of the source, with their bytes
 
 
 def take_snapshot(
@@ -84,10 +84,10 @@ def take_snapshot(
     secret: Sequence[str] = (),
     clock: Callable[[], int] = time.time_ns,
 ) -> Snapshot:
-    """Copy the code into the store, unless the same code is there already.
+    """Copy the code into the store, unless the store has it already.
 
     `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; without it
-    the patterns are taken as given. `secret`: patterns of names that are linked, never copied.
+    only the patterns count. `secret`: patterns of names that are linked, never copied.
     """
     source = os.path.abspath(source)
     selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits(), tuple(secret))
@@ -111,7 +111,7 @@ def take_snapshot(
 
 
 def _remove_unusable(path: str) -> None:
-    """Remove a snapshot that was pulled (our own copy is more certain), or of which a power cut took something."""
+    """Remove a snapshot that was pulled (a copy of our own is safer), or that a power cut has damaged."""
     if os.path.exists(os.path.join(path, PULLED)) or (os.path.exists(path) and not _is_whole(path)):
         aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         rename(path, aside)
@@ -127,7 +127,7 @@ def _is_whole(path: str) -> bool:
 
 
 def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snapshot:
-    """A snapshot taken earlier: a queued run gets the code its study began with. `to_read`: also a pulled one."""
+    """Load an earlier snapshot: a queued run gets the code of its study's start. `to_read`: also a pulled one."""
     if not to_read and os.path.exists(os.path.join(store, digest, PULLED)):
         raise FormatError(f"the code snapshot {digest} was pulled from elsewhere", "use the current code: --new-code")
     found = _load_manifest(os.path.join(store, digest))
@@ -136,7 +136,7 @@ def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snap
 
 
 def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
-    """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
+    """Return the files that differ between two snapshots of the store, by name; none if one of them is missing."""
     try:
         manifests = [_load_manifest(os.path.join(store, digest)) for digest in (old, new)]
     except AssayError:
@@ -156,13 +156,13 @@ def _is_same_file(one: str, other: str) -> bool:
         import filecmp
 
         return filecmp.cmp(one, other, shallow=False)
-    except (OSError, ValueError):  # a copy that was removed, or that never was
+    except (OSError, ValueError):  # the copy was removed, or never existed
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file that differs between two snapshots; `file` is the newer copy that there is."""
+    """A file that differs between two snapshots; `file` is its newest copy."""
 
     name: str
     file: str
@@ -173,7 +173,7 @@ class ChangedFile:
 
 
 class _Contents:
-    """A tree with the digests of its files; `seen` spares reading those that have not changed."""
+    """A tree with the digests of its files; with `seen`, unchanged files need not be read."""
 
     def __init__(self, source: str, tree: Tree, seen: Seen) -> None:
         self.source = source
@@ -194,13 +194,13 @@ class _Contents:
         self.gone: set[str] = set()
 
     def digest(self) -> str:
-        """The hash of the whole; reads what has not been seen in this state."""
+        """Return the hash of the whole tree; files whose state is not in `seen` are read."""
         unreadable = [file.path for file in self.files if file.path not in self.digests and not self._find_digest(file)]
         if unreadable:
             raise unreadable_error(unreadable)
         total = blake2b(digest_size=_HASH_BYTES)
         for record in sorted(self._records()):
-            total.update(b"%d:" % len(record))  # lengths keep hostile names from imitating another tree
+            total.update(b"%d:" % len(record))  # the lengths keep a hostile name from imitating another tree
             total.update(record)
         return total.hexdigest()
 
@@ -231,7 +231,7 @@ class _Contents:
         return True
 
     def copy(self, target: str) -> None:
-        """Write the tree, taking the digest of every byte that was written."""
+        """Write the tree and compute the digest of every byte that was written."""
         os.mkdir(target)
         made = {""}
         for path in self.empty:
@@ -261,7 +261,7 @@ class _Contents:
         self.digests[file.path] = _hash_file(target)
 
     def settled(self, looked_at_ns: int) -> Seen:
-        """Digests that may be kept: of files whose clock has moved on since they were last changed."""
+        """Return digests that may be kept: those of files that were not changed in the last tick of their clock."""
         return {
             file.path: [file.size, file.mtime_ns, file.ctime_ns, file.inode, self.digests[file.path]]
             for file in self.present()
@@ -270,7 +270,7 @@ class _Contents:
 
 
 def _retarget(source: str, path: str, target: str, skipped: set[str]) -> str:
-    """Inside the tree a link stays relative, so that a run sees its own copy; otherwise it becomes absolute."""
+    """Return a link's target: relative inside the tree, so that a run uses its own copy; otherwise absolute."""
     folder = os.path.dirname(f"{source}/{path}")
     pointed = os.path.normpath(os.path.join(folder, target))
     inside = os.path.relpath(pointed, source)
@@ -289,7 +289,7 @@ def _hash_file(path: str) -> str:
 
 
 def _write_snapshot(store: StrPath, contents: _Contents) -> str:
-    """Written aside and renamed as a whole; of several takers the first wins and the others use its copy."""
+    """Write a snapshot to a temporary folder and rename it; of several writers the first wins, others use its copy."""
     aside = os.path.join(store, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     os.mkdir(aside)
     try:
@@ -324,7 +324,7 @@ def _build_manifest(contents: _Contents) -> _Manifest:
 
 
 def _load_seen(store: StrPath) -> Seen:
-    """A file that cannot be read counts as empty: everything is read again."""
+    """Load the seen digests. A file that cannot be read counts as empty: everything is read again."""
     try:
         seen = parse_json(read_text(os.path.join(store, _SEEN)))
     except (OSError, ValueError):
@@ -338,8 +338,8 @@ def _load_seen(store: StrPath) -> Seen:
 def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
     """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
 
-    A clone shares blocks with the snapshot until one side is written to; never a hard link, which would let one
-    run's edits reach another. With `link`, what was not copied is reached through absolute links.
+    A clone shares blocks with the snapshot until one side is written to; never a hard link, by which one run's edits
+    would reach another. With `link`, files that were not copied are reached through absolute links.
     """
     folders, files, symlinks = _load_layout(snapshot.path)
     base, origin = os.fspath(target), snapshot.path
@@ -366,8 +366,8 @@ def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> Non
 def _load_layout(
     tree: str,
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int, int, bytes | None]], tuple[tuple[str, str], ...]]:
-    """A snapshot made ready for many placements: folders with permissions, files with permissions, mtime and the bytes
-    of a small one, links with their targets."""
+    """Load a snapshot for many placements: folders with permissions, files with permissions, mtime and the bytes of
+    small files, links with their targets."""
     manifest = _load_manifest(os.path.dirname(tree))
     hold = manifest.bytes <= _HELD_TREE_BYTES
     files = [

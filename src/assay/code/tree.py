@@ -1,4 +1,4 @@
-"""Which files of a folder are code: the walk that obeys ignore patterns, exclusions and size limits."""
+"""Finds the files of a folder that are code: the walk obeys ignore patterns, exclusions and size limits."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from assay.values import layout
 from assay.values.secrets import build_file_matcher, holds_tokens
 
 _NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
-_NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's
-_GIVE_UP_FACTOR = 5  # a folder is not read further once it holds this many times the allowed files
+_NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's folder
+_GIVE_UP_FACTOR = 5  # a folder with this many times the allowed files is not read to its end
 _ENVIRONMENT_MARK = "pyvenv.cfg"
 _GIT_IGNORED = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
-_SEARCHED_ENTRIES, _SEARCHED_DEPTH = 10_000, 3  # how far a folder that would be linked is searched for studies
-_MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a study is in it
+_SEARCHED_ENTRIES, _SEARCHED_DEPTH = 10_000, 3  # limits of the search for studies in a folder that would be linked
+_MOST_LINKS = 1_000  # links in place of one folder that cannot be linked as a whole because it contains a study
 _GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
 _JOB_MARK = b"# Written by Assay."
 _LARGEST_TOKENS = 1 << 16
-_PICTURES, _MARKED = (".png", ".svg", ".pdf"), 4096  # bytes at either end of a picture
+_PICTURES, _MARKED = (".png", ".svg", ".pdf"), 4096  # bytes that are read at either end of a picture
 
 StrPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is larger than this is linked instead of copied, where links are allowed."""
+    """Files and folders above a limit are linked instead of copied, if links are allowed."""
 
     file_bytes: int = 10_000_000
     tree_bytes: int = 500_000_000
@@ -41,14 +41,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which files to take. `guess` leaves out what is never code and links what git ignores; `link` allows links."""
+    """The files to take. `guess` leaves out what is never code and links what git ignores; `link` allows links."""
 
     ignore: tuple[str, ...] = ()
     exclude: tuple[StrPath, ...] = ()
     guess: bool = True
     link: bool = True
     limits: Limits = Limits()
-    secret: tuple[str, ...] = ()  # patterns of names that are linked, never copied; `!` excludes one
+    secret: tuple[str, ...] = ()  # patterns of names that are linked, never copied; `!` makes an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ class FileEntry:
 
 @dataclass(slots=True)
 class Tree:
-    """One folder with everything below it that is to be copied."""
+    """One folder with all files below it that are to be copied."""
 
     path: str  # relative; "" is the source itself
     files: list[FileEntry] = field(default_factory=list)
-    symlinks: list[tuple[str, str]] = field(default_factory=list)  # path, target as it is in the source
+    symlinks: list[tuple[str, str]] = field(default_factory=list)  # path, target as in the source
     folders: list[Tree] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)  # not copied, and not linked either
-    linked: list[str] = field(default_factory=list)  # not copied, to be linked
-    secret: list[str] = field(default_factory=list)  # linked also where nothing else is
+    skipped: list[str] = field(default_factory=list)  # neither copied nor linked
+    linked: list[str] = field(default_factory=list)  # linked instead of copied
+    secret: list[str] = field(default_factory=list)  # linked even if links are not allowed
     mode: int = 0o777  # permission bits of the folder
-    holds_study: bool = False  # of ours, somewhere below: the folder is not linked as a whole
+    holds_study: bool = False  # a study of ours is somewhere below: the folder is not linked as a whole
     count: int = 0  # files in the whole subtree
     bytes: int = 0
 
@@ -96,7 +96,7 @@ class Tree:
 
 
 def load_tree(source: StrPath, selection: Selection) -> Tree:
-    """Walk the source. Raises UsageError for a folder that is missing or holds what cannot be read."""
+    """Walk the source. Raises UsageError for a missing folder, or one with unreadable files."""
     walker = _Walker(os.fspath(source), selection)
     try:
         tree = walker.walk("")
@@ -123,7 +123,7 @@ class _Walker:
         self.limits = selection.limits
         self.ignores = build_matcher(selection.ignore)
         self.is_secret = build_file_matcher(selection.secret)
-        # device and inode: the same folder whichever way it is spelt. One that does not exist cannot be entered
+        # device and inode identify a folder under any spelling; a missing folder cannot be entered
         self.excluded: set[tuple[int, int]] = set()
         for path in selection.exclude:
             with suppress(OSError):
@@ -138,7 +138,7 @@ class _Walker:
         return self.selection.guess and self.selection.link
 
     def _ask_git(self, path: str) -> None:
-        """Add what git ignores; without an answer (no git, a folder that is ignored as a whole) nothing."""
+        """Add the paths that git ignores; none without an answer (no git, or the whole folder is ignored)."""
         try:
             answer = run_git(f"{self.source}/{path}", *_GIT_IGNORED)
         except UsageError:
@@ -183,10 +183,10 @@ class _Walker:
             else:
                 self._add_file(tree, entry.stat(follow_symlinks=False), path)
         except (FileNotFoundError, NotADirectoryError):
-            return  # deleted since the folder was listed, as temporary files of editors are
+            return  # deleted since the folder was listed, as an editor's temporary file
 
     def _is_output(self, entry: os.DirEntry[str]) -> bool:
-        """Whether a folder is the output root or holds runs of ours, also of other roots and studies."""
+        """Return whether a folder is the output root or has runs of ours, also of other roots and studies."""
         if self.excluded and _identity(entry.stat(follow_symlinks=False)) in self.excluded:
             return True
         return is_output_folder(entry.path)
@@ -207,7 +207,7 @@ class _Walker:
             tree.bytes += status.st_size
 
     def _holds_tokens(self, status: os.stat_result, path: str) -> bool:
-        """Whether a private file has tokens of `assay serve`: readers of the page would see them in the code."""
+        """Return whether a private file has tokens of `assay serve`: readers of the page would see them in the code."""
         if status.st_mode & 0o077 or not 0 < status.st_size <= _LARGEST_TOKENS:
             return False
         with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
@@ -220,7 +220,7 @@ class _Walker:
             return False
         with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
             start = file.read(_MARKED)
-            file.seek(-min(_MARKED, os.fstat(file.fileno()).st_size), os.SEEK_END)  # a PDF has it at its end
+            file.seek(-min(_MARKED, os.fstat(file.fileno()).st_size), os.SEEK_END)  # in a PDF the mark is at the end
             return layout.PLOT_MARK.encode() in start + file.read()
         return False
 
@@ -230,15 +230,15 @@ class _Walker:
             self._add_ignored(tree, entry.name, path, is_folder=False)
             return
         if self._asks_git and os.path.lexists(f"{entry.path}/.git"):
-            self._ask_git(path)  # a repository inside has its own rules
+            self._ask_git(path)  # a repository inside has ignore rules of its own
         folder = self.walk(path)
         folder.mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777
         tree.holds_study |= folder.holds_study
-        # a recording is data, with checkpoints, however small they are
+        # a golden is data with checkpoints, however small they are
         is_golden = self._asks_git and any(file.path.endswith(_GOLDEN_MANIFEST) for file in folder.files)
-        if folder.linked == [path] or is_golden:  # too large as a whole, or a recording
+        if folder.linked == [path] or is_golden:  # too large as a whole, or a golden
             tree.linked.append(path)
-        elif folder.holds_study and folder.is_empty:  # a root of ours: without its studies nothing is left of it
+        elif folder.holds_study and folder.is_empty:  # an output root of ours: without its studies nothing is left
             tree.skipped.append(path)
         else:
             tree.folders.append(folder)
@@ -246,7 +246,7 @@ class _Walker:
             tree.bytes += folder.bytes
 
     def _add_ignored(self, tree: Tree, name: str, path: str, is_folder: bool) -> None:
-        """Link an ignored path where links are allowed. Of a folder with studies only other parts are linked."""
+        """Link an ignored path if links are allowed. If a folder has studies, only its other parts are linked."""
         linked = self.selection.link and name not in _NEVER_LINKED and not name.endswith(".pyc")
         if not (linked and is_folder and holds_study(f"{self.source}/{path}")):
             (tree.linked if linked else tree.skipped).append(path)
@@ -260,7 +260,7 @@ class _Walker:
                 self._add_ignored(tree, entry.name, inner, is_folder)
 
     def _reduce(self, tree: Tree) -> None:
-        """Bring a subtree below the limits by linking its largest folders, or itself when they are not the cause."""
+        """Bring a subtree below the limits by linking its largest folders, or itself if no folder is the cause."""
         while self._compare_limits(tree.count, tree.bytes) > 1:
             own = self._compare_limits(len(tree.files), sum(file.size for file in tree.files))
             if tree.path and (not tree.folders or own > 1):
@@ -279,11 +279,11 @@ class _Walker:
                 tree.bytes -= file.size
 
     def _compare_limits(self, count: int, size: int) -> float:
-        """The size of a tree relative to the limits; above 1 it exceeds one of them."""
+        """Return the size of a tree relative to the limits; above 1 it exceeds one of them."""
         return max(count / self.limits.tree_files, size / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:
-        """Link a folder as a whole; each part of it where a study of ours is among them."""
+        """Link a folder as a whole; if a study of ours is in it, link each other part of it."""
         apart = tree.holds_study and len(tree.files) <= _MOST_LINKS
         parts = [file.path for file in tree.files] + [part for each in tree.folders for part in self._find_links(each)]
         tree.linked = [*tree.linked, *parts] if apart else [tree.path]
@@ -302,11 +302,11 @@ class _Walker:
 
 
 def is_output_folder(path: str) -> bool:
-    """Whether this is a study's folder, its `.assay`, or a run's directory, by its content."""
+    """Return whether this is a study's folder, its `.assay`, or a run's directory, by its content."""
     meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
     with suppress(OSError):
         names = os.listdir(meta)
-        if not names or any(map(layout.is_meta_name, names)):  # `.assay` with files of ours, or with none yet
+        if not names or any(map(layout.is_meta_name, names)):  # an `.assay` with our files, or an empty one
             return True
     try:
         with open(f"{path}/{layout.JOB_FILE}", "rb", buffering=0) as file:
@@ -316,7 +316,7 @@ def is_output_folder(path: str) -> bool:
 
 
 def holds_study(path: str) -> bool:
-    """Whether a study of ours is in this folder, as far as the upper levels and the first entries show."""
+    """Return whether a study of ours is in this folder, as far as the upper levels and the first entries show."""
     left, level = _SEARCHED_ENTRIES, [path]
     for _ in range(_SEARCHED_DEPTH):
         inner = []
@@ -333,7 +333,7 @@ def holds_study(path: str) -> bool:
 
 
 def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
-    """The folders among the first entries, and how many entries were read."""
+    """Return the folders among the first entries, and how many entries were read."""
     found, seen = [], 0
     try:
         with os.scandir(path) as entries:

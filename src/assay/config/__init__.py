@@ -1,1 +1,1 @@
-"""config: the text of a user's file → a Study."""
+"""config: parses the text of a user's file to a Study."""

@@ -1,4 +1,4 @@
-"""Python values that a program gives → the text of a native file, and words of the command line."""
+"""Renders a program's Python values as the text of a native file, and as words of the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LONGEST_WORD = 100_000  # bytes, about; Linux refuses arguments of 128 KiB
 
 
 def render_definition(keys: Mapping[str, object]) -> str:
-    """The keys of a native file as YAML, in the order given; None leaves a key out.
+    """Render the keys of a native file as YAML, in the given order; a key with None is left out.
 
-    Raises ConfigError with every keyword that is unknown, and every value that a file cannot hold.
+    Raises ConfigError that lists every unknown keyword, and every value that a file cannot contain.
     """
     import yaml
 
@@ -40,9 +40,9 @@ def render_definition(keys: Mapping[str, object]) -> str:
 
 
 def render_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
-    """`NAME=VALUE` words, as the command line takes them; what is read of them is what was given.
+    """Render `NAME=VALUE` words for the command line, which are parsed to the same values.
 
-    Raises ConfigError with every value that a word cannot hold.
+    Raises ConfigError that lists every value that a word cannot contain.
     """
     import yaml
 
@@ -63,7 +63,7 @@ def render_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Value:
-    """A plain value; numpy's and torch's are recognised by their `tolist()`."""
+    """Return a plain value; values of numpy and torch are recognised by their `tolist()`."""
     if isinstance(value, Enum):
         value = value.value
     elif isinstance(value, os.PathLike):
@@ -72,7 +72,7 @@ def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Va
         return value
     for kind in (int, float, str):
         if isinstance(value, kind):
-            return kind(value)  # also of a subclass, such as numpy.float64
+            return kind(value)  # also for a subclass, such as numpy.float64
     message = f"a study file cannot hold a value of the type {type(value).__name__}"
     hint = "give numbers, texts, paths, lists, tuples, ranges, arrays or mappings of them"
     if depth > MAX_DEPTH:
@@ -90,7 +90,7 @@ def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Va
 
 @cache
 def _quoting_dumper() -> Any:
-    """Every text in double quotes, which words of the command line and lists of them take alike."""
+    """Return a dumper that puts every text in double quotes, which words of the command line accept, also in lists."""
     quoting: Any = type("QuotingDumper", (_dumper(),), {})
     quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar(f"{TAG}str", text, style='"'))
     return quoting
@@ -98,7 +98,7 @@ def _quoting_dumper() -> Any:
 
 @cache
 def _dumper() -> Any:
-    """Puts quotes around what the native flavour would not read as text, and only there."""
+    """Return a dumper that puts quotes only around texts that the native flavour would not read as text."""
     import re
 
     import yaml

@@ -1,5 +1,5 @@
-"""Typed reading of nodes: each reader returns a value, or notes a problem and returns nothing; and what the readers of
-all dialects share."""
+"""Typed reading of nodes: each reader returns a value, or records a problem and returns nothing; and functions that the
+readers of all dialects share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from assay.values.units import parse_duration, parse_size
 
 T = TypeVar("T")
 
-_LARGEST = 10**308  # a whole number beyond it is no float
+_LARGEST = 10**308  # larger whole numbers do not fit into a float
 
 
 def describe(node: Node) -> str:
-    """What a node is, for messages: `a list`, `the text 'abc'`, `0.5`."""
+    """Describe the kind of a node for messages: `a list`, `the text 'abc'`, `0.5`."""
     if node.kind == "mapping":
         return node.mapping_name
     if node.kind == "sequence":
@@ -38,7 +38,7 @@ class Fields:
         self.problems.add(f"must be {wanted}, not {describe(node)}", key, node.position, hint)
 
     def mapping(self, node: Node, key: str, known: Iterable[str]) -> Mapping[str, Item]:
-        """The entries of a mapping with a fixed set of keys."""
+        """Read a mapping with a fixed set of keys."""
         names = tuple(known)
         if node.kind != "mapping":
             self.refuse(node, key, node.mapping_name, f"with the keys {', '.join(names)}")
@@ -51,7 +51,7 @@ class Fields:
         return found
 
     def open_mapping(self, node: Node, key: str, wanted: str) -> list[Item]:
-        """The entries of a mapping whose keys are the user's own names."""
+        """Read a mapping whose keys are the user's own names."""
         if node.kind != "mapping":
             self.refuse(node, key, wanted)
             return []
@@ -60,7 +60,7 @@ class Fields:
         return node.items()
 
     def elements(self, node: Node, key: str, wanted: str) -> list[Node]:
-        """The elements of a list that must not be empty."""
+        """Read a list that must not be empty."""
         if node.kind != "sequence":
             self.refuse(node, key, wanted)
             return []
@@ -69,7 +69,7 @@ class Fields:
         return node.elements()
 
     def text(self, node: Node, key: str, wanted: str = "a text") -> str | None:
-        """A text that is not blank; numbers are taken as they are written."""
+        """Read a text that is not blank; a number is read as it is written."""
         if node.kind != "scalar" or node.value is None or isinstance(node.value, bool):
             self.refuse(node, key, wanted)
             return None
@@ -79,7 +79,7 @@ class Fields:
         return node.text
 
     def string(self, node: Node, key: str, hint: str | None = None) -> str | None:
-        """A string that is not blank, where a number would be a mistake."""
+        """Read a string that is not blank, if a number would be a mistake."""
         if isinstance(node.value, str) and node.value.strip():
             return node.value
         self.refuse(node, key, "a string", hint)
@@ -88,7 +88,7 @@ class Fields:
     def strings(
         self, node: Node, key: str, wanted: str = "a string or a list of strings", hint: str | None = None
     ) -> tuple[str, ...]:
-        """A string, or a list of strings."""
+        """Read a string, or a list of strings."""
         values = [each.value for each in node.elements()] if node.kind == "sequence" else [node.value]
         if not all(isinstance(each, str) and each.strip() for each in values):
             self.refuse(node, key, wanted, hint)
@@ -96,7 +96,7 @@ class Fields:
         return tuple(values)
 
     def texts(self, node: Node, key: str, wanted: str) -> tuple[str, ...]:
-        """A list of texts, or a single one."""
+        """Read a list of texts, or a single text."""
         if node.kind == "sequence":
             found = [self.text(element, f"{key}[{index}]") for index, element in enumerate(node.elements())]
         else:
@@ -143,7 +143,7 @@ class Fields:
     def child(
         self, entries: Mapping[str, Item], name: str, key: str, read: Callable[[Node, str], T | None], default: T
     ) -> T:
-        """What `read` makes of one entry of a mapping; the default where there is none, or it is refused."""
+        """Read one entry of a mapping with `read`; return the default if the entry is missing or invalid."""
         found = read(entries[name].node, join_key(key, name)) if name in entries else None
         return default if found is None else found
 
@@ -161,22 +161,22 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What the command line sets about reading a file."""
+    """The options of the command line for reading a file."""
 
-    dialect: str | None = None  # the name of one; None: by content
-    config_file: str | None = None  # of the dialect's tool, instead of those in `cwd` and `home`
-    farm: str | None = None  # instead of the file's
+    dialect: str | None = None  # the name of a dialect; None: by content
+    config_file: str | None = None  # of the dialect's tool; replaces those in `cwd` and `home`
+    farm: str | None = None  # replaces the file's
     exp_name: str | None = None  # the study's name
-    home: str | None = None  # None: the user's
-    cwd: str | None = None  # where the code is, too; None: the process's
+    home: str | None = None  # None: the user's home
+    cwd: str | None = None  # the folder of the code, too; None: the process's
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
-    base: Params | None = None  # the parameters of a run to be repeated with changes, instead of the file's sweeps
-    text: str | None = None  # what is read instead of the file: a definition in Python, or a kept copy
+    base: Params | None = None  # the parameters of a run to repeat with changes; replaces the file's sweeps
+    text: str | None = None  # read instead of the file: a definition in Python, or a kept copy
 
 
 def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:
-    """A warning for each key that is there twice: such files of other tools are read, and the last value counts."""
+    """Build a warning for each duplicate key: such files of other tools are read, and the last value counts."""
     return [
         Problem("this key is here twice", key, position, "the last one counts; remove the other")
         for node in nodes
@@ -185,7 +185,7 @@ def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:
 
 
 def build_axis(node: Node, key: str, problems: Problems) -> Choices:
-    """A list is swept, anything else is a single value."""
+    """Build an axis: a list is swept, anything else is a single value."""
     if node.kind != "sequence":
         return Choices((node.value,), node.position)
     if not node.elements():

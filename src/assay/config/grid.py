@@ -1,4 +1,4 @@
-"""`params`, `sweep`, `zip` and `when` of a native file → sweeps."""
+"""Reads `params`, `sweep`, `zip` and `when` of a native file as sweeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Swe
 AXIS_KINDS = ("uniform", "log_uniform", "int", "log_int", "choice", "range")
 _WHOLE = ("int", "log_int")
 MAX_RANGE = 1_000_000
-LARGEST_WHOLE = 2**53  # below it every whole number is a float too
+LARGEST_WHOLE = 2**53  # every smaller whole number is exact as a float, too
 _RESERVED = ("zip", "when")
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"), ("start", "stop"))
 _MOST_SHOWN = 60  # characters of a value in a hint
@@ -41,7 +41,7 @@ class GridReader:
         self._fields = fields
         self._problems = fields.problems
         self._overrides = overrides or Overrides({})
-        self._unmatched: list[tuple[str, Condition]] = []  # by a value of the command line: once for each sweep
+        self._unmatched: list[tuple[str, Condition]] = []  # by a value of the command line: once per sweep
 
     def sweeps(self, top: Mapping[str, Item]) -> tuple[Sweep, ...]:
         if self._overrides.base is not None:
@@ -94,7 +94,7 @@ class GridReader:
         return axes
 
     def axis(self, node: Node, key: str, *, takes_mappings: bool = False) -> Axis:
-        """`takes_mappings`: one that is not a kind of axis is a value, as in other tools' files."""
+        """Read an axis. `takes_mappings`: a mapping that is not a kind of axis is a value, as in other tools' files."""
         if node.kind == "mapping":
             entries = node.items()
             if len(entries) == 1 and entries[0].key in AXIS_KINDS:
@@ -158,7 +158,7 @@ class GridReader:
         if wrong or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
             self._fields.refuse(wrong[0] if wrong else node, key, "one to three whole numbers", _RANGE_HINT)
             return range(1)
-        found = range(*numbers)[: MAX_RANGE + 1]  # len() of a huge one overflows
+        found = range(*numbers)[: MAX_RANGE + 1]  # len() of a huge range overflows
         if not 0 < len(found) <= MAX_RANGE:
             what = "holds no number" if not found else f"holds more than {MAX_RANGE} numbers"
             self._problems.add(f"this range {what}", key, node.position, _RANGE_HINT)
@@ -189,7 +189,7 @@ class GridReader:
         return found
 
     def _check(self, sweep: Sweep, rules: _Rules) -> Sweep:
-        """Compare zip and when with the axes of one sweep."""
+        """Check zip and when against the axes of one sweep."""
         used: set[str] = set()
         for names, node, key in rules.zips:
             self._check_zip(names, node, sweep, key, used)
@@ -209,7 +209,7 @@ class GridReader:
                 self._problems.add(f"{name} is random and cannot be zipped", key, node.position)
             elif name in used:
                 self._problems.add(f"{name} is in two zip groups", key, node.position, "join the groups into one")
-            elif len(axis.values) != 1:  # a single value goes with all the others
+            elif len(axis.values) != 1:  # a single value fits all the others
                 lengths[name] = len(axis.values)
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -241,7 +241,7 @@ class GridReader:
 
 
 def _find_mistake(text: str, value: Value) -> tuple[str, str] | None:
-    """Why a scalar without quotes is hardly meant as it is, and what to write."""
+    """Return why a scalar without quotes is probably a mistake, and what to write."""
     if meant := translate_hydra(text):
         return "this is Hydra's notation, which Assay does not read", f"write {meant}"
     if text.count("(") > text.count(")"):
@@ -253,7 +253,7 @@ def _find_mistake(text: str, value: Value) -> tuple[str, str] | None:
 
 
 def _spell(value: Mapping[str, Any]) -> str:
-    """A hint how to write a mapping that is not an axis, often another tool's notation."""
+    """Return a hint how to write a mapping that is not an axis, often another tool's notation."""
     import difflib
 
     for name in ("values", "value"):
@@ -274,7 +274,7 @@ def _spell(value: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Value) -> str:
-    """A value as it can be written into a file, where that is short."""
+    """Return a value as it can be written into a file, if that is short."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= _MOST_SHOWN:
         return text
@@ -282,7 +282,7 @@ def _flow(value: Value) -> str:
 
 
 def find_grid_names(top: Mapping[str, Item]) -> list[str]:
-    """Every parameter that `params` and `sweep` name."""
+    """Return every parameter that `params` and `sweep` name."""
     names = [entry.key for entry in top["params"].node.items()] if "params" in top else []
     node = top["sweep"].node if "sweep" in top else None
     items = [] if node is None else node.elements() if node.kind == "sequence" else [node]

@@ -1,4 +1,4 @@
-"""A file on disk → Study, whatever tool it is written for."""
+"""Loads a study file of any tool as a Study."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OTHER_FILES = {
 
 
 def load_study(path: str, options: LoadOptions | None = None) -> Study:
-    """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
+    """Read and check a study. Raises UsageError for an unreadable file, ConfigError for invalid content."""
     options = options or LoadOptions()
     cwd = os.path.abspath(options.cwd or os.getcwd())
     asked = plugins.find_dialect(options.dialect) if options.dialect else None
@@ -52,7 +52,7 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     if not dialect.parser:
         raise _build_missing(f"no installed plug-in reads files of {dialect.name}", "", nodes[0].position)
     study: Study = plugins.load(dialect.parser)(parse_documents(text, path, flavour="originals"), path, options)
-    if options.settings:  # `--set`: settings of ours that such a file cannot hold
+    if options.settings:  # `--set`: settings of ours that such a file cannot have
         study = read_settings(study, options.settings)
     return replace(study, text=text)
 
@@ -62,7 +62,7 @@ def _build_missing(message: str, key: str, position: Position) -> ConfigError:
 
 
 def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
-    """Another kind of file was named by mistake: the message is about that, not about what YAML finds in it."""
+    """Parse a study. If another kind of file was named by mistake, the error states that, not YAML's complaint."""
     kind = _OTHER_FILES.get(os.path.splitext(path)[1].lower())
     try:
         nodes = parse_documents(text, path, how_to=describe)
@@ -79,9 +79,9 @@ def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
 
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:
-    """The dialect by the keys of the first document that has any; a file of no known kind is native, and refused there.
+    """Return the dialect by the keys of the first document that has any; a file of unknown kind is refused as native.
 
-    Plug-ins are asked only where the file is not plainly one of ours.
+    Plug-ins are asked only if the file is not clearly one of ours.
     """
     first = next((node for node in nodes if node.kind == "mapping"), None)
     keys = {entry.key for entry in first.items()} if first else set()

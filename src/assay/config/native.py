@@ -1,4 +1,4 @@
-"""The native file: nodes → Study; everything that is wrong is reported at once."""
+"""Parses the native file from nodes to a Study; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ KEYS = (
     "resources", "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on",
     "farms", "golden", "stop", "resume",
 )  # fmt: skip
-NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # not by --set
+NOT_SET = ("command", "commands", "params", "sweep", "zip", "when", "metrics", "golden")  # keys that --set refuses
 SETTINGS = tuple(key for key in KEYS if key not in NOT_SET)
-_FOREIGN_SETTINGS = {  # of files of other tools: key -> field of the study
+_FOREIGN_SETTINGS = {  # for files of other tools: key -> field of the study
     "slots": "slots", "timeout": "timeout_s", "retries": "retries", "leave_running": "leave_running",
     "priority": "priority", "resources": "resources", "env": "env", "checks": "checks", "code": "code", "root": "root",
 }  # fmt: skip
 _COMMAND_NAME = r"\w[\w-]*"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is another kind of file
+_MOST_STRANGE = 5  # a file with more unknown keys, or without a known one, is of another kind
 _MOST_SHOWN = 20
 _HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; `assay demo` shows a whole one at work"
-_JOB_NAME = "job"  # job.log is what job.sh itself prints
+_JOB_NAME = "job"  # job.log is the log of job.sh itself
 _FILE_KINDS = ("jsonl", "csv", "tensorboard")
 _PATTERN_KEYS = ("regex", "labels", "command")
 _GROUP_HINT = "put what is to be read into a group, as in 'loss=({number})'"
 
 
 def parse_native(nodes: list[Node], path: str, cwd: str, options: LoadOptions | None = None) -> Study:
-    """The study of a native file; raises ConfigError with all its problems."""
+    """Return the study of a native file; raises ConfigError with all its problems."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
@@ -84,7 +84,7 @@ def parse_native(nodes: list[Node], path: str, cwd: str, options: LoadOptions | 
 
 
 def read_settings(study: Study, texts: Iterable[str]) -> Study:
-    """Another tool's study with settings of ours (`--set`), of those that make sense for it."""
+    """Apply settings of ours (`--set`) to another tool's study, as far as they make sense for it."""
     problems = Problems()
     params = dict.fromkeys(name for sweep in study.sweeps for name in sweep.axes)
     empty = parse_documents("command: 'true'", study.source)[0]
@@ -93,20 +93,20 @@ def read_settings(study: Study, texts: Iterable[str]) -> Study:
     problems.raise_if_any()
     fields = [_FOREIGN_SETTINGS[entry.key] for entry in document.items() if entry.key in _FOREIGN_SETTINGS]
     changes = {name: getattr(found, name) for name in fields}
-    if "code" in changes:  # what such a file ignores stays as it is
+    if "code" in changes:  # what such a file ignores is not changed
         changes["code"] = replace(study.code, kind=found.code.kind)
     return replace(study, **changes)
 
 
 def _find_keys(document: Node) -> Sequence[str]:
-    """The keys of a study file; plug-ins are asked only where the core does not know a key of this one."""
+    """Return the keys of a study file; plug-ins are asked only if the core does not know a key of this one."""
     if document.kind != "mapping" or all(entry.key in KEYS for entry in document.items()):
         return KEYS
     return tuple(dict.fromkeys((*KEYS, *plugins.merge("study_keys"))))
 
 
 def _check_kind(document: Node) -> None:
-    """Any file with colons in it can be read as YAML: a file that is not a study is refused once, not key by key."""
+    """Refuse a file that is not a study once, not key by key: any file with colons in it can be read as YAML."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
     known = _find_keys(document)
     strange = [key for key in keys if key not in known]
@@ -193,7 +193,7 @@ class _Reader:
         return Overrides(axes, everywhere, base)
 
     def _name_params(self, overrides: Overrides, sweeps: tuple[Sweep, ...]) -> tuple[str, ...]:
-        plain = GridReader(Fields(Problems())).sweeps(self._top)  # what is wrong with them is noted already
+        plain = GridReader(Fields(Problems())).sweeps(self._top)  # their problems are noted already
         given = overrides.axes if overrides.base is None else overrides.build_base()
         return find_name_params(plain, sweeps, given)
 
@@ -230,7 +230,7 @@ class _Reader:
         return tuple(found)
 
     def _root(self) -> str | None:
-        """The output root; a relative path is relative to the file that names it."""
+        """Return the output root; a relative path is relative to the file that names it."""
         node = self._node("root")
         text = self._fields.text(node, "root", "a folder") if node else None
         if text is None:
@@ -252,7 +252,7 @@ class _Reader:
         return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, link)
 
     def _ask_plugin(self, key: str, sweeps: tuple[Sweep, ...], default: Any) -> Any:
-        """The value of a key that a plug-in reads."""
+        """Return the value of a key that a plug-in reads."""
         if key not in self._top:
             return default
         readers = plugins.merge("study_keys")
@@ -275,7 +275,7 @@ class _Reader:
         return Resources(count("gpus", 0), count("cpus", 1), memory, count("runs_per_gpu", 1))
 
     def _resume(self, commands: tuple[CommandTemplate, ...]) -> Resume | None:
-        """`resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""
+        """Read `resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""
         if (node := self._node("resume")) is None:
             return None
         key, param = "resume", node
@@ -327,8 +327,8 @@ class _Reader:
     # ------------------------------------------------------------ farms
 
     def _farm(self, written: Sequence[str]) -> tuple[str | None, dict[str, Farm]]:
-        """The default of --on. The settings may know a farm that this file does not: whether it is there is asked when
-        it is used."""
+        """Return the default of --on. An unknown farm is returned with a problem, since the settings may define it:
+        whether they do is checked when the farm is used."""
         node = self._node("on")
         name = self._fields.text(node, "on", "the name of a farm") if node else None
         if node is None or name is None or name in (*written, LOCAL):
@@ -354,7 +354,7 @@ class _Reader:
         return tuple(command for command in found if command is not None)
 
     def _command(self, entry: Item, key: str) -> CommandTemplate | None:
-        """`train: text`, or `train: {run: text, timeout: 1h}`; the single `command:` is called `run`."""
+        """Read `train: text`, or `train: {run: text, timeout: 1h}`; the single `command:` is called `run`."""
         name = "run" if key == "command" else entry.key
         if not re.fullmatch(_COMMAND_NAME, name) or name == _JOB_NAME:
             hint = "letters, digits, _ and -; `job` is taken by job.log"
@@ -381,7 +381,7 @@ class _Reader:
         self, commands: tuple[CommandTemplate, ...], sweeps: tuple[Sweep, ...], resume: Resume | None
     ) -> None:
         known: dict[str, Axis] = {name: axis for sweep in sweeps for name, axis in sweep.axes.items()}
-        # a flag without a value is left out; a run that is repeated with changes need not have what other sweeps have
+        # a flag without a value is left out; a run that is repeated with changes may lack parameters of other sweeps
         given = {*known, *find_grid_names(self._top), *([resume.param] if resume else [])}
         for command in commands:
             missing = {name for name in template_names(command.pieces) if name not in given}

@@ -1,7 +1,7 @@
-"""`NAME=VALUE` words of a command line: overrides of parameters, and settings (`--set`) → nodes like those of a file.
+"""Parses `NAME=VALUE` words of a command line, overrides of parameters and settings (`--set`), to nodes like a file's.
 
-A value has the types that it would have in the file. Commas outside of quotes and brackets make a list. What begins
-with a quote or a bracket is YAML; everything else is taken as it is, so `*.pt`, `a: b` and `#1` need no quotes.
+A value has the types that it would have in the file. Commas outside of quotes and brackets make a list. A value that
+begins with a quote or a bracket is YAML; others are taken literally, so `*.pt`, `a: b` and `#1` need no quotes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUOTES_HINT = "a text that begins with a quote or a bracket, or holds a comma, 
 
 
 def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems, flag: str = "") -> dict[str, Item]:
-    """Name → what it is set to. Problems are noted, and the assignment is left out; `flag` is shown before it."""
+    """Return name → value. Problems are recorded, and the assignment is left out; `flag` is shown before it."""
     found: dict[str, Item] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -49,7 +49,7 @@ def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems
 
 
 def translate_hydra(text: str) -> str | None:
-    """What Assay has for Hydra's `choice(…)`, `range(…)` or `interval(…)`; None: it is none of them."""
+    """Return the equivalent of Hydra's `choice(…)`, `range(…)` or `interval(…)`; None for other texts."""
     if (found := _HYDRA.fullmatch(text)) is None:
         return None
     values = found[2].strip()
@@ -61,7 +61,7 @@ _HYDRA = re.compile(r"\s*(choice|range|interval)\((.*)\)\s*", re.DOTALL)
 
 
 def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems: Problems) -> Node | None:
-    """`start`: the column of the value, from 0."""
+    """Parse a value; `start` is its column, from 0."""
     import yaml
 
     parts = _split(value)
@@ -78,7 +78,7 @@ def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems:
 
 
 def _split(value: str) -> list[tuple[int, str]]:
-    """The parts between commas that are outside of quotes and brackets, each with its index."""
+    """Return the parts between commas outside of quotes and brackets, each with its index."""
     parts: list[tuple[int, str]] = []
     begin, depth, quote, before = 0, 0, "", ","
     for index, character in enumerate(value):
@@ -101,7 +101,7 @@ def _split(value: str) -> list[tuple[int, str]]:
 
 
 def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_only: bool) -> Any:
-    """One value as a node of the YAML library; `name=` is the empty text."""
+    """Compose one value as a node of the YAML library; `name=` is the empty text."""
     import yaml
 
     bare = part.strip()
@@ -110,7 +110,7 @@ def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_onl
     if not bare and not is_only:
         raise build_error("a value is missing", Position(word, 0, start + 1))
     if bare and bare[0] in (*_OPENING, *_QUOTES):
-        # the spaces put the columns of messages right
+        # spaces before the text make the columns of messages correct
         documents = compose(" " * start + bare, word, flavour)
         if len(documents) != 1:
             raise build_error("this is not one value", Position(word, 0, start + 1))
@@ -128,16 +128,16 @@ class Overrides:
     """The parameters that the command line sets."""
 
     axes: Mapping[str, Axis]
-    everywhere: Collection[str] = ()  # also where a sweep has no such parameter
-    base: Params | None = None  # the parameters of the run to be repeated; None: the file's sweeps
+    everywhere: Collection[str] = ()  # set even if a sweep has no such parameter
+    base: Params | None = None  # the parameters of the run to repeat; None: the file's sweeps
 
     def apply(self, axes: Mapping[str, Axis]) -> dict[str, Axis]:
-        """The axes of one sweep, its order kept."""
+        """Return the axes of one sweep with the overrides, in its order."""
         added = {name: axis for name, axis in self.axes.items() if name in axes or name in self.everywhere}
         return {**axes, **added}
 
     def build_base(self) -> dict[str, Axis]:
-        """The one sweep of a run that is repeated with changes."""
+        """Return the single sweep of a run that is repeated with changes."""
         base = {name: Choices((value,)) for name, value in (self.base or {}).items()}
         return {**base, **self.axes}
 
@@ -145,7 +145,7 @@ class Overrides:
 def refuse_unknown(
     entries: dict[str, Item], known: Collection[str], settings: Collection[str], problems: Problems
 ) -> None:
-    """Notes every override that is none of the study's parameters, and leaves it out."""
+    """Report every override that is not one of the study's parameters, and remove it."""
     for name in [name for name in entries if name not in known]:
         entry = entries.pop(name)
         guess = suggest(name, known) or ""
@@ -159,7 +159,7 @@ def refuse_unknown(
 
 
 def find_name_params(plain: Sequence[Sweep], sweeps: Sequence[Sweep], given: Mapping[str, Axis]) -> tuple[str, ...]:
-    """What names show: what differs in the file, as without overrides, and what is not as the file has it."""
+    """Return the parameters for names: those that differ in the file, and those whose values are not the file's."""
     order = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
     found = {name: _find_values(name, plain) for name in order}
     varying = {name for name, values in found.items() if values is None or len(values) > 1}
@@ -169,7 +169,7 @@ def find_name_params(plain: Sequence[Sweep], sweeps: Sequence[Sweep], given: Map
 
 
 def _find_values(name: str, sweeps: Sequence[Sweep]) -> set[str] | None:
-    """The values of a parameter, spelled; None: random, or missing somewhere."""
+    """Return the values of a parameter as texts; None if it is random, or missing somewhere."""
     axes = [sweep.axes.get(name) for sweep in sweeps]
     if not all(isinstance(axis, Choices) for axis in axes):
         return None
@@ -187,9 +187,9 @@ def apply_settings(
     params: Collection[str],
     problems: Problems,
 ) -> Node:
-    """The document with these keys set; a dotted name is a key inside of a key, and null removes one.
+    """Return the document with these keys set; a dotted name is a key inside of a key, and null removes a key.
 
-    `refused`: keys that there are and that cannot be set; `params`: those of the study.
+    `refused`: existing keys that cannot be set; `params`: the study's parameters.
     """
     for name, entry in parse_assignments(texts, "native", problems, SET_FLAG).items():
         top = name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Farms, as files and calls name them. A plug-in knows them; it is asked only where one is named."""
+"""Farms, as files and calls name them. The plug-in that defines them is asked only if one is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Places(NamedTuple):
 
     read_farm: Callable[[Fields, Item, str], Farm | None]  # one section of a file; the problems hold why it is None
     has_farm: Callable[[Study, str, Settings], bool]
-    find_farm: Callable[[Study, str, Settings], Farm]  # raises where it is not known, or cannot be used
+    find_farm: Callable[[Study, str, Settings], Farm]  # raises for an unknown or unusable farm
 
 
 def find_places() -> Places | None:
@@ -29,7 +29,7 @@ def find_places() -> Places | None:
 
 
 def read_farm(entry: Item, key: str) -> Farm:
-    """One section of a file. What is wrong with it matters only where the farm is used, so it is kept with the farm."""
+    """Read one section of a file. Its problems are kept with the farm, since they matter only if the farm is used."""
     places, problems = find_places(), Problems()
     if places is None:
         problems.add(_MISSING, key, entry.position, _HINT)
@@ -40,7 +40,7 @@ def read_farm(entry: Item, key: str) -> Farm:
 
 
 def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """Flag, then environment, the study's own, the settings' where that farm is known. None: here."""
+    """Choose by flag, then environment, the study's own, the settings' farm if that farm is known. None: here."""
     from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
     name = asked or from_environment or study.farm
     if name is None and settings.farm not in (None, LOCAL):
@@ -50,7 +50,7 @@ def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | N
 
 
 def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """For measurements and checks, which move to another machine only when the call names one. None: here."""
+    """Choose a farm for measurements and checks, which only leave this machine if the call names one. None: here."""
     return None if asked is None or asked == LOCAL else _ask_places(study, asked).find_farm(study, asked, settings)
 
 
@@ -60,6 +60,6 @@ def _ask_places(study: Study, name: str) -> Places:
         return places
     if name not in study.farms:
         raise UsageError(_MISSING, _HINT)
-    farm = study.farms[name]  # the file names it
+    farm = study.farms[name]  # the file defines it
     key = farm.problems[0].key if farm.problems else name
     raise ConfigError([Problem(_MISSING, key, farm.position, _HINT)])

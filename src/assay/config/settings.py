@@ -1,8 +1,8 @@
 """Settings: where runs go and what they may use, unless a file or a flag sets it otherwise.
 
-From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
-`[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
-Tables of plug-ins (the hook `settings`) are handed on as they are, with their positions: the plug-in reads them.
+In order of precedence, the lowest first: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml`
+with a `[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
+Tables of plug-ins (the hook `settings`) are passed on unchanged with their positions: the plug-in reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PATTERNS = ("secret_names", "secret_files")
 VALUES = ("root", "slots", "farm", "max_wait", "notify", "index", *PATTERNS)
-KEYS = (*VALUES, "farms")  # and the tables that plug-ins read
+KEYS = (*VALUES, "farms")  # besides the tables that plug-ins read
 ENVIRONMENT = {
     "root": "ASSAY_ROOT",
     "slots": "ASSAY_SLOTS",
@@ -35,16 +35,16 @@ ENVIRONMENT = {
     "notify": "ASSAY_NOTIFY",
     "index": "ASSAY_INDEX",
 }
-_OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
+_OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a header in pyproject.toml: our table, or one inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    root: str  # absolute
-    root_from: str | None = None  # the file or variable that sets it; None: none does
+    root: str  # an absolute path
+    root_from: str | None = None  # the file or variable that sets it; None: it is not set
     slots: tuple[str, ...] | None = None
     farm: str | None = None
-    files: tuple[str, ...] = ()  # that were read
+    files: tuple[str, ...] = ()  # the files that were read
     slots_from: str | None = None
     farm_from: str | None = None
     tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name, the user's before the project's
@@ -53,7 +53,7 @@ class Settings:
     max_wait_s: float | None = None  # for the machine lease
     notify: tuple[str, ...] = ()  # commands and addresses
     notify_from: str | None = None
-    index: str | None = None  # the address of a shared one, which may hold a password; or "local"
+    index: str | None = None  # the address of a shared index, which may have a password; or "local"
 
     @property
     def secrets(self) -> SecretRules:
@@ -62,16 +62,16 @@ class Settings:
 
 @cache
 def _build_rules(names: tuple[str, ...], files: tuple[str, ...]) -> SecretRules:
-    from assay.values.secrets import SecretRules  # what only reads runs needs none
+    from assay.values.secrets import SecretRules  # not needed by commands that only read runs
 
     return SecretRules(names, files)
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
-    """The settings that hold in this folder. Raises ConfigError for a settings file that is not as it must be."""
+    """Return the settings for this folder. Raises ConfigError for an invalid settings file."""
     folder = os.path.abspath(cwd or os.getcwd())
     environment = os.environ if env is None else env
-    found: dict[str, tuple[Any, str]] = {}  # key -> value, where it comes from
+    found: dict[str, tuple[Any, str]] = {}  # key -> value, and the file or variable that sets it
     home = environment.get("HOME") or os.path.expanduser("~")
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
     user_file, project_file = os.path.join(base, "assay", "config.toml"), _project_file(folder)
@@ -95,7 +95,7 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
 
 
 def _project_file(folder: str) -> str | None:
-    """The nearest settings file upwards. A pyproject.toml without a table for Assay does not count."""
+    """Return the nearest settings file upwards. A pyproject.toml without a table for Assay does not count."""
     while True:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
         if os.path.isfile(own):
@@ -109,7 +109,7 @@ def _project_file(folder: str) -> str | None:
 
 
 def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
-    """A variable that is set to nothing counts as not set."""
+    """Return the settings of the environment. An empty variable counts as not set."""
     parsers: dict[str, Callable[[str], Any]] = {"slots": parse_slots, "max_wait": parse_duration}
     parsers |= {"root": lambda text: _absolute(text, folder), "notify": lambda text: (text,)}
     texts = {key: env.get(variable, "").strip() for key, variable in ENVIRONMENT.items()}

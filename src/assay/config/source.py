@@ -1,10 +1,10 @@
-"""YAML with positions: text → a tree of nodes with positions.
+"""YAML with positions: parses a text to a tree of nodes with positions.
 
-Two flavours. `native`: `1e-4` is a number, only `true` and `false` are booleans, dates stay text, and `007` stays
-text because a script would otherwise be handed `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because
-the users of other tools rely on it (`1e-4` is text, `no` is false).
+There are two flavours. `native`: `1e-4` is a number, only `true` and `false` are booleans, dates stay text, and `007`
+stays text because a script would otherwise get `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because the users
+of other tools rely on it (`1e-4` is text, `no` is false).
 
-Aliases share one node; a document that would unfold into an unreasonable size is refused.
+Aliases share one node; a document that would expand to an unreasonable size is refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.values.study import Position, Problem, Value
 
 Flavour = Literal["native", "originals"]
-HowTo = Callable[[], str]  # built only where it is printed
+HowTo = Callable[[], str]  # called only if the text is printed
 Kind = Literal["mapping", "sequence", "scalar"]
 
-MAX_UNFOLDED = 2_000_000  # values in a document after aliases are unfolded
+MAX_UNFOLDED = 2_000_000  # values in a document after aliases are expanded
 MAX_DEPTH = 100
 
 TAG = "tag:yaml.org,2002:"
@@ -36,7 +36,7 @@ _FLOAT = (
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
 NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
-    # type, what it looks like, its possible first characters: YAML 1.2's, without leading zeros
+    # type, its pattern, its possible first characters: those of YAML 1.2, without leading zeros
     ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
@@ -46,7 +46,7 @@ NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
 
 
 class Word(str):
-    """A word of the command line, in the place of a file's name: it has columns and no lines."""
+    """A word of the command line in place of a file's name: its positions have columns but no lines."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Problems:
-    """Collects what is wrong with a file, so that everything is reported at once."""
+    """Collects the problems of a file, so that all are reported at once."""
 
     found: list[Problem] = field(default_factory=list)
 
@@ -71,7 +71,7 @@ class Problems:
             self.found.append(problem)
 
     def extend(self, error: ConfigError) -> None:
-        """Takes over the problems of an error that was raised further down."""
+        """Add the problems of an error that was raised by a called function."""
         self.found.extend(problem for problem in error.problems if isinstance(problem, Problem))
 
     def raise_if_any(self) -> None:
@@ -93,7 +93,7 @@ class Node:
         self._file = file
         self._flavour: Flavour = flavour
         self.kind: Kind = _KINDS[type(raw).__name__]
-        self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last one counts
+        self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last value counts
         self._entries: list[Item] = []
         self._elements: list[Node] = []
         self._value: Any = UNSET
@@ -108,7 +108,7 @@ class Node:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a scalar without quotes."""
+        """Return whether this is a scalar without quotes."""
         return self.kind == "scalar" and not getattr(self._raw, "style", None)
 
     @property
@@ -127,15 +127,15 @@ class Node:
         return self._value
 
     def items(self) -> list[Item]:
-        """A mapping's entries in order, merge keys included; of a repeated key the last value. Else nothing."""
+        """A mapping's entries in order, with merge keys; of a repeated key the last value. Empty for other kinds."""
         return self._entries
 
     def elements(self) -> list[Node]:
-        """A sequence's nodes; nothing for other kinds."""
+        """A sequence's nodes; empty for other kinds."""
         return self._elements
 
     def with_entry(self, key: str, position: Position, node: Node | None) -> Node:
-        """The mapping with another value of a key; None: without the key."""
+        """Return the mapping with another value of a key; None: without the key."""
         changed = Node(self._raw, self._file, self._flavour)
         changed.duplicates = [each for each in self.duplicates if each[0] != key]
         entries = {entry.key: entry for entry in self._entries}
@@ -147,7 +147,7 @@ class Node:
         return changed
 
     def find(self, key: str) -> Node | None:
-        """The value of a mapping's key."""
+        """Return the value of a mapping's key."""
         return next((entry.node for entry in self._entries if entry.key == key), None)
 
 
@@ -158,9 +158,9 @@ UNSET = object()
 
 
 def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to: HowTo | None = None) -> list[Node]:
-    """Every document of a file; each is a mapping, or null where a document is empty.
+    """Parse every document of a file to a mapping, or to null if the document is empty.
 
-    `how_to` describes one that has content, for a file that has none.
+    `how_to` describes such a file, for the message about a file without content.
 
     Raises ConfigError for broken YAML, for a file without content and for a document that is not a mapping.
     """
@@ -176,7 +176,7 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
 
 
 def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
-    """A text file; `shown` is its path as the user wrote it, `how_to` describes such a file where there is none."""
+    """Load a text file; `shown` is its path as the user wrote it, `how_to` describes such a file if it is missing."""
     try:
         with open(file, "rb") as stream:
             data = stream.read()
@@ -197,7 +197,7 @@ def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
 
 
 def find_duplicates(node: Node) -> Iterator[tuple[str, Position]]:
-    """Every key that a mapping has twice, at any depth, as (dotted key, position)."""
+    """Yield every key that a mapping has twice, at any depth, as (dotted key, position)."""
     seen: set[int] = set()
     pending = [(node, "")]
     while pending:
@@ -233,7 +233,7 @@ def compose(text: str, file: str, flavour: Flavour) -> list[Any]:
 
 
 def _check_depth(text: str, file: str) -> None:
-    """Refuses deep nesting before the parser meets it: the composer in C recurses without a limit of its own."""
+    """Refuse deep nesting before the parser reads it: the composer in C recurses without a limit of its own."""
     import yaml
 
     if not _looks_deep(text):
@@ -241,14 +241,14 @@ def _check_depth(text: str, file: str) -> None:
     try:
         event = _find_too_deep(text)
     except yaml.YAMLError:
-        return  # composing meets the same error and explains it
+        return  # composing raises the same error and explains it
     if event is not None:
         position = _position(file, event.start_mark)
         raise build_error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
 
 
 def _find_too_deep(text: str) -> Any:
-    """The event at which the nesting exceeds MAX_DEPTH; None: it never does."""
+    """Return the event at which the nesting exceeds MAX_DEPTH; None if there is none."""
     import yaml
 
     depth = 0
@@ -260,7 +260,7 @@ def _find_too_deep(text: str) -> Any:
 
 
 def _looks_deep(text: str) -> bool:
-    """A quick guess: brackets inside one another, `- - - x` in a line, or far indentation."""
+    """Guess quickly: brackets inside one another, `- - - x` in a line, or far indentation."""
     depth = 0
     for bracket in re.finditer(r"[\[\]{}]", text):
         depth += 1 if bracket.group() in "[{" else -1
@@ -283,8 +283,8 @@ def loader_of(flavour: Flavour) -> Any:
 
 
 def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
-    """What another tool wrote, as PyYAML reads it; empty where it cannot be read, and then `problems` has the reason.
-
+    """Parse another tool's file as PyYAML reads it; if it cannot be read, return an empty mapping and add the reason to
+    `problems`.
     Tuples are read too, since a plain `yaml.dump` writes them."""
     import yaml
 
@@ -313,7 +313,7 @@ def _loader_with_tuples() -> Any:
 
 
 class Builder:
-    """One document's yaml nodes → Nodes, each yaml node once."""
+    """Converts one document's yaml nodes to Nodes, each yaml node once."""
 
     def __init__(self, file: str, flavour: Flavour) -> None:
         self._file = file
@@ -373,7 +373,7 @@ class Builder:
         return size
 
     def _merge(self, value: Node, merged: dict[str, Item]) -> None:
-        """`<<: *base` or `<<: [*first, *second]`: the first one named wins, as YAML has it."""
+        """Merge `<<: *base` or `<<: [*first, *second]`: the first of them has precedence, as in YAML."""
         sources = value.elements() if value.kind == "sequence" else [value]
         for source in sources:
             if source.kind != "mapping":
@@ -410,7 +410,7 @@ def _native_scalar(name: str, text: str) -> Value:
 
 
 def _original_scalar(name: str, raw: Any) -> Value:
-    """A scalar as PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
+    """Return a scalar as PyYAML builds it; values that JSON lacks (dates) become the text of `str()`."""
     if name == "str":
         return raw.value
     value = _constructor().construct_object(raw, deep=True)
@@ -422,7 +422,7 @@ def _constructor() -> Any:
     import yaml
 
     lenient: Any = type("LenientConstructor", (yaml.constructor.SafeConstructor,), {})
-    lenient.add_constructor(None, lambda _, node: node.value)  # a tag that YAML does not know: its text
+    lenient.add_constructor(None, lambda _, node: node.value)  # an unknown tag: use its text
     return lenient()
 
 
@@ -444,7 +444,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
         return build_error(message, _position(file, opened), _NEVER_CLOSED)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
-    if mark.line >= len(lines):  # after the last character that is written
+    if mark.line >= len(lines):  # the error is after the last character
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]
         position = Position(file, full[-1], len("".join(lines[full[-1] - 1 : full[-1]]).rstrip()) + 1)
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
@@ -463,9 +463,9 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
 
 
 def _find_open(error: Any, text: str) -> Any:
-    """The mark of the innermost bracket or the quote that is still open where the parser gave up; None: not known.
+    """Return the mark of the innermost open bracket or quote at the error; None if it is not known.
 
-    The parser notices it lines later, mostly at the end of the file.
+    The parser notices it lines later, usually at the end of the file.
     """
     if "end of stream" in error.problem:
         return error.context_mark if _stands_at(error.context_mark, text, "'\"") else None
@@ -483,7 +483,7 @@ def _stands_at(mark: Any, text: str, characters: str) -> bool:
 
 
 def _scan_brackets(text: str, end: int) -> list[Any]:
-    """The marks of the brackets that are open before a place, outermost first."""
+    """Return the marks of the brackets that are open at an index, outermost first."""
     import yaml
 
     opened: list[Any] = []
@@ -496,12 +496,12 @@ def _scan_brackets(text: str, end: int) -> list[Any]:
             elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
                 opened.pop()
     except yaml.YAMLError:
-        return opened  # what it met before is what we ask for
+        return opened  # the brackets before the error are what is needed
     return opened
 
 
 def _explain_character(error: Any, text: str, file: str) -> ConfigError:
-    """For characters that YAML does not allow; the position is found by looking for them."""
+    """Explain characters that YAML does not allow; their position is searched in the text."""
     bad = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
     place = bad.start() if bad else 0
     line = text.count("\n", 0, place)

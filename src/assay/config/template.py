@@ -1,10 +1,10 @@
-r"""Command templates: text → pieces.
+r"""Command templates: splits a text into pieces.
 
-`{name}` is a value, `[name]` a flag; `{{name}}` and `[[name]]` are a literal `{name}` and `[name]`. Everything else
-is shell text that is left alone: `${HOME}`, `$((1+2))`, `l[0]`, `[ -f x ]`, `{1..3}`, `'{"a": 1}'`, `awk '{print $1}'`.
+`{name}` is a value, `[name]` a flag; `{{name}}` and `[[name]]` are a literal `{name}` and `[name]`. Everything else is
+shell text that stays unchanged: `${HOME}`, `$((1+2))`, `l[0]`, `[ -f x ]`, `{1..3}`, `'{"a": 1}'`, `awk '{print $1}'`.
 
 A flag is a word of its own, so `arr[i]` and `file[ab].txt` are not flags. The scanner follows the shell's quoting,
-because a value has to be quoted for the position where it is inserted; it does not look into comments.
+because a value has to be quoted for the position where it is inserted; it does not interpret comments.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Literal
 from assay.errors import ConfigError
 from assay.values.study import Flag, Piece, Placeholder, Position, Problem, Quote, ShellText
 
-# what every run knows about itself, besides its parameters
+# values of every run, besides its parameters
 RUN_VALUES = ("run.dir", "run.name", "run.id", "run.time", "study")
 
 _NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"
 _ESCAPED = re.compile(rf"\{{(\{{{_NAME}\}})\}}|\[(\[{_NAME}\])\]")
 _PLACE = re.compile(rf"\{{({_NAME})\}}")
 _FLAG = re.compile(rf"\[({_NAME})\](?=$|[\s;&|)\"'`])")
-# a name after a bracket that no bracket closes before the next one opens, or the text ends
+# an opening bracket and a name without a closing bracket before the next opening one, or before the end
 _UNCLOSED = re.compile(rf"\[{_NAME}(?=[\s;&|)][^\[\]]*(?:\[|\Z)|\Z)|\{{{_NAME}(?=[\s;&|)][^{{}}]*(?:\{{|\Z)|\Z)")
-_PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # no character that means anything here
+_PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # no character that has a meaning here
 _BEFORE_FLAG = " \t\n;&|(\"'`"
 _BEFORE_COMMENT = " \t\n;&|("
 
@@ -34,7 +34,7 @@ _QUOTE: dict[_Context, Quote] = {"single": "single", "double": "double"}
 
 
 def parse_template(text: str, position: Position | None = None, key: str = "") -> tuple[Piece, ...]:
-    """Splits a command's text; raises ConfigError for a quote, or a place for a parameter, that is never closed."""
+    """Split a command's text. Raises ConfigError for a quote, or a place for a parameter, that is never closed."""
     scanner = _Scanner(text)
     pieces = scanner.scan()
     problems = [] if "<<" in text else list(scanner.problems())  # a here-document has quotes and brackets of its own
@@ -44,7 +44,7 @@ def parse_template(text: str, position: Position | None = None, key: str = "") -
 
 
 def template_names(pieces: tuple[Piece, ...]) -> list[str]:
-    """The names that a template asks for, without the run's own values."""
+    """Return the names that a template uses, without the run's own values."""
     return [piece.name for piece in pieces if isinstance(piece, Placeholder | Flag) and piece.name not in RUN_VALUES]
 
 
@@ -55,10 +55,10 @@ class _Scanner:
         self._contexts: list[_Context] = ["bare"]
         self._pieces: list[Piece] = []
         self._plain: list[str] = []
-        self._unclosed: list[str] = []  # `[lr` and `{lr`
+        self._unclosed: list[str] = []  # such as `[lr` and `{lr`
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What is opened and never closed, and what to do about it."""
+        """Yield each opening that is never closed, and what to do about it."""
         marks = {"single": "'", "ansi": "'", "double": '"', "backtick": "`"}
         quote = next((marks[context] for context in self._contexts if context in marks), None)
         if quote:
@@ -78,7 +78,7 @@ class _Scanner:
         return tuple(self._pieces)
 
     def _take_name(self) -> bool:
-        """An escape, a place or a flag at this position."""
+        """Take an escape, a place or a flag at this position."""
         if self._text[self._at] not in "{[":
             return False
         escaped = _ESCAPED.match(self._text, self._at)
@@ -101,7 +101,7 @@ class _Scanner:
         return False
 
     def _note_unclosed(self) -> None:
-        """Only outside of quotes, where a lone `[name` or `{name` means nothing to the shell either."""
+        """Record an unclosed name outside of quotes, where `[name` alone means nothing to the shell either."""
         opened = _UNCLOSED.match(self._text, self._at)
         is_place = self._text[self._at] == "{" or self._at == 0 or self._before() in _BEFORE_FLAG
         if opened and is_place and self._contexts[-1] in ("bare", "paren"):
@@ -118,7 +118,7 @@ class _Scanner:
             self._plain.append("$'")
 
     def _take_shell(self) -> None:
-        """One character that may change the quoting."""
+        """Take one character that may change the quoting."""
         character, context = self._text[self._at], self._contexts[-1]
         if context == "single":
             if character == "'":

@@ -1,7 +1,7 @@
-"""TOML with positions: text → the same nodes that YAML gives.
+"""TOML with positions: parses a text to the same nodes as YAML.
 
-tomllib is the judge of what is valid and of every single value; it gives no positions, so the text that it accepted is
-scanned once more for where keys and values begin.
+tomllib decides what is valid, and every single value; it gives no positions, so the text that it accepted is scanned
+again for the positions of keys and values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from assay.config.source import UNSET, Item, Kind, Node, build_error
 from assay.values.study import Position
 
 _SPACE = re.compile(r"[ \t]*")
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # also comments
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # with comments
 _KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _STRING = re.compile(
     r"\"\"\"(?:[^\"\\]|\\(?s:.)|\"(?!\"\")|\"\"(?!\"))*\"{3,5}"
@@ -47,13 +47,13 @@ class TomlNode(Node):
 
 
 def parse_toml(text: str, file: str) -> Node:
-    """The whole file as a mapping. Raises ConfigError for broken TOML."""
+    """Parse the whole file as a mapping. Raises ConfigError for invalid TOML."""
     try:
         tomllib.loads(text)
         return _Scanner(text, file).scan()
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        last = text.rstrip().split("\n")  # the message of tomllib is "at end of document"
+        last = text.rstrip().split("\n")  # tomllib reports "at end of document"
         line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
         hint = "strings need quotes in TOML"
@@ -63,13 +63,13 @@ def parse_toml(text: str, file: str) -> Node:
 
 
 class _Scanner:
-    """Walks through text that is known to be valid."""
+    """Scans text that is known to be valid."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
         self._file = file
         self._index = 0
-        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]  # where each line begins
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]  # index of each line
         self._line = 0
 
     def scan(self) -> Node:
@@ -107,7 +107,7 @@ class _Scanner:
         table.items().append(Item(key, position, self._scan_value()))
 
     def _scan_key(self) -> list[tuple[str, Position]]:
-        """The parts of a dotted key; stops before what follows it."""
+        """Return the parts of a dotted key; stops at the character after it."""
         parts = []
         while True:
             self._skip(_SPACE)
@@ -134,7 +134,7 @@ class _Scanner:
         return TomlNode("scalar", position, self._take(_STRING if first in "\"'" else _PLAIN))
 
     def _enter(self, end: str) -> bool:
-        """Move past the bracket or comma to the next element; False: the end was reached."""
+        """Move past the bracket or comma to the next element; return False at the end."""
         if self._text[self._index] in "[{,":
             self._index += 1
         self._skip(_BLANK)
@@ -146,7 +146,7 @@ class _Scanner:
         return False
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
-        """Whether that was the end of the text."""
+        """Skip a match; return whether the text ends there."""
         found = pattern.match(self._text, self._index)
         self._index = found.end() if found else self._index
         return self._index >= len(self._text)
@@ -164,7 +164,7 @@ class _Scanner:
 
 
 def _open_table(table: Node, key: str, position: Position) -> Node:
-    """The table under a key: the one that is there, the newest of an array of tables, or a new one."""
+    """Return the table under a key: the existing one, the newest of an array of tables, or a new one."""
     found = table.find(key)
     if found is None:
         found = TomlNode("mapping", position)

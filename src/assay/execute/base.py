@@ -1,4 +1,4 @@
-"""The contract of an executor: start `job.sh` somewhere, report whether it still lives, end it.
+"""The contract of an executor: start `job.sh` somewhere, report whether the job still lives, end it.
 
 An executor knows nothing of sweeps or of what a run directory means. Every implementation must pass
 `tests/contracts/executor.py`.
@@ -39,49 +39,49 @@ class Executor(ABC):
     """Starts jobs, watches them, ends them."""
 
     name: str
-    keys: ClassVar[Mapping[str, str]] = {}  # of a farm's section, with their kinds: `farms/engines.py` has those
+    keys: ClassVar[Mapping[str, str]] = {}  # keys of a farm's section and their kinds, those of `farms/engines.py`
 
     @classmethod
     def check(cls, _farm: Farm) -> None:
-        """Whether jobs could be given to this farm: asked before anything is written.
+        """Check whether jobs could be submitted to this farm, before anything is written.
 
-        Raises UsageError for what is not installed or not set, InfrastructureError for what does not answer.
+        Raises UsageError if something is not installed or not set, InfrastructureError if something does not answer.
         """
         return
 
     @classmethod
     def find_program(cls, _farm: Farm) -> str | None:
-        """The program that submits, where the farm's text names it plainly; it must be there."""
+        """Return the program that submits, if the farm's text names it plainly; it must exist."""
         return None
 
     @classmethod
     def uses_slots(cls, _farm: Farm) -> bool:
-        """Whether the farm's jobs run on this machine, and take slots of it."""
+        """Return whether the farm's jobs run on this machine, and need slots of it."""
         return False
 
     @classmethod
     def render_line(cls, _farm: Farm, request: JobRequest, command: str) -> str:
-        """What people see of a submission: the training command, inside what submits it."""
+        """Return the line that people see of a submission: the training command, inside the submit command."""
         return layout.show_command(command, request.dir)
 
     @abstractmethod
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        """Start attempt `request.attempt`. None: another supervisor owns it, and nothing was run.
+        """Start attempt `request.attempt`. Returns None if another supervisor owns it; then nothing was started.
 
         Raises InfrastructureError when the job cannot be started at all.
         """
 
     def together(self) -> AbstractContextManager[None]:
-        """What is submitted inside may be handed over at the end, all at once."""
+        """Submit jobs in this block together if possible: all may be sent at its end."""
         return nullcontext()
 
     @abstractmethod
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Whether the job can still produce exit markers. Look here first, at the markers afterwards."""
+        """Return whether the job can still produce exit markers. Call it before the markers are read."""
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        """Like the method above, where only the job's lease is known."""
+        """Return whether a job lives if only its lease is known, like the method above."""
         executor = cls()
         try:
             return executor.liveness(handle, run_dir)
@@ -90,79 +90,79 @@ class Executor(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
-        """Sleep until a job ends, at most this long; the jobs that are known to have ended."""
+        """Sleep until a job ends, at most this long; return the jobs that are known to have ended."""
 
     def may_have_begun(self, _handle: JobHandle, _run_dir: str) -> bool:
-        """Whether it is worth while to look at the files of a job that waited in its engine's queue."""
+        """Return whether the files of a job that waited in its engine's queue should be read."""
         return True
 
     @abstractmethod
     def watch(self, handle: JobHandle, run_dir: str) -> None:
-        """Take part in `wait` for a job that another process started."""
+        """Include a job that another process started in `wait`."""
 
     @abstractmethod
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         """End these jobs (handle, run directory) and everything they started: TERM, then KILL after the grace.
 
-        Returns when nothing of them is left. The caller has written `stop.N` before.
+        Returns when no process of them is left. The caller has written `stop.N` before.
         """
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
-        """Cancel as `cancel` does, without waiting if possible: the result is called until it is True."""
+        """Cancel as `cancel` does, without waiting if possible: call the result until it returns True."""
         self.cancel(jobs, grace_s)
         return lambda: True
 
     def leftovers(self, _handle: JobHandle, _run_dir: str) -> Sequence[str]:
-        """The processes that an ended job left running, described; `cancel` ends them."""
+        """Describe the processes that an ended job left running; `cancel` ends them."""
         return ()
 
     def find_end(self, _handle: JobHandle) -> float | None:
-        """When an ended job ended, where no supervisor may have looked at that time; None: now."""
+        """Return when a job ended, if that may have been before it was noticed; None: now."""
         return None
 
     def usage(self, _handle: JobHandle) -> Usage | None:
-        """What an ended job used, where the executor was its parent."""
+        """Return the resources that an ended job used, if the executor was its parent."""
         return None
 
     @classmethod
     def find_job(cls, _handle: JobHandle, _run_dir: str) -> str:
-        """What the engine calls an attempt, as its own commands take it; empty: nothing."""
+        """Return the engine's name of an attempt, as its own commands take it; empty if it has none."""
         return ""
 
     @classmethod
     def render_entry(cls, _handle: JobHandle, _run_dir: str, host: str) -> str:
-        """The command that leads people to a running job on this host; empty: there is none."""
+        """Return the command by which people enter a running job on this host; empty if there is none."""
         return shlex.join(["ssh", host])
 
     def is_handed_over(self) -> bool:
-        """Whether the jobs would come to their end without this process: a farm has them all."""
+        """Return whether the jobs would finish without this process, since a farm has all of them."""
         return False
 
     def has_room(self) -> bool:
-        """Whether one more job could begin now; where this is False, it is asked again later."""
+        """Return whether one more job could begin now; if False, the caller asks again later."""
         return True
 
     def take_messages(self) -> Sequence[str]:
-        """What people should know since the last call, as in: a host does not answer."""
+        """Return messages for people since the last call, such as: a host does not answer."""
         return ()
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
-        """Why a job never came to its farm, with the farm's own message; None: it did, or may still."""
+        """Return why a job never reached its farm, with the farm's own message; None if it did, or still may."""
         return None
 
     def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[EndKind, str] | None:
-        """Why an engine itself refused or ended a job: recorded as the stop of that attempt; others go on.
+        """Return why an engine itself refused or ended a job: it is recorded as the stop of the attempt; others go on.
 
-        `interrupt`: a later call tries again. `lost`: it was not stopped, and this is what the engine knows; `taken
-        back`: the engine wants to start it again itself; `fence`: it may still run somewhere that does not answer, and
-        the next attempt takes its place. None: the job's own files hold all there is.
+        `interrupt`: a later call tries again. `lost`: the job was not stopped, and this is all that the engine knows;
+        `taken back`: the engine wants to start it again itself; `fence`: it may still run on a machine that does not
+        answer, and the next attempt replaces it. None: the job's own files explain its end.
         """
         return None
 
     def end_fenced(self, _handle: JobHandle, _run_dir: str) -> None:
-        """End an attempt that was given up, when it can be reached, and do not wait for that. Called repeatedly."""
+        """End an attempt that was given up as soon as it can be reached, without waiting. Called repeatedly."""
         return
 
     def close(self) -> None:
-        """Release what this executor holds. Jobs go on."""
+        """Release the resources of this executor. Jobs go on."""
         return

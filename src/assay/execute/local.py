@@ -36,18 +36,18 @@ class LocalExecutor(Executor):
     name = "local"
 
     def __init__(self, *, owns_process: bool = False) -> None:
-        """`owns_process`: this process has no other children to look after, so it may take in what jobs leave."""
+        """`owns_process`: this process has no other children, so it may adopt processes that jobs leave."""
         self._owns_process = owns_process
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._usage: dict[JobHandle, Usage] = {}
-        self._gone: list[JobHandle] = []  # ended before it could be watched
-        self._orphans: process.Orphans | None = None  # made for the first job
-        self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
+        self._gone: list[JobHandle] = []  # jobs that ended before they could be watched
+        self._orphans: process.Orphans | None = None  # built for the first job
+        self._left: dict[JobHandle, tuple[str, ...]] = {}  # processes that ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # pid and start of the members
         self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
-        self._base: dict[bytes, bytes] | None = None  # what all jobs have, read and encoded for the first
+        self._base: dict[bytes, bytes] | None = None  # the common environment of all jobs, encoded for the first
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         if self._owns_process and self._orphans is None:
@@ -75,20 +75,20 @@ class LocalExecutor(Executor):
         handle = process.build_handle(request, self.name, pid)
         try:
             won = publish(handle)
-        except BaseException:  # a full disk, Ctrl-C: without a lease the job must not begin
+        except BaseException:  # on a full disk or Ctrl-C: without a lease the job must not begin
             _end_loser(pid)
             raise
         if not won:
             _end_loser(pid)
             return None
         self._watch_pid(handle, request.dir, is_child=True)
-        with contextlib.suppress(BrokenPipeError):  # killed in between: its end is noticed like any other
+        with contextlib.suppress(BrokenPipeError):  # the job was killed in between: its end is noticed like any other
             os.write(opener, b"1")
         return handle
 
     def watch(self, handle: JobHandle, run_dir: str) -> None:
         if handle.host != processes.host_name() or any(w.handle == handle for w in self._watched.values()):
-            return  # a pid of another host means nothing here
+            return  # the pid belongs to another host
         self._watch_pid(handle, run_dir, is_child=False)
 
     def _watch_pid(self, handle: JobHandle, run_dir: str, is_child: bool) -> None:
@@ -124,7 +124,7 @@ class LocalExecutor(Executor):
         return ended
 
     def _note_leftovers(self, ended: Sequence[_Watched], orphans: process.Orphans) -> None:
-        """All processes are looked through only where one has lost its parent and no running job accounts for it."""
+        """Search all processes for left-over ones, if an orphan does not belong to a running job."""
         for _ in range(_LOOKS):
             suspects = self._find_suspects(orphans)
             for each in ended:
@@ -132,7 +132,7 @@ class LocalExecutor(Executor):
                 suspects -= left
                 self._left[each.handle] = self._remember(each.handle, left)
             if all(processes.process_start(pid) for pid in suspects):
-                break  # otherwise one has left during the look, and what it had forked may have been missed
+                break  # otherwise an orphan ended during the search, and its children may have been missed
         self._unrelated |= {pid: processes.process_start(pid) for pid in suspects}
 
     def _find_suspects(self, orphans: process.Orphans) -> set[int]:
@@ -143,7 +143,7 @@ class LocalExecutor(Executor):
         return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
-        """Their descriptions. What is named as left is ended, also where it opens a session of its own in between."""
+        """Describe left-over processes, and keep them to be ended, even if one opens a session of its own later."""
         if left:
             self._seen[handle] = frozenset((pid, processes.process_start(pid) or 0) for pid in left)
         return tuple(map(processes.describe_process, sorted(left)))
@@ -155,7 +155,7 @@ class LocalExecutor(Executor):
         if handle.host != processes.host_name() or handle.boot != processes.boot_id():
             return ()
         attempts = [_attempt(handle, run_dir)]
-        # a second look, since a process that forks and exits (`setsid PROGRAM`) can slip through one
+        # a second search, since a process that forks and exits (`setsid PROGRAM`) can slip through one
         return self._remember(handle, process.find_members(attempts) or process.find_members(attempts))
 
     def usage(self, handle: JobHandle) -> Usage | None:
@@ -194,14 +194,14 @@ def _attempt(handle: JobHandle, run_dir: str) -> process.AttemptProcesses:
 
 
 def _end_loser(pid: int) -> None:
-    """Another supervisor owns the attempt. Ours still waits at its gate and has done nothing."""
+    """End our job, which waits at its gate and has done nothing: another supervisor owns the attempt."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _reap(pid)
 
 
 def _reap(pid: int) -> Usage | None:
-    """What the child used; None where our parent ignores SIGCHLD: the kernel has reaped the child by itself."""
+    """Return the child's usage; None if our parent ignores SIGCHLD, so that the kernel has reaped the child."""
     try:
         _, _, used = os.wait4(pid, 0)
     except ChildProcessError:

@@ -2,11 +2,11 @@
 
 Two files next to the slots, locked with flock. A benchmark first locks `turn` exclusively: from then on nothing new
 starts. Then it waits until it can lock `checks` exclusively, which every running model check holds shared. A run of a
-sweep holds neither: it only looks whether `turn` is free before it starts, and one that runs already is not waited for.
+sweep holds neither: it only checks whether `turn` is free before it starts; running ones are not waited for.
 
-The locks belong to the command that asked for them: when it dies, the kernel releases them. Only the job of a check has
-the check's as well, and what works inside it does not inherit it. What a holder starts finds the holder in its
-environment and does not wait for it. Nothing here blocks: the caller asks again.
+The locks belong to the command that asked for them: when it dies, the kernel releases them. Only the job of a check
+also inherits the check's lock, but the job's own children do not. A process that a holder starts finds the holder in
+its environment and does not wait for it. Nothing here blocks: the caller tries again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Use = Literal["run", "check", "benchmark"]
 
 _FOLDER = "lease"
 _TURN, _CHECKS = "turn", "checks"
-_kept: list[dict[str, int]] = []  # locks of this process that outlive the lease which took them
+_kept: list[dict[str, int]] = []  # locks of this process that are kept after their lease ends
 
 
 class MachineLease:
-    """What one command may start on this machine. Not for several threads at once."""
+    """The right of one command to start something on this machine. Not for several threads at once."""
 
     def __init__(self, use: Use, directory: str | None = None) -> None:
         self.use = use
@@ -40,7 +40,7 @@ class MachineLease:
         self.blocked_by: str | None = None  # the file that the last `try_enter` found locked
 
     def try_enter(self) -> bool:
-        """Whether something may start now. A benchmark and a check hold the lease from then on."""
+        """Return whether something may start now. A benchmark and a check hold the lease from then on."""
         if self._is_inside:
             return True
         self.blocked_by = self._find_obstacle()
@@ -56,7 +56,7 @@ class MachineLease:
                 return _CHECKS
             if self._is_free(_TURN):
                 return None
-            os.close(self._locks.pop(_CHECKS))  # a benchmark came first
+            os.close(self._locks.pop(_CHECKS))  # a benchmark was faster
             return _TURN
         return None if self.use == "check" or self._is_free(_TURN) else _TURN
 
@@ -70,18 +70,18 @@ class MachineLease:
 
     @property
     def env(self) -> dict[str, str]:
-        """What this command starts finds the lease by these variables."""
+        """The variables by which processes of this command find the lease."""
         if self._is_inside or self.use == "run":
             return {}
         return {ENV_LEASE: f"{os.getpid()}.{processes.own_start()}.{processes.boot_id()}"}
 
     @property
     def shared_fds(self) -> tuple[int, ...]:
-        """For the job of a check: it counts as running while it does, whatever became of its command."""
+        """The lock that the job of a check inherits: the check counts as running until its job ends."""
         return tuple(self._locks.values()) if self.use == "check" else ()
 
     def holders(self) -> list[SlotHolder]:
-        """The name of what blocks the lease, for people."""
+        """Return the process that blocks the lease, for people."""
         return [] if self.blocked_by is None else find_holders([os.path.join(self._folder, self.blocked_by)])
 
     def _hold(self, name: str, *, shared: bool = False) -> bool:
@@ -101,7 +101,7 @@ class MachineLease:
 
 @contextmanager
 def keeping_lease() -> Iterator[None]:
-    """A lease that a benchmark takes in here is kept until the end: nothing starts between its parts."""
+    """Keep a lease that a benchmark takes in this block until its end: nothing starts between its parts."""
     _kept.append({})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Executors by name, loaded when they are asked for; and where an attempt runs: the machine, the engine's job."""
+"""Executors by name, loaded when they are needed; and the place of an attempt: the machine and the engine's job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_executor(name: str) -> type[Executor]:
 
 
 def try_executor(name: str) -> type[Executor] | None:
-    """The executor; None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
+    """Return the executor; None if no installed plug-in offers it: the records of its jobs can still be read."""
     text = _EXECUTORS.get(name)
     found = load(text) if text else None
     if found is not None and not (isinstance(found, type) and issubclass(found, Executor)):
@@ -42,7 +42,7 @@ def build_executor(name: str, **options: Any) -> Executor:
 
 
 class Place(NamedTuple):
-    """`host` is None until the engine has started the job: the machine that submitted it is not where it runs."""
+    """The place of an attempt. `host` is None until the engine has started the job, perhaps on another machine."""
 
     host: str | None
     job: str = ""  # the engine and its name for the job, as in "slurm 671_5"; empty for a local process
@@ -59,7 +59,7 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
 
 
 def load_entry(run_dir: str, handle: JobHandle) -> str:
-    """The command that leads to the machine on which a running job is; empty: it is this one, or is not known."""
+    """Return the command that enters the machine of a running job; empty if it is this one, or is unknown."""
     executor, host = try_executor(handle.executor), load_place(run_dir, handle).host
     if executor is None or host is None or host == processes.host_name() or host.startswith("-"):
         return ""
@@ -67,31 +67,31 @@ def load_entry(run_dir: str, handle: JobHandle) -> str:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """Whether a job lives, as its executor sees it, where only its lease is known."""
+    """Return whether a job lives, as its executor decides if only the lease is known."""
     executor = try_executor(handle.executor)
     return executor.load_liveness(handle, run_dir) if executor else Liveness.UNKNOWN
 
 
 def has_begun(handle: JobHandle, run_dir: str) -> bool:
-    """Whether the farm has started the job; before that it waits in the farm's queue."""
+    """Return whether the farm has started the job; before that it waits in the farm's queue."""
     return os.path.exists(os.path.join(run_dir, layout.numbered_name("token", handle.attempt)))
 
 
 def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
-    """Why the farm has not started a job, as far as a supervisor has noted it."""
+    """Return why the farm has not started a job, as far as a supervisor has recorded the reason."""
     log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
     return next((line[len(_WAITS) :] for line in reversed(log.splitlines()) if line.startswith(_WAITS)), "")
 
 
 def _load_node(run_dir: str, attempt: int) -> str | None:
-    """The machine that took the attempt's token."""
+    """Return the machine that took the attempt's token."""
     words = try_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
     host = words[0].removeprefix(_SSH) if words else ""
     return host if host not in ("", layout.NO_HOST) else None
 
 
 def render_place(place: Place, handle: JobHandle) -> str:
-    """`n2 (slurm 671_5)`; without a node where the job has not begun."""
+    """Render `n2 (slurm 671_5)`; without a node if the job has not begun."""
     if not place.job:
         return f"{place.host}, pid {handle.pid}"
     return f"{place.host} ({place.job})" if place.host else f"{place.job}, submitted on {handle.host}"

@@ -1,4 +1,4 @@
-"""The processes of an attempt: what they are given, how they are found, and how all of them are ended."""
+"""The processes of an attempt: their environment, how they are found, and how all of them are ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_S = 0.02
 _ORPHAN_LOOKS = 50  # a daemon forks twice
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
-# what a run started from inside a run must not take over from it
+# variables that a run started inside a run must not inherit from it
 OUTER = (
     layout.ENV_RUN_DIR,
     layout.ENV_DONE,
@@ -32,14 +32,14 @@ OUTER = (
 
 
 def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
-    """Where a job finds the locks that it holds: above what a shell script is likely to use by itself."""
+    """Return the descriptors of a job's locks: higher ones than a shell script is likely to use by itself."""
     return [(fd, _FIRST_SLOT_FD + i) for i, fd in enumerate(fds)]
 
 
 def build_handle(
     request: JobRequest, executor: str, pid: int = 0, *, farm_root: str = "", native_id: str = ""
 ) -> JobHandle:
-    """How this attempt is found again; without a pid it is not a process of this host."""
+    """Build the handle by which this attempt is found again; without a pid it is not a process of this host."""
     return JobHandle(
         executor=executor,
         native_id=str(pid) if pid else native_id,
@@ -60,17 +60,17 @@ def build_handle(
 
 
 def build_environment(request: JobRequest) -> dict[str, str]:
-    """The supervisor's environment with the request's on top, as a job or a submit command gets it."""
+    """Return the supervisor's environment with the request's variables, for a job or a submit command."""
     return {**base_environment(), **request_environment(request)}
 
 
 def base_environment() -> dict[str, str]:
-    """What every job takes over from the supervisor."""
+    """Return the variables that every job inherits from the supervisor."""
     return {name: value for name, value in os.environ.items() if name not in OUTER}
 
 
 def request_environment(request: JobRequest) -> dict[str, str]:
-    """The variables are those of this attempt alone."""
+    """Return the variables of this attempt."""
     own = {layout.ENV_ATTEMPT: request.tag, layout.ENV_ATTEMPT_NUMBER: str(request.attempt)}
     return {**request.env, **own}
 
@@ -85,10 +85,8 @@ _known_peak_kib = 0
 
 
 def find_peak_bytes(ru_maxrss_kib: int) -> int:
-    """The largest process of an ended child of ours; 0 where the kernel's number may be our own.
-
-    exec keeps the peak of the image that it replaces, and between spawn and exec that image was this process.
-    """
+    """Return the peak of the largest process of an ended child; 0 if the kernel's number may be our own. exec keeps the
+    peak of the image that it replaces, and between spawn and exec that image was this process."""
     global _known_peak_kib  # noqa: PLW0603 a peak only grows
     if ru_maxrss_kib > _known_peak_kib:
         _known_peak_kib = processes.load_size("self", "VmHWM") // 1024
@@ -100,12 +98,12 @@ def find_peak_bytes(ru_maxrss_kib: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AttemptProcesses:
-    """What is needed to find every process of an attempt."""
+    """The data by which every process of an attempt is found."""
 
-    leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
+    leader: int  # pid of job.sh, which opened the session; 0: only the tag is known
     start: int
     tag: str
-    dir: str = ""  # the run directory; with it, a process that writes the attempt's log counts, too
+    dir: str = ""  # the run directory; if set, a process that writes the attempt's log counts, too
     seen: frozenset[tuple[int, int]] = frozenset()  # pid and start of members that were found before
 
     @property
@@ -114,19 +112,19 @@ class AttemptProcesses:
 
 
 def find_members(attempts: Sequence[AttemptProcesses]) -> set[int]:
-    """Live processes of these attempts: by session, by tag for those that moved to another one, by the run's log."""
-    # session 0 is the kernel's own, and in a container that of all processes from outside
+    """Return live processes of these attempts: found by session, by tag if they left it, and by the run's log."""
+    # session 0 is the kernel's; in a container it is that of all processes from outside
     sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_reused(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
     folders = {(os.path.realpath(attempt.dir), attempt.number) for attempt in attempts if attempt.dir}
     own = os.getpid()
     found = {pid for pid in processes.list_pids() if pid != own and _belongs(pid, sessions, needles, folders)}
-    # what was a member may have left the session since
+    # a process that was a member may have left the session since
     return found | {pid for attempt in attempts for pid, start in attempt.seen if processes.process_start(pid) == start}
 
 
 def _is_reused(attempt: AttemptProcesses) -> bool:
-    """Whether another process has the leader's pid now; the session is then long empty."""
+    """Return whether another process has the leader's pid now; then the session has long been empty."""
     stat = processes.load_stat(attempt.leader)
     return stat is not None and stat.start != attempt.start
 
@@ -139,9 +137,9 @@ def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[tup
 
 
 def _writes_log(pid: int, session: int, folders: set[tuple[str, str]]) -> bool:
-    """Whether its output, or another descriptor that it may write to, is the log of one of these attempts.
+    """Return whether the process may write to the log of one of these attempts, by its output or another descriptor.
 
-    Attempts of a run share a directory: what carries a tag, or whose session does, is of the attempt that this names.
+    Attempts of a run share a directory: a process or session with a tag belongs to the attempt that the tag names.
     """
     if not folders:
         return False
@@ -154,7 +152,7 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
     folder, _, name = path.rpartition("/")
     if not (number in ("1", "2") or (".log" in name and name[0] != ".")):
         return False
-    known = re.search(_NUMBERED_LOG, name)  # a template of its own may put no number into the name
+    known = re.search(_NUMBERED_LOG, name)  # a user's template may have no number in the name
     if not any(folder == each and (known is None or (known[1] or "1") == attempt) for each, attempt in folders):
         return False
     return processes.is_writing(pid, number)
@@ -164,9 +162,9 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
 
 
 class Orphans:
-    """Processes whose parent has left and that became children of this one, because it asked the kernel for them.
+    """Processes whose parent has left and that became children of this one, as it requested from the kernel.
 
-    After a job has ended they are all that it can have left running: one file shows that there are none.
+    After a job has ended, only these can be left of it: one file of /proc shows whether there are any.
     """
 
     def __init__(self) -> None:
@@ -174,11 +172,11 @@ class Orphans:
         self._before = self._load() if self.is_active else set()
 
     def find(self, known: Iterable[int]) -> set[int]:
-        """Processes that live; those that have ended are reaped. `known` are the jobs themselves."""
+        """Return those that are alive; ended ones are reaped. `known` are the jobs themselves."""
         others = self._before.union(known)
         before: set[int] = set()
         living: set[int] = set()
-        for _ in range(_ORPHAN_LOOKS):  # one that ends during a look may have left us a child of its own
+        for _ in range(_ORPHAN_LOOKS):  # a process that ends during a check may have left its child to us
             unknown = self._load() - others
             if unknown == before:
                 break
@@ -192,7 +190,7 @@ class Orphans:
         return set(processes.load_children(os.getpid()))
 
     def _is_orphan(self, pid: int) -> bool:
-        """A job's process is never in our own session; what is there was started by some other part of us."""
+        """Return whether a process is a job's, which is never in our own session: those were started by other code."""
         stat = processes.load_stat(pid)
         if stat is None or stat.session == os.getsid(0):
             return False
@@ -216,9 +214,9 @@ def _has_variable(pid: int, needles: set[bytes]) -> bool:
 
 
 class Cancellation:
-    """TERM to everything of these attempts, KILL to what outlives the grace, look by look.
+    """Sends TERM to all processes of these attempts, and KILL to those that outlive the grace.
 
-    By session and by tag: `timeout` and launchers such as torchrun open groups and sessions of their own.
+    They are found by session and by tag: `timeout` and launchers such as torchrun open sessions of their own.
     """
 
     def __init__(self, attempts: Sequence[AttemptProcesses], grace_s: float) -> None:
@@ -226,25 +224,25 @@ class Cancellation:
         self._signalled: set[int] = set()
         self._deadline = time.monotonic() + grace_s
         self._kills = 0
-        self.left: set[int] = set()  # at the last look
+        self.left: set[int] = set()  # at the last check
 
     def look(self) -> bool:
-        """Signal what is there. True when nothing is left, or when what is left cannot be killed."""
-        # a second look where the first finds nothing, since a process that forks and exits can slip through one
+        """Signal the processes that exist. Return True if none is left, or if those left cannot be killed."""
+        # a second search if the first finds nothing, since a process that forks and exits can slip through one
         self.left = find_members(self._attempts) or find_members(self._attempts) if self._attempts else set()
         if not self.left or self._kills >= _KILL_ROUNDS:
             return True
         if self._signalled and time.monotonic() >= self._deadline:
             processes.signal_all(self.left, signal.SIGKILL)
             self._kills += 1
-        else:  # what was forked since the last look has not been signalled yet
+        else:  # a process forked since the last check has not been signalled yet
             processes.signal_all(_leaders_first(self.left - self._signalled, self._attempts), signal.SIGTERM)
             self._signalled |= self.left
         return False
 
 
 def end_attempts(attempts: Sequence[AttemptProcesses], grace_s: float) -> bool:
-    """End all processes of these attempts, and wait for that. True when nothing is left."""
+    """End all processes of these attempts, and wait for that. Return True if none is left."""
     ending = Cancellation(attempts, grace_s)
     while not ending.look():
         time.sleep(_POLL_S)
@@ -252,6 +250,6 @@ def end_attempts(attempts: Sequence[AttemptProcesses], grace_s: float) -> bool:
 
 
 def _leaders_first(pids: set[int], attempts: Sequence[AttemptProcesses]) -> list[int]:
-    """job.sh before its command: a command that answers TERM with exit 0 must not pass for finished."""
+    """Sort job.sh before its command: a command that answers TERM with exit 0 must not count as finished."""
     leaders = {attempt.leader for attempt in attempts}
     return sorted(pids, key=lambda pid: (pid not in leaders, pid))

@@ -123,7 +123,7 @@ _END = _TAIL + processes.BASH_FIND_TAGGED + _ON_DEMAND + processes.BASH_READ_IDE
 
 @dataclass(frozen=True, slots=True)
 class JobText:
-    """What `job.sh` needs to know beyond the spec."""
+    """The values of `job.sh` that are not in the spec."""
 
     uid: str
     study: str
@@ -154,16 +154,16 @@ def render_job(spec: RunSpec, job: JobText) -> str:
 
 
 def is_whole_job(text: str) -> bool:
-    """Whether a `job.sh` has its end: after a power cut it may be empty, cut short or full of zeros."""
+    """Return whether a `job.sh` has its end: after a power cut it may be empty, cut short or full of zeros."""
     return "\n_take_token() {" in text and text.endswith("\n}\n") and "\0" not in text
 
 
 def render_secrets(spec: RunSpec) -> str | None:
-    """`secrets.sh`: the variables and the commands that `job.sh` must not show; None where there are none."""
+    """Return `secrets.sh`: the variables and commands that `job.sh` must not show; None if there are none."""
     if spec.private is None:
         return None
     texts = [
-        f"_text_{index}={quote_text(spec.private.commands[command.name])}\n"  # a command's own name may have a dash
+        f"_text_{index}={quote_text(spec.private.commands[command.name])}\n"  # the command's name may have a dash
         for index, command in enumerate(spec.commands)
         if command.name in spec.private.commands
     ]
@@ -175,7 +175,7 @@ _SECRETS_HEAD = """\
 """
 
 # Without its secrets a run cannot start; the marker makes it a failure with a reason, not a lost attempt. The last line
-# of the file shows that it is whole: an empty one would make empty commands, which end well.
+# of the file shows that it is complete: an empty file would make empty commands, which succeed.
 _SECRETS = r"""
 _has_secrets=; [ ! -r {file} ] || . ./{file}
 if [ -z "$_has_secrets" ]; then
@@ -208,7 +208,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
 esac
 """
 
-# A plain program call cannot change the shell it is made from: no subshell, which saves a process for every run.
+# A plain program call cannot change the shell that makes it: no subshell, which saves a process for every run.
 _BARE = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   _note {name} start
@@ -232,10 +232,10 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   : > "{name}$_s.exit.$_code" || exit 4; _note {name} exit $_code; [ $_code = 0 ] || exit $_code ;;
 esac
 """
-_LONG = "'eval \"$(cat <&9)\" 9<&-' 9< <(printf %s {})"  # the kernel takes no argument of 128 KiB
+_LONG = "'eval \"$(cat <&9)\" 9<&-' 9< <(printf %s {})"  # the kernel limits an argument to 128 KiB
 _LONG_CHARACTERS = 2**15  # of at most four bytes each
 
-# One log for both streams, or a file for each: what is parsed must not be torn apart by the other.
+# One log for both streams, or a file for each: the other stream must not break lines that are parsed.
 _STREAMS = {"both": '> "{log}" 2>&1', "stdout": '> "{log}" 2> "{other}"', "stderr": '2> "{log}" > "{other}"'}
 
 
@@ -256,24 +256,24 @@ def _render_command(spec: RunSpec, index: int, workdir: str) -> str:
     )
 
 
-@lru_cache(64)  # mostly the same for all runs of a call
+@lru_cache(64)  # usually equal for all runs of a call
 def _log_name(template: str, command: str) -> str:
     # a dialect may put a run's name into the log's
     return layout.fill_log_name(quote_inside(template, "double"), command, "$_s", "$ASSAY_TIME")
 
 
 def is_plain_call(text: str) -> bool:
-    """One program with plain words, nothing for the shell to do: `python train.py --lr 0.1`."""
+    """Return whether a text is one program with plain words, as in `python train.py --lr 0.1`."""
     return re.fullmatch(_PLAIN_CALL, text) is not None and text.split(maxsplit=1)[0] not in SHELL_WORDS
 
 
 def quote_text(text: str) -> str:
-    """Single quotes always: a command should look like itself in the script."""
+    """Quote always with single quotes, so that a command is readable in the script."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _env_value(value: str) -> str:
-    """A value for `export`, with the reference to the run directory left to the shell."""
+    """Render a value for `export`, in which the shell expands the reference to the run directory."""
     quoted = quote_text(value)
     return quoted.replace(layout.RUN_DIR_REFERENCE, f"'\"{layout.RUN_DIR_REFERENCE}\"'")
 
@@ -283,7 +283,7 @@ def _has_limit(spec: RunSpec) -> bool:
 
 
 def _seconds(limit_s: float | None) -> int:
-    """A limit in whole seconds, rounded up; 0 means no limit."""
+    """Return a limit in whole seconds, rounded up; 0 means no limit."""
     return 0 if limit_s is None else max(1, -int(-limit_s // 1))
 
 

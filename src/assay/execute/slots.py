@@ -5,15 +5,15 @@ file, locks it (flock), writes into it which attempt gets it, and hands the desc
 copy is closed. The lock then lives as long as the job does: nothing to adopt after a crash, and a frozen supervisor
 blocks no other.
 
-The lock alone is not the whole truth. A process may close the descriptor and live on, and one that left its attempt
-(its session, its tag and its log) may keep it for ever. So a slot is taken as long as a process of the attempt lives
-that its file names: a free lock with such a process is not given away, and a lock that only unrelated processes hold
-is replaced by a new file. To take a lock, a process holds the directory's shared; to replace a file, it holds it
-exclusive and looks again: between the lock and the mark that voids the old name no process may take the file for
+The lock alone is not enough. A process may close the descriptor and live on, and a process that left its attempt (its
+session, its tag and its log) may keep it for ever. So a slot is taken as long as a process lives of the attempt that
+its file names: a free lock with such a process is not given away, and a lock that only unrelated processes hold is
+replaced by a new file. To take a lock, a process locks the directory shared; to replace a file, it locks the directory
+exclusively and checks again: between the lock and the mark that voids the old name no process may take the file for
 abandoned.
 
-A supervisor that found nothing free writes `want.<priority>.<pid>`, a file that it keeps locked and that lists the
-locks it could use. Those of lower priority leave these alone until it got one, is gone, or is frozen.
+A supervisor that found no free slot writes `want.<priority>.<pid>`, a file that it keeps locked and that lists the
+locks it could use. Supervisors of lower priority leave these alone until it got one, is gone, or is frozen.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from assay.values import layout
 from assay.values.run import JobHandle
 from assay.values.units import CPU
 
-Wait = Literal["slot", "device"]  # all are taken by other runs; or one is free, and its device is not
+Wait = Literal["slot", "device"]  # all slots are taken by other runs; or one is free, but its device is not
 
 _WANT_S = 10.0
 _LOOK_AGAIN_S = 0.5
@@ -66,14 +66,14 @@ class HeldSlot:
     fds: tuple[int, ...]
 
     def name_occupant(self, handle: JobHandle, run_dir: str) -> None:
-        """Write which job has the slot, before it begins: what it starts inherits the lock."""
+        """Write which job has the slot before the job begins: its processes inherit the lock."""
         fields = (run_dir, handle.attempt, handle.tag, handle.pid, handle.start, handle.boot, handle.started_at)
         line = json.dumps(fields).encode() + b"\n"
         for fd in self.fds:
             os.pwrite(fd, line, 0)
 
     def let_go(self) -> None:
-        """Close our copies; a job that inherited them keeps the lock."""
+        """Close our copies; a job that inherited the locks keeps them."""
         for fd in self.fds:
             os.close(fd)
 
@@ -96,7 +96,7 @@ class Occupant:
 
     @property
     def is_concluded(self) -> bool:
-        """Whether the attempt is concluded: what it left running was ended before that, or may stay."""
+        """Return whether the attempt is concluded: its left-over processes have been ended, or may stay."""
         return self.boot != processes.boot_id() or os.path.exists(
             os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
         )
@@ -106,7 +106,7 @@ class Occupant:
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
-    """The name of each slot's lock. A GPU that is listed twice has two slots: its locks are numbered."""
+    """Return the name of each slot's lock. A GPU that is listed twice has two slots: its locks are numbered."""
     seen: Counter[str] = Counter()
     entries = []
     for label in labels:
@@ -119,7 +119,7 @@ def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
 
 
 def slots_directory(name: str | None = None) -> str:
-    """A directory of this user on this host; never on a network file system. `name`: of slots of their own."""
+    """Return a directory of this user on this host; never on a network file system. `name`: for slots of their own."""
     chosen = os.path.join(slots_directory(), name) if name else os.environ.get("ASSAY_SLOTS_DIR")
     if not chosen:
         import tempfile
@@ -147,19 +147,19 @@ class SlotPool:
         self.entries = tuple(entries)
         self._directory = directory or slots_directory()
         self.usable = usable
-        self.wait: Wait | None = None  # what the last `acquire` found in the way
+        self.wait: Wait | None = None  # why the last `acquire` failed
         self._priority = priority
         self._want_fd: int | None = None
         self._next = 0
-        self._gate: int | None = None  # the directory, for its lock
-        self._swept: dict[str, None] = {}  # tags of ended attempts that hold nothing any more; the newest last
-        self._looked_at: dict[str, float] = {}  # path -> when it was found to be taken
+        self._gate: int | None = None  # descriptor of the directory, for its lock
+        self._swept: dict[str, None] = {}  # tags of ended attempts that hold no slot any more; the newest last
+        self._looked_at: dict[str, float] = {}  # path → when it was found to be taken
 
     def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
-        """The next free slot, or None: all are taken, or a more important supervisor waits for them.
+        """Return the next free slot; None: all are taken, or a more important supervisor waits for them.
 
-        `held_here` counts the slots of this pool that the caller's own jobs hold: when these are all, no other one
-        is tried. With `wants_more` the request stays after a success, instead of being announced again a moment later.
+        `held_here` counts the slots of this pool that the caller's own jobs hold: if these are all, no slot is tried.
+        With `wants_more` the request stays after a success, instead of being announced again a moment later.
         """
         count = len(self.entries)
         self.wait = None
@@ -181,7 +181,7 @@ class SlotPool:
         return None
 
     def holders(self) -> list[SlotHolder]:
-        """The occupants of the slots that this supervisor may use: the first process of each run."""
+        """Return the occupants of the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
         occupants = {path: occupant for path in paths if (occupant := _load_occupant(path)) is not None}
         found: dict[str, SlotHolder] = {}
@@ -193,7 +193,7 @@ class SlotPool:
         return named or find_holders([path for path in paths if path not in occupants])
 
     def note_ended(self, tag: str, *, is_left: bool = False) -> None:
-        """Nothing of this attempt is left, or (`is_left`) what is left may stay: it need not be checked again."""
+        """Record that no process of this attempt is left, or (`is_left`) that those left may stay: no more checks."""
         if is_left:
             self._looked_at.clear()
         self._swept.pop(tag, None)
@@ -226,7 +226,7 @@ class SlotPool:
         return None
 
     def _take(self, path: str) -> int | None:
-        """The lock of a slot, unless a process holds it or lives without holding it."""
+        """Lock a slot, unless a process holds its lock, or lives without holding it."""
         with self._directory_lock(shared=True) as is_ours:
             fd = _lock(path) if is_ours else None
             if fd is None:
@@ -234,7 +234,7 @@ class SlotPool:
             if (occupant := _parse_occupant(fd)) is not None and self._is_occupied(occupant):
                 os.close(fd)
                 return None
-            os.pwrite(fd, b"-", 0)  # names no attempt until the next one is known
+            os.pwrite(fd, b"-", 0)  # the file names no attempt until the next one is known
             return fd
 
     def _is_occupied(self, occupant: Occupant) -> bool:
@@ -243,7 +243,7 @@ class SlotPool:
         return occupant.is_job_alive or (not occupant.is_concluded and bool(occupant.find_members()))
 
     def _replace_abandoned(self, path: str) -> bool:
-        """Give the slot a new file where the old one's lock is held by unrelated processes alone. True: try again."""
+        """Give a slot a new file if only unrelated processes hold the old one's lock. Return True to try again."""
         if time.monotonic() - self._looked_at.get(path, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
             return False
         self._looked_at[path] = time.monotonic()
@@ -265,7 +265,7 @@ class SlotPool:
 
     @contextlib.contextmanager
     def _directory_lock(self, *, shared: bool) -> Iterator[bool]:
-        """Take it without waiting, since its holder may be frozen. False: another process has it."""
+        """Lock the directory without waiting, since the holder may be frozen. False: another process has the lock."""
         if self._gate is None:
             self._gate = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if not try_lock(self._gate, shared=shared):
@@ -277,7 +277,7 @@ class SlotPool:
             unlock(self._gate)
 
     def _load_wants(self) -> set[str]:
-        """The locks that supervisors of higher priority wait for."""
+        """Return the locks that supervisors of higher priority wait for."""
         wanted: set[str] = set()
         for name in os.listdir(self._directory):
             if not name.startswith("want.") or int(name.split(".")[1]) <= self._priority:
@@ -285,10 +285,10 @@ class SlotPool:
             path = os.path.join(self._directory, name)
             fd = _lock(path)
             with contextlib.suppress(FileNotFoundError):
-                if fd is not None:  # its supervisor is gone
+                if fd is not None:  # the supervisor is gone
                     os.unlink(path)
-                # a supervisor that waits renews its file several times a second; one that was frozen must not block
-                # the others; in the future: the clock went back since then
+                # a waiting supervisor renews its file several times a second; a frozen one must not block the others; a
+                # time in the future means that the clock was set back
                 elif abs(time.time() - os.stat(path).st_mtime) < _WANT_S:
                     wanted.update(read_text(path).split("\n"))
             if fd is not None:
@@ -303,7 +303,7 @@ class SlotPool:
             self._want_fd = fd
 
     def withdraw_want(self) -> None:
-        """Note that nothing waits for a slot any more."""
+        """Record that this process no longer waits for a slot."""
         if self._want_fd is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._want_path())
@@ -321,7 +321,7 @@ def _load_occupant(path: str) -> Occupant | None:
 
 
 def _parse_occupant(fd: int) -> Occupant | None:
-    """The occupant that the lock file names; None before one has written its line."""
+    """Return the occupant that the lock file names; None before an occupant has written its line."""
     line = os.pread(fd, _LINE_BYTES, 0).partition(b"\n")[0]
     if not line.startswith(b"["):
         return None
@@ -332,10 +332,10 @@ def _parse_occupant(fd: int) -> Occupant | None:
 
 
 def _lock(path: str) -> int | None:
-    """An exclusive lock on the file of this name, or None when another process holds it."""
+    """Lock the file of this name exclusively; None if another process has it locked."""
     fd = try_lock_file(path)
     if fd is not None:
-        os.utime(fd)  # what cleans the temporary directory goes by age
+        os.utime(fd)  # programs that clean the temporary directory remove old files
     return fd
 
 
@@ -345,16 +345,16 @@ def _lock(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotHolder:
-    """A run, by its oldest process that has the lock file open."""
+    """A run, represented by its oldest process that has the lock file open."""
 
     pid: int
-    name: str  # its run directory, or its command line where it is none of our runs
+    name: str  # its run directory, or its command line if it is not a run of ours
     since: float  # seconds since the epoch
     is_run: bool = False
 
 
 def find_holders(paths: Sequence[str]) -> list[SlotHolder]:
-    """This user's processes without this one, oldest first, one for each run."""
+    """Return this user's other processes that have one of the files open, oldest first, one for each run."""
     wanted = {os.path.realpath(path) for path in paths}
     found: dict[str, SlotHolder] = {}
     for pid in processes.list_pids():

@@ -1,4 +1,4 @@
-"""Which farm is meant by a name, and whether it can be used: asked before anything is written."""
+"""Find the farm that a name means, and whether it can be used, before anything is written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from assay.values.study import LOCAL, Farm, Study
 
 
 def find_farm(study: Study, name: str, settings: Settings) -> Farm:
-    """The study's farm of this name, else the settings', else the engine itself. Raises where it cannot be used."""
+    """Return the farm of this name: the study's, else the settings', else the engine. Raise if it cannot be used."""
     farm = _find_farm(study, name, settings)
     if farm is None:
         raise _build_not_found(study, name, settings)
-    if farm.problems:  # they matter only where the farm is used
+    if farm.problems:  # the problems of a farm that is not used do not matter
         raise ConfigError(farm.problems)
     if not farm.is_engine:
         return farm
@@ -30,7 +30,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
 
 
 def list_farm_names() -> list[str]:
-    """The names for the completion of `--on` in the shell."""
+    """Return the names that the shell completes after `--on`."""
     known = read_farm_settings(load_settings(os.getcwd(), os.environ))
     return [*known, *(f"{name}:" if name in REQUIRED else name for name in find_engines()), LOCAL]
 
@@ -51,7 +51,7 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
     known = {farm.name: farm.position for farm in (*read_farm_settings(settings).values(), *defined)}
     listed = f"known: {describe_farms(known)}"
     names = [*known, *(engine for engine in find_engines() if engine not in REQUIRED), LOCAL]
-    # an engine that needs more than its name
+    # some engines need more than their name
     needs_host = (
         f"did you mean '{SSH_PREFIX}HOST', with the name of a host?" if name in (*REQUIRED, SSH_PREFIX) else None
     )

@@ -1,4 +1,4 @@
-"""Farms as files name them: a template of ours, or an engine with its keys; in study files, settings and `.runx`."""
+"""Farms as files define them: a template of ours, or an engine with its keys; in study files, settings and `.runx`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N 
 
 
 def read_farm(fields: Fields, entry: Item, key: str) -> Farm | None:
-    """One section; None where it cannot be used, and the problems say why."""
+    """Read one section; None if the farm cannot be used: the problems state why."""
     kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
     if kind is None:
         return _read_template(fields, entry, key)
@@ -72,7 +72,7 @@ def read_option(fields: Fields, node: Node, key: str, kind: str) -> Any:
 
 
 def _read_devices(fields: Fields, node: Node, key: str) -> int | str | None:
-    """`2`, or with their type `a100:2`; a MIG slice is a type as well, `1g.5gb:1`."""
+    """Read `2`, or a number with its type, `a100:2`; a MIG slice is a type as well, `1g.5gb:1`."""
     if isinstance(node.value, int):
         return fields.integer(node, key)
     if node.kind == "scalar" and re.fullmatch(_DEVICES, node.text):
@@ -82,7 +82,7 @@ def _read_devices(fields: Fields, node: Node, key: str) -> int | str | None:
 
 
 def _check_slurm(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
-    """Keys that do nothing without others, or contradict each other."""
+    """Report keys that have no effect without others, or that contradict each other."""
 
     def refuse(name: str, problem: str, hint: str) -> None:
         fields.problems.add(problem, join_key(key, name), given[name].position, hint)
@@ -133,7 +133,7 @@ def _read_signal(fields: Fields, node: Node, key: str) -> str | None:
 
 
 def _check_signal(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
-    """Slurm would send it at once, to a program that has not begun its work."""
+    """Report a signal that Slurm would send at once, to a program that has not begun its work."""
     signal, limit_s = parse_signal(str(options.get("signal"))), options.get("time")
     if signal is not None and limit_s and signal[1] >= limit_s:
         problem = f"the signal would be sent {signal[1]} s before the limit, which is {limit_s:g} s"
@@ -142,7 +142,7 @@ def _check_signal(fields: Fields, given: Mapping[str, Item], options: Mapping[st
 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
-    """A number for a host that is not in the list is a mistake in its name."""
+    """Report a number for a host that is not in the list: its name is a mistake."""
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
         fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
@@ -181,7 +181,7 @@ def _read_template(fields: Fields, entry: Item, key: str) -> Farm | None:
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:
-    """Farms by name: a project's section replaces the user's. What is wrong with one is kept with it."""
+    """Return farms by name: a project's section replaces the user's. Each farm keeps the problems of its section."""
     found: dict[str, Farm] = {}
     for table in settings.tables.get("farms", ()):
         problems = Problems()
@@ -192,7 +192,7 @@ def read_farm_settings(settings: Settings) -> dict[str, Farm]:
 
 
 def build_engine_farm(name: str) -> Farm | None:
-    """`slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
+    """Return the farm of `slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
     if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
         if not is_host(host := name.removeprefix(SSH_PREFIX)):
             raise UsageError(f"{host!r} is not a host", NO_HOST)
@@ -201,7 +201,7 @@ def build_engine_farm(name: str) -> Farm | None:
 
 
 def describe_farms(sources: Mapping[str, Position | None]) -> str:
-    """Every name with the place that it comes from, and what is always there."""
+    """List every farm with the file and line that define it, and the engines, which need no definition."""
     named = [f"{name} ({position.file}:{position.line})" if position else name for name, position in sources.items()]
     engines = [name for name in find_engines() if name not in REQUIRED]
     return ", ".join([*named, *engines, f"{SSH_PREFIX}HOST", "local"])

@@ -1,4 +1,4 @@
-"""Containers of Slurm's jobs: which image, by which runtime, with which folders; and the digest that is recorded.
+"""Containers of Slurm's jobs: the image, the runtime, the mounted folders, and the digest that is recorded.
 
 `job.sh` runs on the node itself. Each command of the run is started inside the container by a shell function that the
 batch script defines (ASSAY_LAUNCH), so that leases, tokens, logs and exit codes are those of every run.
@@ -21,7 +21,7 @@ from assay.system.files import blake2b, replacing
 from assay.values import layout
 from assay.values.study import Farm, Problem
 
-NOT_INSTALLED = 5  # exit code of a job whose node lacks the runtime; nothing of the run was started
+NOT_INSTALLED = 5  # exit code of a job if its node lacks the runtime; the job has started nothing of the run
 CONTAINER_FUNCTION = "_assay_container"
 _PULL_S = 3600.0
 _FOLDER = "containers"
@@ -43,12 +43,12 @@ _PYXIS_MOUNTS = '"${ASSAY_RUN_DIR%/*}:${ASSAY_RUN_DIR%/*},$(pwd -P):$(pwd -P)"'
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    path: str  # what the runtime is given
+    path: str  # the path or name that the runtime gets
     record: str  # the image as the farm names it, and its digest
 
 
 def choose_runtime(farm: Farm) -> str | None:
-    """The container's program; None: the farm has no container."""
+    """Return the container's program; None if the farm has no container."""
     image = farm.options.get("container")
     if not image:
         return None
@@ -56,7 +56,7 @@ def choose_runtime(farm: Farm) -> str | None:
 
 
 def check_container(farm: Farm) -> None:
-    """What can be seen from here, before anything is written."""
+    """Check what can be examined on this machine, before anything is written."""
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
         return
@@ -72,7 +72,7 @@ def check_container(farm: Farm) -> None:
 
 
 def load_image(farm: Farm, study_dir: str) -> ContainerImage | None:
-    """The image with its digest; one of a registry is pulled first. Raises InfrastructureError where it cannot be."""
+    """Return the image with its digest, pulled first if a registry has it. Raise InfrastructureError if that fails."""
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
         return None
@@ -92,7 +92,7 @@ def load_image(farm: Farm, study_dir: str) -> ContainerImage | None:
 
 
 def build_launch(farm: Farm, image: ContainerImage) -> str:
-    """The part of the batch script that starts commands in the container, where srun does not start them as tasks."""
+    """Return the part of the batch script that starts commands in the container, unless srun starts them as tasks."""
     if choose_runtime(farm) == PYXIS:
         given = shlex.join(farm.options.get("srun_flags", ()))
         return _PYXIS.replace("{flags}", f"{given} {build_srun_flags(farm, image)}".lstrip())
@@ -103,7 +103,7 @@ def build_launch(farm: Farm, image: ContainerImage) -> str:
 
 
 def build_srun_flags(farm: Farm, image: ContainerImage | None) -> str:
-    """Pyxis' options of srun, as shell text."""
+    """Return Pyxis' options of srun as shell text."""
     if image is None or choose_runtime(farm) != PYXIS:
         return ""
     more = "".join(f",{mount if ':' in mount else f'{mount}:{mount}'}" for mount in farm.options.get("mounts", ()))

@@ -57,21 +57,21 @@ ENGINES: Mapping[str, Mapping[str, str]] = {
     },
 }
 SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT")  # that sbatch takes by name
-MOST_BEFORE_S = 65535  # of sbatch
+MOST_BEFORE_S = 65535  # the most that sbatch takes
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
 SSH_PREFIX = "ssh:"
-LOST_AFTER_S = 600.0  # without an answer, before what runs there is started again elsewhere
+LOST_AFTER_S = 600.0  # how long a host may not answer before its runs are started again elsewhere
 APPTAINER, PYXIS = "apptainer", "pyxis"  # runtimes of containers
 
 
 def parse_signal(text: str) -> tuple[str, int] | None:
-    """`USR1@2m`: the signal, and how many seconds before the time limit it is sent. None: it is not written so."""
+    """Parse `USR1@2m`: the signal, and how many seconds before the time limit it is sent; None if it is invalid."""
     name, _, before = text.removeprefix("SIG").partition("@")
     seconds = parse_duration(before)
     return (name, max(1, int(seconds))) if name in SIGNALS and seconds and seconds <= MOST_BEFORE_S else None
 
 
 def find_engines() -> Mapping[str, Mapping[str, str]]:
-    """Ours, and the executors of other plug-ins with the keys that they declare."""
+    """Return our engines, and the executors of other plug-ins with the keys that they declare."""
     others = [name for name in merge("executors") if name not in (*ENGINES, "submit")]
     return {**ENGINES, **{name: find_executor(name).keys for name in others}}

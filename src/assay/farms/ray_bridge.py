@@ -1,11 +1,11 @@
-"""The child process that calls Ray, which ends a process whose cluster has died, handles signals, and prints.
+"""The child process that calls Ray, since Ray ends a process whose cluster has died, handles signals, and prints.
 
 When the supervisor dies, its pipe to the bridge ends. The tasks belong to
 
-- the bridge, where the cluster is its own: they end with it, however the supervisor ended. What the bridge has started
-  is one session; a keeper, which holds the other end of a pipe, ends all of it when the bridge is gone;
-- a detached actor, where the cluster exists already: they go on, and the next supervisor asks that actor;
-- Ray's own job manager, where a dashboard takes Ray Jobs.
+- the bridge, if the cluster is its own: they end with it, however the supervisor ended. The processes of the bridge
+  are one session; a keeper, which has the other end of a pipe, ends all of them when the bridge is gone;
+- a detached actor, if the cluster exists already: they go on, and the next supervisor asks that actor;
+- Ray's own job manager, if a dashboard takes Ray Jobs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from assay.system.files import read_end
 _CONNECT_S = 120.0
 _CLOSE_S = 20.0
 _PROBE_S = 20.0
-_AGENT_S = 60.0  # until a cluster that has just begun takes jobs
-_LONGEST_FOLDER = 24  # Ray's sockets are about 80 characters below it, and a socket's path has at most 107
-_OBJECT_STORE_BYTES = 100_000_000  # tasks that return a few bytes need none; Ray would take a third of the memory
+_AGENT_S = 60.0  # how long a new cluster may take until it takes jobs
+_LONGEST_FOLDER = 24  # Ray's sockets add about 80 characters, and a socket's path has at most 107
+_OBJECT_STORE_BYTES = 100_000_000  # the tasks need none; Ray would reserve a third of the memory
 _LOG_TAIL_BYTES = 4096
 _NOTICE_S = 0.5
-_HEAD = "node:__internal_head__"  # what Ray's head node alone has, 1 of it
-_FEW = 8  # jobs that are asked for one by one; above it, one answer lists all that the cluster has had
+_HEAD = "node:__internal_head__"  # a resource of Ray's head node alone, 1 of it
+_FEW = 8  # so many jobs are asked for one by one; for more, one answer lists all jobs of the cluster
 
 
 # ---------------------------------------------------------------- seen from the supervisor
@@ -55,7 +55,7 @@ class Bridge:
         self.is_open = True
         self.is_shared = address != LOCAL
         self.takes_jobs = is_jobs_address(address)
-        self.probed: set[int] = set()  # file systems that the cluster sees, too
+        self.probed: set[int] = set()  # devices of file systems that the cluster has, too
         self._key = key
         self._number = 0
         base = tempfile.gettempdir()
@@ -87,7 +87,7 @@ class Bridge:
         self.cluster: str = found["cluster"]
 
     def call(self, name: str, *arguments: Any, limit_s: float | None = None) -> Any:
-        """Raises InfrastructureError with Ray's own message, or with the end of its log where it has died."""
+        """Call a function of the bridge; raise InfrastructureError with Ray's message, or with the end of its log."""
         self._number += 1
         try:
             self._connection.send((self._number, name, arguments))
@@ -95,7 +95,7 @@ class Bridge:
                 if limit_s is not None and not self._connection.poll(limit_s):
                     raise InfrastructureError(f"Ray has not answered within {limit_s:g} s")
                 number, problem, answer = self._connection.recv()
-                if number == self._number:  # others answer a call that was interrupted
+                if number == self._number:  # other numbers answer a call that was interrupted
                     break
         except (EOFError, OSError) as error:
             self.is_open = False
@@ -108,7 +108,7 @@ class Bridge:
     def close(self) -> None:
         _bridges.pop(self._key, None)
         self.is_open = False
-        self._connection.close()  # the end of its pipe is what it leaves at
+        self._connection.close()  # the bridge leaves when its pipe ends
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -131,14 +131,14 @@ def find_bridge(address: str, sizes: Mapping[str, float]) -> Bridge:
 
 
 def _suggest(address: str) -> str | None:
-    """Ray does not say that a cluster asks for a token, which is the default of newer versions."""
+    """Return a hint about tokens: Ray does not report that a cluster asks for one, the default of newer versions."""
     if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
         return None
     return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 
 
 def _build_environment(is_shared: bool) -> dict[str, str]:
-    """Workers of a cluster of our own, and so the jobs, take over the supervisor's."""
+    """Return the bridge's environment, which the workers of a cluster of our own, and so the jobs, inherit."""
     env = process.base_environment()
     if not is_shared:
         env.pop("RAY_ADDRESS", None)
@@ -150,11 +150,11 @@ def _build_environment(is_shared: bool) -> dict[str, str]:
 
 
 def serve(fd: int) -> None:
-    """Answer the supervisor until it closes the pipe, by intent or because it has died."""
+    """Answer the supervisor until it closes the pipe or has died."""
     import ray
     from ray import cloudpickle
 
-    for module in (ray_nodes, processes):  # nodes need not have Assay
+    for module in (ray_nodes, processes):  # nodes may lack Assay
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     connection = Connection(fd)
     server = _Server(connection)
@@ -165,7 +165,7 @@ def serve(fd: int) -> None:
             try:
                 asked = server if hasattr(server, name) else server.tasks
                 answer = (number, None, getattr(asked, name)(*arguments))
-            except Exception as error:  # noqa: BLE001 the supervisor decides what it means
+            except Exception as error:  # noqa: BLE001 the supervisor judges the error
                 answer = (number, _explain(error), None)
             connection.send(answer)
     ray.shutdown()
@@ -178,11 +178,11 @@ def _explain(error: Exception) -> str:
 
 
 class _Server:
-    """What the supervisor calls: one method for each message, here or of `tasks`."""
+    """The functions that the supervisor calls: one method for each message, here or of `tasks`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._folder = os.getcwd()  # made for this process
+        self._folder = os.getcwd()  # the folder is this process's own
         self._keeper: subprocess.Popen[bytes] | None = None
         self.tasks: Any = None
 
@@ -195,7 +195,7 @@ class _Server:
         if is_jobs_address(address):
             self.tasks, cluster = _Jobs(address), address
         elif address == LOCAL:
-            # without it the agents of a cluster that was killed leave after half a minute only
+            # without it the agents of a killed cluster leave only after half a minute
             self._keeper = subprocess.Popen(
                 ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), self._folder],
                 stdin=subprocess.PIPE,
@@ -212,7 +212,7 @@ class _Server:
         return {"cluster": cluster, "nodes": self.list_nodes()}
 
     def list_nodes(self) -> list[dict[str, float]]:
-        """What each living node has in all."""
+        """Return the total resources of each living node."""
         import ray
 
         if isinstance(self.tasks, _Jobs):
@@ -220,7 +220,7 @@ class _Server:
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
     def list_dead_hosts(self) -> list[str]:
-        """Machines that have had nodes of the cluster, and have none that is alive."""
+        """Return machines that had nodes of the cluster and have no living one."""
         import ray
 
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
@@ -228,7 +228,7 @@ class _Server:
         return sorted({node["NodeManagerHostname"] for node in nodes} - living)
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """The ends of jobs; returns when there is one, or when the supervisor calls or has died."""
+        """Return the ends of jobs as soon as there is one, or when the supervisor calls or has died."""
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -237,7 +237,7 @@ class _Server:
                 return found
 
     def leave(self) -> None:
-        """Leave nothing behind, also where the supervisor has died."""
+        """Leave nothing running, also if the supervisor has died."""
         if self._keeper is not None:
             self._keeper.communicate()
         else:

@@ -1,4 +1,4 @@
-"""What a farm of the kind ray asks for, and where its cluster is: texts and numbers, without Ray."""
+"""The resources that a farm of the kind ray requests, and its cluster's address: texts and numbers, without Ray."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Nodes = Sequence[Mapping[str, float]]
 
 
 def build_options(farm: Farm) -> dict[str, Any]:
-    """What Ray reserves for one job, in the words of a task."""
+    """Return the resources that Ray reserves for one job, as options of a task."""
     given = farm.options
     options: dict[str, Any] = {"num_cpus": given.get("cpus", 1), "num_gpus": given.get("gpus", 0)}
     if given.get("memory"):
@@ -31,7 +31,7 @@ def build_options(farm: Farm) -> dict[str, Any]:
 
 
 def build_demand(farm: Farm) -> dict[str, float]:
-    """The demand in the terms in which Ray lists what its nodes have."""
+    """Return the demand in the terms in which Ray lists the resources of its nodes."""
     options = build_options(farm)
     demand = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "memory": options.get("memory", 0)}
     return {name: float(amount) for name, amount in {**demand, **options.get("resources", {})}.items() if amount}
@@ -44,13 +44,13 @@ def check_amounts(farm: Farm) -> None:
 
 
 def can_give(nodes: Nodes, farm: Farm) -> bool:
-    """Whether one of these nodes has all of it, once it is free."""
+    """Return whether one of these nodes has all requested resources once it is free."""
     demand = build_demand(farm)
     return any(all(node.get(name, 0.0) >= amount for name, amount in demand.items()) for node in nodes)
 
 
 def refuse_demand(nodes: Nodes, farm: Farm, cluster: str) -> UsageError:
-    """What no node could ever give: the job would wait for ever. Where one could, others use it now."""
+    """Build the error for a demand that no node can ever meet, or that none can meet while others use the nodes."""
     demand, free = build_demand(farm), "free " if can_give(nodes, farm) else ""
     found = "; ".join(sorted({_render_amounts(node, demand) for node in nodes})) or "no node"
     return UsageError(
@@ -71,12 +71,12 @@ def _render_amounts(amounts: Mapping[str, float], names: Iterable[str]) -> str:
 
 
 def choose_address(farm: Farm) -> str:
-    """The farm's own, then Ray's variable; without either a cluster of our own."""
+    """Return the farm's own address, else that in Ray's variable; without either a cluster of our own is used."""
     return str(farm.options.get("address") or os.environ.get("RAY_ADDRESS") or LOCAL)
 
 
 def is_jobs_address(address: str) -> bool:
-    """Whether it is the address of a dashboard, which takes Ray Jobs from machines that are not part of the cluster."""
+    """Return whether this is the address of a dashboard, which takes Ray Jobs from machines outside the cluster."""
     return address.startswith(("http://", "https://"))
 
 
@@ -109,7 +109,7 @@ def check_address(address: str) -> None:
 
 
 def find_absence(address: str) -> str:
-    """Why the HOST:PORT or dashboard of a cluster cannot be reached; empty: it can."""
+    """Return why the HOST:PORT or dashboard of a cluster cannot be reached; empty if it can."""
     try:
         if is_jobs_address(address):
             _check_dashboard(address)

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: it is sent by value, and needs the standard library and bash alone.
+"""Functions that run on the nodes of a Ray cluster: sent by value, they need only the standard library and bash.
 
 A job lives no longer than the worker that waits for it, since Ray then gives its GPUs to another job: a guard, one
 for each worker, ends what the job has started.
@@ -21,17 +21,17 @@ from assay.system import processes
 from assay.system.processes import process_start
 
 Ended = tuple[str, float, int]  # what went wrong, CPU seconds, peak bytes
-REFUSED = "refused: "  # begins the text of an end where nothing was started
-_HIGHEST_OWN_CODE = 128  # above it: perhaps ended by a signal
+REFUSED = "refused: "  # the first word of an error text if nothing was started
+_HIGHEST_OWN_CODE = 128  # a higher code may mean that a signal ended the job
 
 
 class Tasks:
-    """Starts tasks and knows what became of them. `idle_s`: leave after this long without tasks and calls."""
+    """Starts tasks and keeps their results. `idle_s`: leave after this many seconds without tasks and calls."""
 
     def __init__(self, idle_s: float = 0.0) -> None:
         import ray
 
-        # GPU tasks get a new worker each time by default, since frameworks keep memory; a worker of ours uses no GPU
+        # Ray starts a new worker for each GPU task, since frameworks keep GPU memory; our workers use no GPU
         self._task = ray.remote(max_retries=0, max_calls=0)(run_job)
         self._refs: dict[str, Any] = {}
         self._ends: dict[str, Ended] = {}
@@ -41,20 +41,20 @@ class Tasks:
             threading.Thread(target=self._leave_when_idle, args=(idle_s,), daemon=True).start()
 
     def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
-        """Submit jobs; by tag why one could not be submitted."""
+        """Submit jobs and return, by tag, the reason for each job that could not be submitted."""
         self._called_at = time.monotonic()
         task = self._task.options(name="assay", **options)
         with self._lock:
             for job in jobs:
                 tag = job["tag"]
-                if tag not in self._refs and tag not in self._ends:  # submitted again after a call that was interrupted
+                if tag not in self._refs and tag not in self._ends:  # else an interrupted call is repeated
                     limits = _avoid_hosts(job["avoid"], job["demand"]) if job["avoid"] else {}
                     chosen = self._task.options(name="assay", **options, **limits) if limits else task
                     self._refs[tag] = chosen.remote(job)
         return {}
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """How these tasks ended, as far as they have; None for a task that is not known."""
+        """Return how each of these tasks ended, if it has ended; None for an unknown task."""
         self._called_at = time.monotonic()
         found = self._find(tags)
         if not found and timeout_s:
@@ -85,7 +85,7 @@ class Tasks:
                 self._refs.pop(by_ref[ref], None)
 
     def cancel(self, tags: Sequence[str]) -> None:
-        """Cancel only tasks that hold no token: what runs is ended by its files, not by a message to its worker."""
+        """Cancel tasks whose job has no token yet. A running job is ended by files, not by a message to its worker."""
         import ray
 
         with self._lock:
@@ -103,8 +103,8 @@ class Tasks:
 
 
 def _avoid_hosts(hosts: Sequence[str], demand: dict[str, float]) -> dict[str, Any]:
-    """Keeps a task off hosts on which its run was given up, where another node could run it. They may have joined again
-    since: Ray knows them by another id then, and has no label for the name of a host."""
+    """Return options that keep a task off hosts on which its run was given up, if another node could run it. Such a
+    host may have joined again since: Ray then gives it another node id, and Ray has no label for the name of a host."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -115,7 +115,7 @@ def _avoid_hosts(hosts: Sequence[str], demand: dict[str, float]) -> dict[str, An
 
 
 def run_job(job: dict[str, Any]) -> Ended:
-    """Called in a worker, on any node: start job.sh in a session of its own, and wait for it."""
+    """Start job.sh in a session of its own and wait for it; called in a worker on any node."""
     deadline = time.monotonic() + 5.0  # a network file system may show the directory a little later
     while not os.path.isfile(job["script"]):
         if time.monotonic() > deadline:
@@ -143,9 +143,9 @@ def run_job(job: dict[str, Any]) -> Ended:
     starter.wait()
     _wait_for_output(said.fileno())
     with said:
-        words = said.read().decode().split()  # empty: what waits for job.sh was killed
+        words = said.read().decode().split()  # empty: the shell that waits for job.sh was killed
     if not words or (int(words[0]) > _HIGHEST_OWN_CODE and not os.path.exists(job["end"])):
-        # job.sh was killed, and what it has started was not: the guard ends it; the next job gets one of its own
+        # the guard ends the processes that a killed job.sh has left; the next job gets a guard of its own
         _guards.pop(os.getpid()).stdin.close()
         deadline = time.monotonic() + 20.0
         while not os.path.exists(job["end"]) and time.monotonic() < deadline:
@@ -156,8 +156,8 @@ def run_job(job: dict[str, Any]) -> Ended:
 
 
 def _wait_for_output(fd: int) -> None:
-    """Wait until the job has left. Without its raylet a node is dead to Ray: the worker leaves, and the guard acts."""
-    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # as Ray names it: without it the parent is another
+    """Wait until the job has left. Without its raylet a node is dead to Ray: the worker leaves, the guard ends it."""
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # else: the parent is another process
     watch = select.poll()
     watch.register(fd, select.POLLIN)
     while not watch.poll(1000):
@@ -166,7 +166,7 @@ def _wait_for_output(fd: int) -> None:
 
 
 def _parse_minutes(text: str) -> float:
-    """The seconds of a time as bash writes it: `1m2.345s`, with the locale's decimal sign."""
+    """Return the seconds of a time as bash prints it: `1m2.345s`, with the locale's decimal sign."""
     minutes, _, seconds = text.rstrip("s").replace(",", ".").partition("m")
     return 60 * float(minutes) + float(seconds)
 
@@ -175,10 +175,8 @@ _guards: dict[int, Any] = {}
 
 
 def _find_guard(text: str) -> Any:
-    """One for each worker: it notices the end of its pipe when the worker dies, whatever kills it.
-
-    Not a child of the worker, which kills its children when it leaves.
-    """
+    """Return this worker's guard, which notices the end of its pipe when the worker dies, for whatever reason. The
+    guard is not a child of the worker, which kills its children when it leaves."""
     if os.getpid() not in _guards:
         starter = subprocess.Popen(
             ["bash", "-c", 'bash -c "$0" <&0 &', text],
@@ -245,16 +243,16 @@ done
 )
 
 
-# A Ray Job's entry point, which `sh` runs: a network file system may show the file a little later; one of another
-# machine has another tag.
+# The entry point of a Ray Job, which `sh` runs. A network file system may show the file a little later; a file of this
+# path on another machine has another tag.
 ENTRY = (
     "f={path}; n=0; until grep -qsxF '# {tag}' \"$f\"; do n=$((n + 1)); [ $n -le 5 ] || {{ "
     'echo "{refused}$f is not there on the node $(hostname): runs need a folder that all nodes share"; exit 126; }}; '
     "sleep 1; done; {then}"
 )
 
-# What the entry point starts: job.sh in a session of its own, as a worker does it. Where this shell is killed, as by
-# `stop_job` and a dying worker, the pipe to the guard ends. The guard is not a child, since Ray kills those.
+# The entry point starts job.sh in a session of its own, as a worker does. If this shell is killed, by `stop_job` or
+# with its worker, the pipe to the guard ends. The guard is not a child, since Ray kills children.
 JOB_STARTER = r"""#!/usr/bin/env bash
 # {tag}
 exec 9> >(setsid bash -c {guard} > /dev/null 2>&1 <&0 9>&- &)

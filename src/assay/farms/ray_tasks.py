@@ -1,11 +1,11 @@
 """Jobs as tasks of a Ray cluster, one that exists or one of this supervisor's own, and as Ray Jobs of a remote one.
 
-The protocol is that of farms (`farms/submit.py`): the lease is published first, `job.sh` takes `token.N` before it
-does anything, `end.N` says that it has left. Ray decides where and when; what became of a run is read from its files,
-never from what Ray says of a task. A task is never repeated by Ray. job.sh and the run directory are on a file system
-that all nodes share.
+The protocol is that of farms (`farms/submit.py`): the lease is published first, `job.sh` takes `token.N` before it does
+anything, `end.N` shows that it has left. Ray decides where and when; how a run ended is read from its files, never from
+what Ray reports about a task. Ray never repeats a task. job.sh and the run directory are on a file system that all
+nodes share.
 
-`ray_bridge` calls Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what is asked for.
+`ray_bridge` calls Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what a farm requests.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
 
 _RECONNECT_S = 5.0
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between checks of files, if Ray does not report an end by itself
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
-_LOOK_S = 30.0  # for a dashboard's answer, and until the reason is reported why nothing begins
-_NODES_S = 5.0  # between questions which nodes are alive
+_LOOK_S = 30.0  # limit of a dashboard's answer, and the time until the reason is reported why no job begins
+_NODES_S = 5.0  # between requests for the list of living nodes
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
-_PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
-_SETTLE_S = 20.0  # how long Ray may take to report how a job ended
+_PROBE_S = 15.0  # between checks whether a cluster without connection is there
+_SETTLE_S = 20.0  # how long Ray may take to report the end of a job
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
-_BATCH_S = 0.05  # what is submitted together waits no longer than this for the others
+_BATCH_S = 0.05  # the first of several jobs that are submitted together waits no longer than this for the others
 
 
 class RayExecutor(SubmitExecutor):
-    """`sizes`: what a cluster of our own pretends to have (num_cpus, num_gpus); Ray looks by itself otherwise."""
+    """`sizes`: the resources that a cluster of our own reports (num_cpus, num_gpus); otherwise Ray detects them."""
 
     name = "ray"
 
@@ -60,23 +60,23 @@ class RayExecutor(SubmitExecutor):
         self._sizes = dict(sizes or {})
         self._bridge: Bridge | None = None
         self._failed_at = -_RECONNECT_S
-        self._ends: dict[Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
+        self._ends: dict[Key, Ended | None] = {}  # of watched jobs; None: Ray does not know the job
         self._over_since: dict[Key, float] = {}
         self._asked_at, self._nodes_at, self._idle_since = 0.0, 0.0, time.monotonic()
         self._dead_hosts: Sequence[str] = ()
-        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
-        self._absent_since: dict[str, float] = {}  # by cluster
+        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was tried last, why it was not reached
+        self._absent_since: dict[str, float] = {}  # by cluster: since when it cannot be reached
         self._taken_back: dict[Key, str] = {}
-        self._silences: dict[Key, str] = {}  # why attempts are given up whose nodes or clusters do not answer
+        self._silences: dict[Key, str] = {}  # by attempt: why it is given up, if its node or cluster does not answer
         self._lost_after_s: float = farm.options.get("lost_after") or LOST_AFTER_S
         self._reported: set[str] = set()
         self._is_gathering = False
-        self._gathered: dict[Key, dict[str, Any]] = {}  # published, and not yet submitted
+        self._gathered: dict[Key, dict[str, Any]] = {}  # jobs whose lease is published and that are not submitted yet
         self._gathered_at = 0.0
 
     @classmethod
     def check(cls, farm: Farm) -> None:
-        """The connection is kept for the executor that comes next; without one it ends with this process."""
+        """Check that the cluster can run the farm's jobs. The connection is kept for the next executor here."""
         ray_farm.check_amounts(farm)
         bridge = find_bridge(ray_farm.choose_address(farm), {})
         try:
@@ -118,7 +118,7 @@ class RayExecutor(SubmitExecutor):
 
     @classmethod
     def find_job(cls, handle: JobHandle, _run_dir: str) -> str:
-        """The name of a Ray Job; a task has none, so its cluster is named."""
+        """Return the name of a Ray Job; for a task, which has no name, that of its cluster."""
         return f"assay-{handle.tag}" if ray_farm.is_jobs_address(handle.native_id) else handle.native_id
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class RayExecutor(SubmitExecutor):
         for key, job in gathered.items():
             if job["tag"] in refused:
                 self._refuse(key, refused[job["tag"]])
-            elif bridge.is_shared:  # it waits in the cluster's queue, whatever becomes of us
+            elif bridge.is_shared:  # the job waits in the cluster's queue, whatever happens to this process
                 kind = "job" if bridge.takes_jobs else "task"
                 write_submission(*key, 0, f"{kind} of the Ray cluster at {bridge.cluster}")
 
@@ -174,7 +174,7 @@ class RayExecutor(SubmitExecutor):
         return job
 
     def _refuse(self, key: Key, message: str) -> None:
-        """The cluster may have it all the same: then it finds its token taken, or has taken it and goes on."""
+        """Record that a job was not submitted. If the cluster has it nevertheless, its token decides if it runs."""
         self._take_token(*key)
         if self._is_unbegun(*key):
             write_submission(*key, 126, message)
@@ -206,7 +206,7 @@ class RayExecutor(SubmitExecutor):
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
     def _explain_wait(self) -> None:
-        """Say why nothing of ours begins: others use the cluster, or the node that could run it has left."""
+        """Report why no job of ours begins: others use the cluster, or the node that could run the job has left."""
         now, bridge, watched = time.monotonic(), self._bridge, self._watched.items()
         if bridge is None or any(key not in self._waiting or each.native_id != bridge.cluster for key, each in watched):
             self._idle_since = now
@@ -226,7 +226,7 @@ class RayExecutor(SubmitExecutor):
         return handle
 
     def _look(self, left_s: float, pause_s: float) -> None:
-        """Ask Ray for the ends of watched jobs; where it cannot be asked, their files are looked at."""
+        """Ask Ray for the ends of watched jobs; if Ray cannot be asked, read their files."""
         keys = [key for key in self._watched if key not in self._ends]
         ours = [key for key in keys if self._is_asked(self._watched[key])]
         self._ends.update(dict.fromkeys(set(keys).difference(ours)))
@@ -240,7 +240,7 @@ class RayExecutor(SubmitExecutor):
             self._ends.update(dict.fromkeys(key for key in ours if key not in self._ends and self._is_cut_off(key)))
 
     def _look_at_files(self, keys: Sequence[Key], pause_s: float) -> None:
-        """A dashboard is asked rarely: each job leaves `end.N`, unless it has died or waits."""
+        """Read the files of jobs and rarely ask a dashboard: each job leaves `end.N`, unless it has died or waits."""
         begun = [key for key in keys if key not in self._waiting]
         ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.numbered_name("end", key[1])))]
         self._ends.update(dict.fromkeys(ended))
@@ -263,7 +263,7 @@ class RayExecutor(SubmitExecutor):
             bridge = self._connect()
             limit_s = timeout_s + _LOOK_S if bridge.takes_jobs else None
             ends: Mapping[str, Ended | None] = bridge.call("look", list(keys), timeout_s, limit_s=limit_s)
-        except InfrastructureError:  # the cluster has died; files show what became of its jobs
+        except InfrastructureError:  # the cluster has died; the files show how its jobs ended
             self._drop_bridge()
             return {}
         return {keys[tag]: end for tag, end in ends.items()}
@@ -302,7 +302,7 @@ class RayExecutor(SubmitExecutor):
         return super()._judge(handle, run_dir)
 
     def _judge_elsewhere(self, handle: JobHandle, run_dir: str, host: str) -> Liveness:
-        """The task is over and `end.N` is not there: its node has died, or a guard is still ending the job."""
+        """Judge a job whose task has ended without `end.N`: its node has died, or a guard is still ending the job."""
         key = run_dir, handle.attempt
         since = self._over_since.setdefault(key, time.monotonic())
         wait_s = min(_ELSEWHERE_S, self._lost_after_s)
@@ -313,7 +313,7 @@ class RayExecutor(SubmitExecutor):
         return Liveness.GONE if time.monotonic() - since > wait_s else Liveness.ALIVE
 
     def _find_end(self, handle: JobHandle, key: Key) -> tuple[bool, bool]:
-        """Whether Ray knows the job; whether it can no longer begin or go on."""
+        """Return whether Ray knows the job, and whether the job can no longer begin or go on."""
         if self._ends.get(key) is not None:
             return True, True
         if not self._is_asked(handle):
@@ -324,15 +324,15 @@ class RayExecutor(SubmitExecutor):
             return self._bridge is not None, self._is_cut_off(key)
         if found[key] is not None:
             return True, True
-        # never submitted, or its owner in the cluster has died and everything that it had
+        # never submitted; or its owner in the cluster has died, and its tasks with it
         was_submitted = load_submit_code(*key) == 0
         if was_submitted:
             self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it was started again"
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
     def _is_cut_off(self, key: Key) -> bool:
-        """Whether the job runs on a machine that the cluster has given up. Ray ends its task minutes later only, where
-        nothing has closed the connection: the machine has frozen, or its network is gone."""
+        """Return whether the job runs on a machine that the cluster has given up. Ray ends its task only minutes later
+        if nothing has closed the connection: the machine has frozen, or its network is down."""
         token = self._load_token(*key)
         if token is None or self._bridge is None or self._bridge.takes_jobs:
             return False
@@ -343,10 +343,8 @@ class RayExecutor(SubmitExecutor):
         return token.host in self._dead_hosts
 
     def _is_cluster_gone(self, handle: JobHandle, key: Key) -> bool:
-        """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
-
-        What has not begun is taken back as soon as nothing answers there: its token decides if that was too early.
-        """
+        """Return whether nothing of a job can begin or continue on a cluster that we are not connected to. A job that
+        has not begun is taken back as soon as the cluster does not answer: its token decides if that was too early."""
         reason = self._probe(handle.native_id)
         is_own = ray_farm.choose_address(self.farm) == LOCAL
         ours = self._bridge.cluster if self._bridge is not None else LOCAL if is_own else ""
@@ -365,7 +363,7 @@ class RayExecutor(SubmitExecutor):
         return bool(ours)
 
     def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
-        """Whether to give up a begun job of a cluster that does not answer; one without its dashboard may go on."""
+        """Whether to give up a begun job of a cluster that does not answer; without its dashboard it may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
         where, after = f"the Ray cluster at {handle.native_id}", render_duration(limit_s)
@@ -374,7 +372,7 @@ class RayExecutor(SubmitExecutor):
         return time.monotonic() - self._absent_since[handle.native_id] > limit_s
 
     def _probe(self, cluster: str) -> str:
-        """Why the cluster cannot be reached; empty: it can."""
+        """Return why the cluster cannot be reached; empty if it can."""
         looked_at, reason = self._probes.get(cluster, (-_PROBE_S, ""))
         if time.monotonic() - looked_at > _PROBE_S:
             reason = ray_farm.find_absence(cluster)
@@ -405,7 +403,7 @@ class RayExecutor(SubmitExecutor):
         return ("user", f"stopped in Ray (job {name})") if self._was_cancelled(handle, key) else None
 
     def _was_cancelled(self, handle: JobHandle, key: Key) -> bool:
-        """Whether a person stopped a Ray Job by Ray's own command: asked where its files show no end of its own."""
+        """Whether a person stopped a Ray Job by Ray's own command; Ray is asked if the job's files show no end."""
         has_end = not self._is_unbegun(*key) and find_unfinished(*key) == ""
         if has_end or not ray_farm.is_jobs_address(handle.native_id) or not self._is_asked(handle):
             return False
@@ -413,12 +411,12 @@ class RayExecutor(SubmitExecutor):
         while key not in (ends := self._ask({handle.tag: key}, 0.0)) and time.monotonic() < deadline:
             time.sleep(_SHORTEST_PAUSE_S)
         end = ends.get(key)
-        return end is not None and end[0] == "STOPPED"  # by `ray job stop`, or as it
+        return end is not None and end[0] == "STOPPED"  # by `ray job stop`, or in the same way
 
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """Cancel by files, which need no connection; jobs that wait in Ray's queue are taken out where there is one."""
+        """Cancel jobs by files, which need no connection; with one, jobs that wait in Ray's queue are removed."""
         super().cancel(jobs, grace_s)
         waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
         if waiting and self._bridge is not None:
@@ -426,7 +424,7 @@ class RayExecutor(SubmitExecutor):
                 self._bridge.call("cancel", waiting)
 
     def close(self) -> None:
-        """A cluster of our own ends with its last executor, and its jobs with it."""
+        """End the connection; a cluster of our own ends with its last executor, and its jobs with it."""
         if self._bridge is not None:
             self._bridge.users -= 1
             if self._bridge.users <= 0:
@@ -451,7 +449,7 @@ class RayExecutor(SubmitExecutor):
 
 
 def _check_demand(farm: Farm, bridge: Bridge) -> None:
-    """A node that has joined since counts, and one that has left may come back."""
+    """Check that the cluster can meet the demand; nodes that have joined count, and so do those that have left."""
     ray_farm.check_amounts(farm)
     if ray_farm.can_give(bridge.nodes, farm):
         return
@@ -476,7 +474,7 @@ def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
 
 
 def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
-    """`submit.sh.N` in the run directory, which the entry point of a Ray Job runs where it sees it."""
+    """Write `submit.sh.N` into the run directory: the entry point of a Ray Job executes it as soon as it sees it."""
     path = os.path.join(request.dir, layout.submit_script_name(request.attempt))
     text = ray_nodes.JOB_STARTER.format(
         tag=request.tag,

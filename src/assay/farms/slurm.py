@@ -1,12 +1,12 @@
-"""Jobs on Slurm: what is started together is one job array, each task of which runs one `job.sh`.
+"""Jobs on Slurm: jobs that are started together are one job array, each task of which runs one `job.sh`.
 
 The files of a run are those of every farm (`submit.py`): the lease comes first, `token.N` decides which copy of a job
-runs, `end.N` says that it left. Beside them are the files of an array, in `.assay/slurm` of the study:
+runs, `end.N` shows that it left. The files of an array are in `.assay/slurm` of the study:
 
 ID.list        for each task its run directory, its command and, with `resume:`, the name of its `warned.N`, each ended
                by a zero byte
-ID.sh          what Slurm starts: it takes its line of the list
-ID.log         what `sbatch` printed: the array's number
+ID.sh          the script that Slurm starts: a task reads its line of the list
+ID.log         the output of `sbatch`: the array's number
 ID.exit.CODE   how `sbatch` ended
 and `submit.log.N` in a run's directory holds `ID INDEX`; a run that is submitted alone has the index `-`, and runs
 that share a task (`pack`) have a plus sign after it.
@@ -50,18 +50,18 @@ from assay.values.study import Farm
 _PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)(?P<packed>\+?)\n"
 _ATTEMPT = re.compile(rf"\b{layout.ENV_ATTEMPT_NUMBER}=(\d+)")
 _SHORTEST_PAUSE_S = 0.05
-_SETTLE_S = 20.0  # how long Slurm may take to report how a job ended
+_SETTLE_S = 20.0  # how long Slurm may take to report the end of a job
 _CANCEL_S = 60.0
 _TAIL_BYTES = 4096
-_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")  # of the variables of a job
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")  # the variables of a job that sbatch needs as well
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
 _EXIT_CODES = {
     "4:0": ", where its folder cannot be read or written",
     f"{container.NOT_INSTALLED}:0": ", where apptainer is not installed",
 }
 
-# The task's own line of the list; a node that does not see it lacks the file system. What is printed before
-# job.sh takes over its streams belongs to its log.
+# The script reads the task's own line of the list; a node that does not see the list lacks the file system. What is
+# printed before job.sh takes over its streams belongs to its log.
 _SCRIPT = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((3 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 3 _task < {list}
 [ -n "${{_task[1]}}" ] || exit 4
@@ -70,7 +70,7 @@ exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
 _RUN = 'eval "${_task[1]}"'
-# Several runs, one after another.
+# This script executes several runs, one after another.
 _PACKED = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((3 * {pack} * ${{SLURM_ARRAY_TASK_ID:-0}})) -n $((3 * {pack})) _tasks < {list}
 [ -n "${{_tasks[1]}}" ] || exit 4
@@ -79,14 +79,14 @@ for ((_i = 0; _i < ${{#_tasks[@]}}; _i += 3)); do
   (_task=("${{_tasks[@]:_i:3}}"); _requeue +; exec >> "${{_task[0]}}/{log}" 2>&1; eval "${{_task[1]}}")
 done
 """
-# Slurm signals the batch shell alone. The run's programs get the signal, its shells do not: it would end most of them.
+# Slurm signals the batch shell alone. It passes the signal to the run's programs, not to shells, which would end.
 _FORWARD = r"""_warn() {{ [ -z "${{_task[2]}}" ] || : >> "${{_task[0]}}/${{_task[2]}}"; _tell $$ {signal}; }}
 trap '_warn 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
 while :; do wait $_job; _code=$?; kill -0 $_job 2>/dev/null || exit $_code; done"""
-# Each command of the run is started as every task, with the names that torch and others read. srun ends the other ranks
-# as soon as one has failed, and reports the highest code: the first bad one is noted, and is the command's. srun takes
-# the number of processors from a variable of its own.
+# Each command of the run is started as every task, with the variables that torch and others read. srun ends the other
+# ranks as soon as one has failed, and reports the highest code: the first bad code is recorded and becomes the
+# command's. srun takes the number of processors from a variable of its own.
 _NODES = r"""_assay_srun() {
   local code note=$ASSAY_RUN_DIR/.rank.$ASSAY_ATTEMPT_NUMBER
   srun --kill-on-bad-exit=1 --wait=0 {flags} bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
@@ -102,28 +102,28 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) ASSAY_LAUNCH=_assay_srun
 [ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 """
-# With one task on each node, `torchrun train.py` is the same as on one machine: it reads its options from these.
+# With one task on each node, `torchrun train.py` works as on one machine: it reads its options from these variables.
 _TORCHRUN = r"""export PET_NNODES=$SLURM_JOB_NUM_NODES PET_RDZV_BACKEND=c10d PET_RDZV_ID=$SLURM_JOB_ID
 export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT
 """
 _RANK = '( eval "$1" ); _code=$?'
 # srun passes a signal on to all processes of the command: shells ignore it, and so does a program until it handles it.
-# After it no rank ends the others: one may need longer than another to write its part of a checkpoint. The trap waits
-# for the end of a command in the foreground, whose code it leaves alone; a `wait` would end with a code of its own.
+# After the signal no rank ends the others: one may need longer than another to write its part of a checkpoint. The trap
+# waits for the end of a command in the foreground and keeps its code; a `wait` would end with another code.
 _WARNED_RANK = r"""trap _warned=1 {signal}; ( trap "" {signal}; eval "$1" ); _code=$?
     [ $_code = 0 ] || sleep 0.2  # the signal may reach the program a moment before it reaches us"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an attempt is: in which array, as which task."""
+    """The array and the task of an attempt."""
 
     base: str  # path of the array's files, without suffix
-    index: str  # "-": a job by itself
-    is_packed: bool = False  # other runs have the same task
+    index: str  # "-": the job is not part of an array
+    is_packed: bool = False  # the task executes other runs, too
 
     def render_task(self, number: str) -> str:
-        """Slurm's name of the job, `123_4` or `123`."""
+        """Return Slurm's name of the job, `123_4` or `123`."""
         return number + (f"_{self.index}" if self.index != "-" else "")
 
 
@@ -133,16 +133,16 @@ class SlurmExecutor(SubmitExecutor):
     def __init__(self, farm: Farm) -> None:
         super().__init__(farm)
         self._queue = queue.SlurmQueue()
-        self._gathered: list[tuple[JobRequest, JobHandle]] | None = None  # None: nothing is held back
-        self._arrays: dict[int, tuple[int, str]] = {}  # pid and files of every sbatch that still runs, by pidfd
+        self._gathered: list[tuple[JobRequest, JobHandle]] | None = None  # None: jobs are submitted one by one
+        self._arrays: dict[int, tuple[int, str]] = {}  # by pidfd: pid and files of every running sbatch
         self._places: dict[tuple[str, int], _Place] = {}
         self._ids: dict[str, str] = {}  # array files -> Slurm's number
-        self._begun: dict[tuple[str, int], int] = {}  # from which answer on the queue knows of an attempt that it began
+        self._begun: dict[tuple[str, int], int] = {}  # from which answer of the queue on an attempt counts as begun
         self._noted: Mapping[str, str] = {}
-        self._reasons: dict[tuple[str, int], str] = {}  # the last one that was noted
+        self._reasons: dict[tuple[str, int], str] = {}  # the last reason that was noted for a job
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
-        self._cancelled: set[tuple[str, int]] = set()  # those that Slurm was asked to end
+        self._cancelled: set[tuple[str, int]] = set()  # jobs that Slurm was asked to end
         self._images: dict[str, container.ContainerImage | None] = {}  # by study folder
 
     # ------------------------------------------------------------ before
@@ -153,7 +153,7 @@ class SlurmExecutor(SubmitExecutor):
         container.check_container(farm)
         argv = ("sbatch", "--test-only", "--output=/dev/null", *build_flags(farm), "--wrap=true")
         answer = queue.call(argv)
-        # a node that is down now may give what it has later: the submission itself will show it
+        # a node that is down now may be used later: whether it can be is found when the job is submitted
         is_certain = "node configuration is not available" not in answer.stderr or queue.are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
             raise UsageError(
@@ -209,7 +209,7 @@ class SlurmExecutor(SubmitExecutor):
                 requests = [request for request, _ in group]
                 for first in range(0, len(requests), size):
                     self._submit_array(study_dir, requests[first : first + size], hosts)
-        except AssayError as error:  # no other supervisor submits what has a lease of ours
+        except AssayError as error:  # no other supervisor submits a job whose lease we have
             submitted = {base for _, base in self._arrays.values()}
             for run_dir, attempt in [(request.dir, request.attempt) for request, _ in jobs]:
                 if (run_dir, attempt) not in self._places or self._places[run_dir, attempt].base not in submitted:
@@ -233,7 +233,7 @@ class SlurmExecutor(SubmitExecutor):
             is_packed = self._pack > 1 and len(requests) > 1
             for count, each in enumerate(requests):
                 place = _Place(base, str(count // self._pack) if len(requests) > self._pack else "-", is_packed)
-                # before sbatch: from here on, the lease means that a job may come
+                # written before sbatch runs: from now on the lease means that a job may start
                 path = os.path.join(each.dir, layout.submit_log_name(each.attempt))
                 write_new(path, f"{number} {place.index}{'+' if is_packed else ''}\n".encode())
                 self._places[each.dir, each.attempt] = place
@@ -284,11 +284,11 @@ class SlurmExecutor(SubmitExecutor):
                     write_new(f"{base}.exit.{128 + os.WTERMSIG(status)}", b"")
             if self._load_code(base) != 0:
                 for key in [key for key, place in self._places.items() if place.base == base]:
-                    self._waiting.discard(key)  # each is looked at from now on
+                    self._waiting.discard(key)  # each is polled from now on
             self._pause_s = _SHORTEST_PAUSE_S
 
     def _start_pending(self) -> None:
-        """Nothing waits here for its turn; but it is time to look at what Slurm says."""
+        """Read what Slurm reports; nothing waits in this process to be submitted."""
         self._queue.poll(filter(None, [self._find_task(*key) for key in self._watched]))
         if self._queue.reasons is not self._noted:
             self._noted = self._queue.reasons
@@ -298,13 +298,13 @@ class SlurmExecutor(SubmitExecutor):
                 self._waiting.discard(key)
 
     def _is_pending(self, run_dir: str, attempt: int) -> bool:
-        """Whether Slurm has the job in its queue, or does not say anything about it yet; or others are before it."""
+        """Whether the job is in Slurm's queue, is not reported by Slurm yet, or waits for other runs of its task."""
         place, state = self._find_place(run_dir, attempt), self._find_state(run_dir, attempt)
         is_packed = place is not None and place.is_packed
         return not state or queue.is_pending(state) or (is_packed and queue.is_active(state))
 
     def _note_reasons(self) -> None:
-        """Why Slurm does not start a job is reported once, and noted for others, where it is not just its turn."""
+        """Report once why Slurm does not start a job, unless it waits for its turn, and record it in the submit log."""
         for run_dir, attempt in self._watched:
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
@@ -314,7 +314,7 @@ class SlurmExecutor(SubmitExecutor):
             self._reasons[run_dir, attempt] = reason
             path = os.path.join(run_dir, layout.submit_log_name(attempt))
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
-                if file.tell() < _TAIL_BYTES // 2:  # the place of the job is in its first line
+                if file.tell() < _TAIL_BYTES // 2:  # the first line names the array and the task
                     file.write(f"waits: {reason}\n")
             if queue.is_held(reason) and reason not in self._reported:
                 self._reported.add(reason)
@@ -322,7 +322,7 @@ class SlurmExecutor(SubmitExecutor):
                 self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
 
     def _note_nodes(self) -> None:
-        """Nodes that do not answer are named at once; a job that Slurm started again as the next attempt is left."""
+        """Report nodes that do not answer. A job that Slurm started again as the next attempt is no longer watched."""
         runs: dict[str, list[str]] = {}
         for run_dir, attempt in (key for key in self._watched if key not in self._waiting):
             if self._queue.down and (token := self._load_token(run_dir, attempt)) is not None:
@@ -341,7 +341,7 @@ class SlurmExecutor(SubmitExecutor):
 
     @classmethod
     def render_entry(cls, handle: JobHandle, run_dir: str, host: str) -> str:
-        """srun takes no name of an array's task, only the number that Slurm gives it once it runs."""
+        """Return a command that enters the job: srun takes the number of an array's task, not its name."""
         task = cls.find_job(handle, run_dir)
         number = f"$(squeue -h -j {task} -o %A)" if "_" in task else task
         return f"srun --jobid={number} --overlap --nodelist={shlex.quote(host)} --pty bash" if task else ""
@@ -356,7 +356,7 @@ class SlurmExecutor(SubmitExecutor):
         return self._places[key]
 
     def _load_code(self, base: str) -> int | None:
-        """How sbatch ended; None: it did not, as far as we know."""
+        """Return how sbatch ended; None if it has not ended, as far as we know."""
         if os.path.exists(f"{base}.exit.0"):
             return 0
         folder, name = os.path.split(base)
@@ -366,7 +366,7 @@ class SlurmExecutor(SubmitExecutor):
         return None
 
     def _find_task(self, run_dir: str, attempt: int) -> str | None:
-        """Slurm's name of the job, `123_4` or `123`; None: it has none."""
+        """Return Slurm's name of the job, `123_4` or `123`; None if it has none."""
         place = self._find_place(run_dir, attempt)
         if place is None:
             return None
@@ -385,27 +385,27 @@ class SlurmExecutor(SubmitExecutor):
         token = self._load_token(run_dir, handle.attempt)
         if found is not Liveness.UNKNOWN or token is None or not token.host:
             return found
-        # gone where it is over in Slurm's eyes; whether its node was within reach then is for `explain_end`
+        # gone if Slurm has ended it; `explain_end` finds out whether its node answered
         is_over = self._queue.down is not None and self._is_over(run_dir, handle.attempt)
-        # what Slurm is ending, perhaps since a person cancelled it, is over when Slurm reports so
+        # a job that Slurm is ending, perhaps since a person cancelled it, ends when Slurm reports it
         is_ending = self._find_state(run_dir, handle.attempt) == "COMPLETING"
         is_lost = self._nodes.has_lost(token.node) and not is_ending
         return Liveness.GONE if is_over or is_lost else Liveness.UNKNOWN
 
     def _is_over(self, run_dir: str, attempt: int) -> bool:
-        """Whether Slurm runs nothing of an attempt that has begun."""
+        """Return whether Slurm runs nothing of an attempt that has begun."""
         task = self._find_task(run_dir, attempt)
         return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
 
     def _find_state(self, run_dir: str, attempt: int) -> str:
-        """The state in the newest answer of Slurm; empty: there is none."""
+        """Return the state in the newest answer of Slurm; empty if there is none."""
         return self._queue.state(self._find_task(run_dir, attempt) or "") or ""
 
     def _find_beginning(self, run_dir: str, attempt: int) -> int:
         return self._begun.setdefault((run_dir, attempt), self._queue.next_answer())
 
     def _explain_silence(self, run_dir: str, attempt: int) -> str | None:
-        """Why an attempt on a node that does not answer is given up; None: its node does, or a person cancelled it."""
+        """Why an attempt on a silent node is given up; None if the node answers, or if a person cancelled the job."""
         token = self._load_token(run_dir, attempt)
         is_silent = token is not None and token.node in (self._queue.down or {})
         if token is None or not is_silent or self._find_state(run_dir, attempt).startswith("CANCELLED"):
@@ -426,7 +426,7 @@ class SlurmExecutor(SubmitExecutor):
         code = self._load_code(place.base) if place is not None else None
         if load_submit_code(run_dir, attempt):
             return Liveness.GONE
-        if place is None or code is None:  # its supervisor is about to submit it, or died before it did
+        if place is None or code is None:  # the supervisor is about to submit the job, or has died before it did
             return self._give_up(handle, run_dir) if is_dead else Liveness.UNKNOWN
         if code != 0:
             write_submission(run_dir, attempt, code, queue.summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
@@ -438,16 +438,16 @@ class SlurmExecutor(SubmitExecutor):
         return Liveness.UNKNOWN if queue.is_active(state) else self._give_up(handle, run_dir)
 
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """The token decides: a copy that comes later finds it taken."""
+        """Take the token of a job that Slurm does not have: a copy that starts later finds it taken."""
         self._take_token(run_dir, handle.attempt)
         return super()._judge(handle, run_dir)
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
-        """Others may be taken: see `explain_end`."""
+        """Return None: Slurm may take other jobs; `explain_end` explains a refused one."""
         return None
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
-        """What Slurm did to an attempt that did not come to its own end."""
+        """Explain what Slurm did to an attempt that did not end by itself."""
         refused = super().refusal(handle, run_dir)
         if refused is not None:
             return "interrupt", refused
@@ -460,10 +460,10 @@ class SlurmExecutor(SubmitExecutor):
         return self._explain_job(handle, run_dir)
 
     def _explain_job(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
-        """What Slurm says of the job of an attempt whose node answers, or that has not begun."""
+        """Explain from Slurm's record the end of an attempt whose node answers, or that has not begun."""
         task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
         place = self._find_place(run_dir, handle.attempt)
-        # where the task of an ended run has other runs to do, Slurm knows nothing about that one
+        # if the task of an ended run executes other runs now, Slurm does not know how the ended one ended
         goes_on = place is not None and place.is_packed and queue.is_active(self._find_state(run_dir, handle.attempt))
         command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
         if task is None or command == "" or goes_on:
@@ -484,8 +484,8 @@ class SlurmExecutor(SubmitExecutor):
         return ("taken back" if note.is_taken_back else "lost"), said
 
     def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
-        """Slurm's time limit ended it: what job.sh would have written about a limit of its own. It is a limit of one
-        attempt: with `resume:` the next one goes on."""
+        """Record that Slurm's time limit ended the command, as job.sh records a limit of its own. The limit is one of
+        the attempt: with `resume:` the next attempt goes on."""
         marker = layout.exit_marker_name(command, handle.attempt, 124)
         warned = [layout.numbered_name("warned", handle.attempt)] if handle.begins is not None else []
         for name in (*warned, marker.replace(".exit.124", ".timeout"), marker):
@@ -495,10 +495,8 @@ class SlurmExecutor(SubmitExecutor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """The stop file first: a job ends its own processes in the right order. Slurm ends what does not answer.
-
-        What was given up is not waited for: `end_fenced` has asked Slurm to end it.
-        """
+        """Write the stop file first: a job ends its own processes in the right order. Slurm ends jobs that do not
+        react. Attempts that were given up are not waited for: `end_fenced` has asked Slurm to end them."""
         jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
         for handle, run_dir in jobs:
             self._take_token(run_dir, handle.attempt)
@@ -511,7 +509,7 @@ class SlurmExecutor(SubmitExecutor):
             self._scancel(jobs)
 
     def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
-        """Slurm shall not start it again either; but a copy that it started is the next attempt now."""
+        """Ask Slurm to end the job for good; but a copy that Slurm has started again is the next attempt."""
         key = run_dir, handle.attempt
         stops = [each.stop for each in run_directory.load_history(run_dir).attempts if each.number == handle.attempt]
         if key in self._cancelled or any(stop is None or stop.who == REQUEUED_BY for stop in stops):
@@ -521,7 +519,7 @@ class SlurmExecutor(SubmitExecutor):
         self._scancel([(handle, run_dir)])
 
     def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
-        """All by one command; of what has ended already Slurm knows nothing any more."""
+        """Cancel all jobs with one command; Slurm no longer knows those that have ended."""
         dirs = {run_dir for _, run_dir in jobs}
         found = [
             self._find_task(run_dir, handle.attempt)
@@ -533,7 +531,7 @@ class SlurmExecutor(SubmitExecutor):
             self._queue.ask_soon()
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
-        """All of them by one scancel."""
+        """Do nothing here: one scancel ends all jobs."""
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
         if not super()._may_still_run(handle, run_dir):
@@ -561,7 +559,7 @@ def _load_place(run_dir: str, attempt: int) -> _Place | None:
 
 
 def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
-    """Whether another run than these has the same task, and has not ended: it would be cancelled with them."""
+    """Return whether the task has another run that has not ended: that run would be cancelled, too."""
     if place is None or not place.is_packed:
         return False
     try:
@@ -575,14 +573,14 @@ def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
 
 
 def _build_environment() -> dict[str, str]:
-    """Without what describes the job that this supervisor is in: sbatch hands it on, and scripts and srun obey it."""
+    """Return the environment without the variables of this supervisor's job, which sbatch, scripts and srun obey."""
     env = process.base_environment()
     is_inside = "SLURM_JOB_ID" in env
     return {key: env[key] for key in env if not (is_inside and key.startswith("SLURM_")) or key in _KEPT}
 
 
 def _load_number(base: str) -> str | None:
-    """The number that sbatch printed."""
+    """Return the number that sbatch printed."""
     match = re.search(r"^(\d+)(?:;\S+)?$", read_end(f"{base}.log", _TAIL_BYTES), re.MULTILINE)
     return match[1] if match else None
 
@@ -591,7 +589,7 @@ def _load_number(base: str) -> str | None:
 
 
 def build_flags(farm: Farm, more: Sequence[tuple[str, object]] = (), packed: int = 1) -> list[str]:
-    """The options of a farm as sbatch has them; `more`: runx's SUBMIT_JOB.*; `packed`: runs of one job."""
+    """Return the farm's options for sbatch; `more`: runx's SUBMIT_JOB.*; `packed`: runs of one job."""
     options: Mapping[str, object] = {**farm.options, **dict(more)}
     flags = [f"{flag}={options[key]}" for key, flag in _PLAIN_FLAGS.items() if options.get(key)]
     if seconds := farm.options.get("time"):
@@ -610,7 +608,7 @@ def build_flags(farm: Farm, more: Sequence[tuple[str, object]] = (), packed: int
 
 
 def _count_nodes(options: Mapping[str, object]) -> object:
-    """How many nodes a run has, where srun starts its commands there."""
+    """Return how many nodes a run has if srun starts its commands there."""
     return options.get("nodes") or (1 if options.get("tasks_per_node") else None)
 
 
@@ -631,7 +629,7 @@ def build_script(farm: Farm, list_path: str, image: container.ContainerImage | N
 
 
 def _build_tasks(farm: Farm, image: container.ContainerImage | None, rank: str) -> str:
-    """How srun starts a command as every task, each in a container of its own where there is one."""
+    """Return the script's part by which srun starts a command as every task, in a container if the farm has one."""
     tasks = farm.options.get("tasks_per_node") or 1
     flags = shlex.join([f"--ntasks-per-node={tasks}", *farm.options.get("srun_flags", ())])
     flags, inside = f"{flags} {container.build_srun_flags(farm, image)}".rstrip(), ""

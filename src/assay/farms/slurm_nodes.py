@@ -1,8 +1,8 @@
 """Nodes of Slurm that do not answer, those that a run avoids, and jobs that Slurm starts again by itself.
 
-What runs on a node that does not answer cannot be seen or ended. It is given up after `lost_after`, or as soon as Slurm
-ended or requeued its job: `stop.N` of the kind `fence` is written, which the first copy obeys when it wakes up and sees
-the folder, and the next attempt starts on another node.
+An attempt on a node that does not answer cannot be seen or ended. It is given up after `lost_after`, or as soon as
+Slurm ended or requeued its job: a `stop.N` of the kind `fence` is written, which the first copy obeys when it wakes up
+and sees the folder, and the next attempt starts on another node.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from assay.farms.slurm_queue import call, load_nodes
 from assay.show.formatting import render_duration
 from assay.system.fast_dataclasses import dataclass, field
 
-REQUEUED_BY = "Slurm, which started it again"  # in `stop.N`, where a copy of the attempt's own job fenced it
+REQUEUED_BY = "Slurm, which started it again"  # in `stop.N`, if a second copy of the attempt's own job wrote it
 _MOST_NAMED = 3
 _EXCLUDE = r"(?:--exclude=?|-x=?)(?P<nodes>.*)"
 
 
 @dataclass(slots=True)
 class SilentNodes:
-    """Since when nodes have not answered, as this process has seen it; each is named at once, and when it is back."""
+    """How long nodes have not answered. Each is reported when it stops answering and when it answers again."""
 
     lost_after_s: float
     messages: list[str]
     _since: dict[str, float] = field(default_factory=dict)
 
     def note(self, down: Mapping[str, str], runs: Mapping[str, Sequence[str]]) -> None:
-        """`down`: what does not answer now; `runs`: names of runs by the host that has begun them."""
+        """Record which nodes do not answer (`down`); `runs`: names of runs by the host that has begun them."""
         for host in [host for host in self._since if host not in down]:
             del self._since[host]
             self.messages.append(f"the node {host} answers Slurm again")
@@ -43,16 +43,14 @@ class SilentNodes:
             )
 
     def has_lost(self, host: str) -> bool:
-        """Whether the node has not answered for so long that nothing is expected of it."""
+        """Return whether the node has not answered for so long that its runs are started again elsewhere."""
         since = self._since.get(host)
         return since is not None and time.monotonic() - since >= self.lost_after_s
 
 
 def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
-    """`--exclude` for nodes on which a run was lost, and those of the farm; nothing where no other could run it.
-
-    Of several such options sbatch takes the last.
-    """
+    """Return `--exclude` for the farm's excluded nodes and those on which a run was lost; nothing if no other node
+    could run it. sbatch takes the last of several such options."""
     nodes = [name for host, name in load_nodes("%N").items() if host in set(hosts)]
     if not nodes:
         return []
@@ -62,7 +60,7 @@ def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
 
 
 def _find_excluded(flags: Sequence[str]) -> list[str]:
-    """The value of the last `--exclude` or `-x`, which may be the next word."""
+    """Return the value of the last `--exclude` or `-x`, which may be the next argument."""
     found: list[str] = []
     for flag, following in pairwise([*flags, ""]):
         if match := re.fullmatch(_EXCLUDE, flag):

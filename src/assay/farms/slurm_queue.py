@@ -26,9 +26,9 @@ _ACTIVE = {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESI
 _USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit", "Dependency"}
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
-_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")  # a user's own, as SQUEUE_PARTITION: they hide jobs and nodes
+_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")  # a user's own filters (SQUEUE_PARTITION …) would hide jobs and nodes
 _CALL_S = 60.0  # a controller under load answers late
-_ASK_S = 15.0  # where the caller waits for the answer
+_ASK_S = 15.0  # limit if the caller waits for the answer
 _NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # nodes that do not answer
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from this many answers in a row
 
@@ -42,12 +42,12 @@ def is_pending(state: str) -> bool:
 
 
 def is_held(reason: str) -> bool:
-    """Whether a job waits for more than its turn: the user may have to do something."""
+    """Return whether a job waits for something else than its turn: the user may have to do something."""
     return reason not in _USUAL
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    """Call a command of Slurm; one that cannot be started or does not answer has a code and a reason, too."""
+    """Call a command of Slurm; one that cannot be started or does not answer also returns a code and a reason."""
     try:
         return subprocess.run(
             argv,
@@ -66,21 +66,21 @@ def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
 
 
 def summarize_errors(text: str) -> str:
-    """The last errors that a command of Slurm printed, without its own name in front of each line."""
+    """Return the last errors that a command of Slurm printed, without its own name in front of each line."""
     lines = [re.sub(r"^(?:\w+: )?(?:error: )?", "", line.strip()) for line in text.strip().splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines[-3:]))) or "it printed nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmLimits:
-    """What the site allows and has."""
+    """Limits of the site, and features that it has."""
 
     array_size: int  # tasks of one array
     has_accounting: bool
 
 
 def load_limits() -> SlurmLimits:
-    """Raises UsageError where Slurm is not installed here, InfrastructureError where it does not answer."""
+    """Load the limits; raise UsageError if Slurm is not installed, InfrastructureError if it does not answer."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         raise UsageError(
@@ -88,7 +88,7 @@ def load_limits() -> SlurmLimits:
             "install its commands (Debian: apt install slurm-client), or run here: --on local",
         )
     where = os.environ.get("SLURM_CONF")
-    if where and not os.path.exists(where):  # its commands would try for a long time, without a message
+    if where and not os.path.exists(where):  # Slurm's commands would wait for a long time without a message
         raise UsageError(f"SLURM_CONF names {where}, which does not exist", "correct it, or unset SLURM_CONF")
     answer = call(("scontrol", "show", "config"))
     if answer.returncode != 0:
@@ -111,11 +111,11 @@ class SlurmQueue:
         self._limits: SlurmLimits | None = None
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
-        self.reasons: dict[str, str] = {}  # why tasks wait, as Slurm names it
+        self.reasons: dict[str, str] = {}  # task -> why it waits, as Slurm names it
         self.down: dict[str, str] | None = None  # host -> name of each node that does not answer Slurm; None: not known
         self._absent: dict[str, int] = {}
         self._answers = 0
-        self._followed: dict[str, int] = {}  # array id -> the answer from which on it counts
+        self._followed: dict[str, int] = {}  # array id -> number of the first answer that counts for it
         self._question: _Question | None = None
         self._began = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -133,14 +133,12 @@ class SlurmQueue:
             self._followed[job] = self.next_answer()
 
     def next_answer(self) -> int:
-        """The number of the first answer to a question that is asked from now on."""
+        """Return the number of the first answer to a question that is asked from now on."""
         return self._answers + (2 if self._question is not None else 1)
 
     def is_over(self, task: str, since: int) -> bool:
-        """Whether nothing runs of a task that has begun: it has ended, or waits to be started again.
-
-        `since`: older answers do not count where they report a task that waits: they may be from before it began.
-        """
+        """Return whether nothing runs of a task that has begun: it has ended, or waits to be started again. An answer
+        before number `since` that reports the task as waiting does not count: it may be from before the task began."""
         state = self.state(task)
         if state is None or state in _ACTIVE:
             return False
@@ -151,7 +149,7 @@ class SlurmQueue:
         self._pause_s = _SHORTEST_PAUSE_S
 
     def state(self, task: str) -> str | None:
-        """The state of a task; None: not known yet."""
+        """Return the state of a task; None if it is not known yet."""
         if task in self._states:
             return self._states[task]
         return VANISHED if self._absent.get(task, 0) >= _ABSENT_POLLS else None
@@ -191,7 +189,7 @@ class SlurmQueue:
         self._states = states
         self._note_absent([task for task in waiting if task not in states])
 
-    def _note_absent(self, tasks: Sequence[str]) -> None:  # a squeue of the site's own may leave jobs out
+    def _note_absent(self, tasks: Sequence[str]) -> None:  # a site's own squeue may leave jobs out
         counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
         found = {}
         with contextlib.suppress(AssayError):
@@ -202,7 +200,7 @@ class SlurmQueue:
         self._states |= found | {task: note.state for task, note in doubtful.items() if note is not None and note.state}
 
     def wait_for_end(self, task: str, since: int, limit_s: float) -> str | None:
-        """Wait for the end of a task whose job.sh has ended, which Slurm notices a moment later. Returns its state."""
+        """Wait until Slurm notices that a task whose job.sh has ended is finished, and return its state."""
         deadline = time.monotonic() + limit_s
         self.follow(task.partition("_")[0])
         while not self.is_over(task, since) and time.monotonic() < deadline:
@@ -213,7 +211,7 @@ class SlurmQueue:
 
 
 class _Question(threading.Thread):
-    """Asks for the states of jobs, then for the nodes that do not answer; both are there when it has ended."""
+    """A thread that asks for the states of jobs, then for the nodes that do not answer; it ends when both are known."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         super().__init__(daemon=True)
@@ -224,26 +222,25 @@ class _Question(threading.Thread):
 
 
 def has_given(task: str) -> bool:
-    """Whether the controller remembers that it gave this number: then a task that it does not know was cancelled.
-
-    It forgets a task at once that is cancelled while it waits in its array, but not one that has begun.
-    """
+    """Return whether the controller remembers that it gave this number: then a task that it does not know was
+    cancelled. The controller forgets a task at once that is cancelled while it waits in its array, but not one that has
+    begun."""
     found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", call(("scontrol", "show", "config")).stdout, re.MULTILINE)
     return found is not None and int(found[1]) > int(task.partition("_")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """What Slurm recorded about a job that has ended."""
+    """Slurm's record of a job that has ended."""
 
     state: str
-    code: str  # as `0:9`: exit code and signal
+    code: str  # exit code and signal, `0:9`
     nodes: str
     is_taken_back: bool  # Slurm has started it again, or will, or needed its nodes for another job
 
 
 def load_summary(task: str) -> JobSummary | None:
-    """The record of the controller, else of the accounting, where there is one. None: neither knows the job."""
+    """Return the record of the controller, else of the accounting if there is one; None if neither knows the job."""
     answer = call(("scontrol", "--oneliner", "show", "job", task))
     if answer.returncode == 0:
         found = dict(re.findall(r" (JobState|ExitCode|NodeList|Restarts)=(\S+)", answer.stdout)[:4])
@@ -258,7 +255,7 @@ def load_summary(task: str) -> JobSummary | None:
 
 
 def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = ()) -> list[list[str]]:
-    """A row for each task that sacct knows: its name and these fields."""
+    """Return a row for each task that sacct knows: its name and these fields."""
     what = ("--noheader", "--allocations", "--parsable2", *flags, f"--format=JobID,{','.join(fields)}")
     answer = call(("sacct", *what, "-j", ",".join(tasks)))
     rows = [line.split("|") for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
@@ -266,13 +263,13 @@ def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = (
 
 
 def are_all_nodes_up() -> bool:
-    """Whether Slurm counts each node of the cluster as one that jobs may use."""
+    """Return whether Slurm counts each node of the cluster as one that jobs may use."""
     states = load_nodes("%T").values()
     return bool(states) and all(state in ("idle", "mixed", "allocated", "completing") for state in states)
 
 
 def load_nodes(what: str) -> dict[str, str]:
-    """A field of each node (`%N`: its name), by the short name of its host; empty if Slurm does not answer."""
+    """Return a field of each node (`%N`: its name) by the short name of its host; empty if Slurm does not answer."""
     return _parse_nodes(call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}")).stdout)
 
 

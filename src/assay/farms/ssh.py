@@ -1,8 +1,8 @@
-"""Jobs on hosts that share no file system with this one, by the system's ssh; bash, tar and coreutils there are enough.
+"""Jobs on hosts that share no file system with this one, by the system's ssh; the hosts need bash, tar and coreutils.
 
-What goes over: run.json, job.sh and the rest of the run's directory as one tar, the code once for each content. What
-comes back: logs, metrics and exit markers as they grow, everything else when the job has ended. `ssh_jobs`: the files
-that show what became of a job; `ssh_host`: what is done on one host; `ssh_session` and remote.sh: the two ends of the
+The executor sends run.json, job.sh and the rest of the run's directory as one tar, and the code once for each content.
+It fetches logs, metrics and exit markers as they grow, everything else when the job has ended. `ssh_jobs`: the files
+that show the state of a job; `ssh_host`: what is done on one host; `ssh_session` and remote.sh: the two ends of the
 connection.
 """
 
@@ -39,9 +39,9 @@ from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
 
-_CONFIRM_S = 30.0  # beyond the grace: to end the job, and to fetch what it wrote
+_CONFIRM_S = 30.0  # besides the grace period: time to end the job and to fetch its files
 _FENCE_GRACE_S = 5.0
-_LEAVE_S = 10.0  # for attempts that were given up, on hosts that answer
+_LEAVE_S = 10.0  # time to end attempts that were given up, on hosts that answer
 
 
 class SshExecutor(Executor):
@@ -52,11 +52,11 @@ class SshExecutor(Executor):
         self._gpus = farm.options.get("gpus") or 0
         self._shared = Shared(farm.options.get("lost_after") or LOST_AFTER_S)
         self._hosts: dict[HostAddress, Host] = {}
-        self._fenced: set[Key] = set()  # attempts that were given up, and are ended when their hosts answer
+        self._fenced: set[Key] = set()  # attempts that were given up; each is ended when its host answers
 
     @classmethod
     def check(cls, farm: Farm) -> None:
-        """One host that answers is enough: the others are tried again while the runs go on."""
+        """Check that at least one host answers: the others are tried again during the runs."""
         problems: list[InfrastructureError] = []
         for address in dict.fromkeys(slot.address for slot in _build_slots(farm)):
             session = SshSession(address)
@@ -83,7 +83,7 @@ class SshExecutor(Executor):
     # ------------------------------------------------------------ starting
 
     def has_room(self) -> bool:
-        """Raises InfrastructureError where no host has answered for long, and nothing is expected of any."""
+        """Return whether a slot is free. Raise InfrastructureError if no host is expected to answer any more."""
         for slot in self._slots:
             self._host(slot).begin()
         with self._shared.changed:
@@ -95,7 +95,7 @@ class SshExecutor(Executor):
         return self._choose_slot(lambda host: host.is_ready) is not None
 
     def _choose_slot(self, is_fit: Callable[[Host], bool]) -> HostSlot | None:
-        """A free slot on the host that has most of them."""
+        """Return a free slot on the host that has most of them."""
         with self._shared.changed:
             free = [
                 slot
@@ -108,7 +108,7 @@ class SshExecutor(Executor):
         return max(free, key=lambda slot: count[slot.address], default=None)
 
     def _choose_place(self, avoided: Collection[HostAddress]) -> HostSlot:
-        """Where a run goes: not to hosts on which it was lost, where others answer. It waits where no slot is free."""
+        """Choose a slot for a run, which waits if none is free: not on hosts on which it was lost, if others answer."""
         allowed = [slot for slot in self._slots if slot.address not in avoided and self._host(slot).is_usable()]
         addresses = {slot.address for slot in allowed or self._slots}
         found = self._choose_slot(lambda host: host.is_ready and host.address in addresses)
@@ -160,21 +160,21 @@ class SshExecutor(Executor):
             return all(job.request is None for host in self._hosts.values() for job in host.jobs.values())
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
-        """None while another host may take it, as the next attempt."""
+        """Return why the host refused the job; None if another host may take it, as the next attempt."""
         with self._shared.changed:
             if any(self._host(slot).refusal is None for slot in self._slots):
                 return None
         return load_submit_failure(run_dir, handle.attempt)
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
-        """An attempt whose host was given up runs on another host, if one answers: what it still does is ignored."""
+        """Explain the end of an attempt whose host was given up: if another host answers, the run starts there."""
         key, slot = (run_dir, handle.attempt), parse_slot(handle.native_id)
         if key not in self._shared.lost or slot is None or not self._host(slot).is_silent():
             return None
         is_stopped = os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", handle.attempt)))
         others = [self._host(each) for each in self._slots if each.address != slot.address]
         if is_stopped or not any(host.is_ready and host.is_usable() for host in others):
-            return None  # where no host answers, this machine may be the one that is cut off
+            return None  # if no host answers, this machine may be the one that is cut off
         after = render_duration(self._shared.lost_after_s)
         return "fence", f"the host {slot.address.name} has not answered for {after}"
 
@@ -211,7 +211,7 @@ class SshExecutor(Executor):
         if (run_dir, handle.attempt) in self._shared.lost:
             return Liveness.UNKNOWN
         found = load_liveness(handle, run_dir)
-        return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # an earlier call has given it up: ask again
+        return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # an earlier call gave the host up: ask again
 
     def leftovers(self, handle: JobHandle, _run_dir: str) -> Sequence[str]:
         return self._shared.left.pop(handle, ())
@@ -222,7 +222,7 @@ class SshExecutor(Executor):
     # ------------------------------------------------------------ ending
 
     def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
-        """When its host answers again, by this call or a later one: until then `end.N` is not there."""
+        """End the attempt when its host answers again, in this call or a later one: until then there is no `end.N`."""
         slot, key = parse_slot(handle.native_id), (run_dir, handle.attempt)
         if slot is None or key in self._fenced or load_liveness(handle, run_dir) is Liveness.GONE:
             return
@@ -232,7 +232,7 @@ class SshExecutor(Executor):
             self._host(slot).cancel(Cancel(job, _FENCE_GRACE_S, was_gone=False, is_fence=True))
 
     def _end_earlier(self, request: JobRequest) -> set[HostAddress]:
-        """What still runs of a run that is started again was given up, also by people; the hosts that are avoided."""
+        """End earlier attempts of the run on their hosts, and return the hosts that the new attempt avoids."""
         attempts = run_directory.load_history(request.dir).attempts
         lost = [
             (each.is_fenced, each.handle)
@@ -253,10 +253,10 @@ class SshExecutor(Executor):
         for handle, run_dir in jobs:
             slot = parse_slot(handle.native_id)
             if slot is None:
-                continue  # job.sh was started here, by hand
+                continue  # a person started job.sh on this machine
             was_gone = self.liveness(handle, run_dir) is Liveness.GONE
             if was_gone and load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
-                continue  # nothing of it ever ran
+                continue  # the attempt has never run anything
             cancels.append(Cancel(SshJob(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
         with self._shared.changed:
             for cancel in cancels:
@@ -266,7 +266,7 @@ class SshExecutor(Executor):
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         cancels = self._send_cancels(jobs, grace_s)
 
-        def is_open(each: Cancel) -> bool:  # what an ended job left on a host that is out of reach is not waited for
+        def is_open(each: Cancel) -> bool:  # files that an ended job left on an unreachable host are not waited for
             return not each.is_done and not (each.was_gone and self._host(each.job.slot).problem)
 
         with self._shared.changed:
@@ -288,7 +288,7 @@ class SshExecutor(Executor):
 
 
 def _build_slots(farm: Farm) -> list[HostSlot]:
-    """Every slot of every host, host by host in turn."""
+    """Return every slot of every host, alternating between the hosts."""
     given = farm.options
     root, options = given.get("root") or DEFAULT_ROOT, tuple(given.get("ssh_options") or ())
     addresses = [HostAddress(host, root, options) for host in dict.fromkeys(given.get("hosts") or ())]
@@ -302,5 +302,5 @@ def _build_slots(farm: Farm) -> list[HostSlot]:
 
 
 def _of_host(given: int | Mapping[str, int], host: str, default: int) -> int:
-    """The number of a host, from one number for all or from a mapping."""
+    """Return the number of a host, from one number for all hosts or from a mapping."""
     return given.get(host, default) if isinstance(given, Mapping) else given

@@ -1,4 +1,4 @@
-"""The run's directory here, as far as it goes to a host reached by ssh and comes back from there."""
+"""The part of a run's directory that is sent to a host by ssh, and the part that is fetched from there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from assay.system.files import blake2b, rename
 from assay.values import layout
 
 NO_CODE = "-"
-_CHUNK_BYTES = 1 << 20  # that are sent at once
+_CHUNK_BYTES = 1 << 20  # bytes of one write
 _PART = ".assay-part-"
 _WHOLE = ".whole"
-NOW = ".now"  # made on the host when it lists what an ended job has left
-_GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # as in remote.sh
+NOW = ".now"  # a file that the host makes when it lists what an ended job has left
+_GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # the patterns of remote.sh
 _NOT_SENT = (
     *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "warned.*", "submit.*", "unreachable.*"),
     *(f"{_PART}*", ".tmp-*"),
@@ -41,7 +41,7 @@ _OURS = frozenset(
 
 
 def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
-    """The run's directory, its code as `.code-copy`, and at the end an empty file: all of it has arrived."""
+    """Write the run's directory, its code as `.code-copy`, and last an empty file, which shows that all has arrived."""
     with tarfile.open(
         fileobj=stream,
         mode="w|",
@@ -61,7 +61,7 @@ def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
 
 
 class CodeHashes:
-    """Hashes of a run's code. Copies of one snapshot have the same names, sizes and times: one of them is read."""
+    """Hashes of a run's code. Copies of one snapshot have equal names, sizes and times: only one of them is read."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
@@ -86,7 +86,7 @@ class CodeHashes:
 
 
 def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.stat_result, str]]:
-    """Relative name, status and link target of everything below, in a fixed order."""
+    """Yield relative name, status and link target of everything below the folder, in a fixed order."""
     for entry in sorted(os.scandir(os.path.join(folder, prefix)), key=lambda each: each.name):
         name = os.path.join(prefix, entry.name)
         target = os.readlink(entry.path) if entry.is_symlink() else ""
@@ -100,26 +100,26 @@ def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.stat_result, 
 
 @dataclass(slots=True)
 class RemoteListing:
-    """What an ended job has left on its host."""
+    """The files that an ended job has left on its host."""
 
-    files: dict[str, int] = field(default_factory=dict)  # with sizes
+    files: dict[str, int] = field(default_factory=dict)  # name -> size
     hashes: dict[str, str] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of files and of the listing itself
-    made_at: float = field(default_factory=time.time)  # by ours
+    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of the files and of the listing itself
+    made_at: float = field(default_factory=time.time)  # by the clock of this machine
 
     def find_time(self, name: str) -> float:
-        """When a file was written, by our clock: the host's measures only how long ago that was."""
+        """Return when a file was written, by our clock: the host's clock measures only how long ago that was."""
         now = self.times.get(NOW, 0.0)
         return self.made_at - max(0.0, now - self.times.get(name, now))
 
     links: dict[str, str] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)  # that are empty
+    folders: list[str] = field(default_factory=list)  # empty folders
     closed: list[str] = field(default_factory=list)  # folders that cannot be read
     processes: list[str] = field(default_factory=list)
 
 
 def list_growing(run_dir: str) -> dict[str, int]:
-    """What was followed so far, with sizes."""
+    """Return the sizes of the files that have been followed so far."""
     found = {}
     with contextlib.suppress(OSError):
         for prefix, patterns in (("", _GROWING), (f"{layout.METRICS_DIR}/", ("*.jsonl",))):
@@ -133,7 +133,7 @@ def list_growing(run_dir: str) -> dict[str, int]:
 
 
 def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
-    """Where more of a file belongs; None: not for the host to say, or the run's directory was removed."""
+    """Open a file at its next bytes; None if the host may not write it, or if the run's directory was removed."""
     path = locate(run_dir, name)
     if path is None or not os.path.isdir(run_dir):
         return None
@@ -146,8 +146,8 @@ def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
 
 
 def locate(run_dir: str, name: str) -> str | None:
-    """Where something of the host's copy belongs; None: not inside the run's directory, or in the place of what this
-    side writes, and is right about."""
+    """Return where a file of the host's copy belongs; None if that is outside the run's directory, or a file that only
+    this side writes."""
     if not _is_inside(run_dir, name) or _is_ours(run_dir, name):
         return None
     return os.path.normpath(os.path.join(run_dir, name))
@@ -158,7 +158,7 @@ def _is_inside(run_dir: str, name: str) -> bool:
 
 
 def is_wanted(run_dir: str, name: str, size: int, digest: str) -> bool:
-    """Whether a file of the host's copy has to be fetched."""
+    """Return whether a file of the host's copy has to be fetched."""
     path = locate(run_dir, name)
     return path is not None and not (_has_parents(run_dir, name) and _is_same(path, size, digest))
 
@@ -197,8 +197,8 @@ def _has_parents(run_dir: str, name: str) -> bool:
 
 
 def make_parents(run_dir: str, name: str) -> None:
-    """In the place of what is not a folder there any more. Never the run's directory itself: where that was removed, it
-    stays so."""
+    """Make the folders of a file, and replace files that are in their place. The run's directory itself is never made:
+    if it was removed, it stays removed."""
     for folder in _list_parents(run_dir, name):
         _make_folder(folder)
 
@@ -212,7 +212,7 @@ def _make_folder(path: str) -> None:
 
 
 def _clear(path: str) -> None:
-    """For a file: a folder or a link of that name was left by an earlier attempt, or replaced by the job."""
+    """Remove a folder or link at a file's path: an earlier attempt has left it, or the job has replaced the file."""
     if os.path.islink(path):
         os.unlink(path)
     elif os.path.isdir(path):
@@ -220,12 +220,12 @@ def _clear(path: str) -> None:
 
 
 class PartialFile:
-    """A file on its way, next to where it belongs; a later try goes on from where one was cut off."""
+    """A file that is being fetched, next to its final path; a later try continues where an earlier one was cut off."""
 
     def __init__(self, run_dir: str, name: str, size: int, digest: str) -> None:
         self.name, self.size, self._digest = name, size, digest
         folder, base = os.path.split(name)
-        mark = blake2b(base.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()  # a long name stays possible
+        mark = blake2b(base.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()  # hashed: a name may be long
         self._target = os.path.join(run_dir, name)
         self._path = os.path.join(run_dir, folder, f"{_PART}{mark}")
         make_parents(run_dir, name)
@@ -240,7 +240,7 @@ class PartialFile:
         return file
 
     def finish(self) -> bool:
-        """Move a file to its final path if it is what the host has."""
+        """Move the file to its final path if its content is that of the host."""
         if _is_same(self._path, self.size, self._digest):
             _clear(self._target)
             rename(self._path, self._target)
@@ -251,8 +251,8 @@ class PartialFile:
 
 
 def make_link(run_dir: str, name: str, target: str) -> None:
-    """Links to the run's own files, as in `last.pt -> step-100.pt`; others mean nothing here, but nor does what was in
-    their place before."""
+    """Make a link to one of the run's own files, as in `last.pt -> step-100.pt`. A link to anything else means nothing
+    here: it is not made, but what was at its path before is removed."""
     path = locate(run_dir, name)
     if path is None or (os.path.islink(path) and _has_parents(run_dir, name) and os.readlink(path) == target):
         return
@@ -262,12 +262,12 @@ def make_link(run_dir: str, name: str, target: str) -> None:
         os.unlink(path)
     if not os.path.isabs(target) and _is_inside(run_dir, os.path.join(os.path.dirname(name), target)):
         words = itertools.dropwhile(lambda word: word in (".", ".."), target.split("/"))
-        if ".." not in words:  # after another link it would lead elsewhere
+        if ".." not in words:  # after another link, `..` would lead elsewhere
             os.symlink(target, path)
 
 
 def make_folder(run_dir: str, name: str) -> None:
-    """Make a folder that is empty there."""
+    """Make a folder that is empty on the host."""
     path = locate(run_dir, name)
     if path is not None:
         make_parents(run_dir, name)
@@ -275,7 +275,7 @@ def make_folder(run_dir: str, name: str) -> None:
 
 
 def sync_names(run_dir: str) -> None:
-    """Before the host's copy goes; the bytes were flushed one by one."""
+    """Flush the folders before the host's copy is removed; the contents of files were flushed one by one."""
     fd = os.open(run_dir, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

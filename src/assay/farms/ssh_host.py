@@ -1,7 +1,7 @@
-"""Everything that is done on one host reached by ssh, by one thread: one that does not answer holds up no other.
+"""The work on one host reached by ssh, done by one thread: a host that does not answer delays no other.
 
 The token on the host decides whether an attempt runs, so sending a job again after a connection broke starts nothing
-twice. Times of hosts are never compared: only what happens here is measured, by this machine's monotonic clock.
+twice. Times of hosts are never compared: only what this machine observes is measured, by its monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from assay.values.run import JobHandle, Liveness
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
 _GIVE_BACK_S = 10.0
-_END_GRACE_S = 5.0  # as long as job.sh itself waits
+_END_GRACE_S = 5.0  # job.sh itself waits as long
 _JOIN_S = 10.0
-_MOST_FETCHES = 3  # of a job that has left something running, which may go on writing
+_MOST_FETCHES = 3  # of a job that has left processes running, which may go on writing
 
 
 @dataclass(slots=True)
@@ -44,18 +44,18 @@ class Shared:
     ended: deque[JobHandle] = field(default_factory=deque)
     messages: list[str] = field(default_factory=list)
     left: dict[JobHandle, tuple[str, ...]] = field(default_factory=dict)  # processes that an ended job left running
-    ended_at: dict[JobHandle, float] = field(default_factory=dict)  # of those that were fetched
-    lost: set[Key] = field(default_factory=set)  # their host has not answered for too long
-    has_news: bool = False  # a host can be used that could not
+    ended_at: dict[JobHandle, float] = field(default_factory=dict)  # when jobs that were fetched have ended
+    lost: set[Key] = field(default_factory=set)  # attempts whose host has not answered for too long
+    has_news: bool = False  # a host that could not be used can be used now
 
 
 class Host:
     def __init__(self, address: HostAddress, shared: Shared) -> None:
         self.address = address
         self.jobs: dict[Key, SshJob] = {}
-        self.is_ready = False  # it has answered
-        self.problem: str | None = None  # why it cannot be reached
-        self.refusal: str | None = None  # why it takes no jobs
+        self.is_ready = False  # whether the host has answered
+        self.problem: str | None = None  # why the host cannot be reached
+        self.refusal: str | None = None  # why the host takes no jobs
         self._silent_since: float | None = None
         self._shared, self._changed = shared, shared.changed
         self._cancels: list[Cancel] = []
@@ -64,7 +64,7 @@ class Host:
         self._wake = threading.Event()
         self._is_closed = False
         self._hashes = ssh_files.CodeHashes()
-        self._is_busy = False  # something came in the last round
+        self._is_busy = False  # whether the last round brought something
 
     def begin(self) -> None:
         if self._thread is None:
@@ -86,14 +86,14 @@ class Host:
         self.begin()
 
     def has_fences(self) -> bool:
-        """Whether the host may answer, and has attempts to end that were given up."""
+        """Return whether the host may answer, and has attempts to end that were given up."""
         return self.problem is None and any(cancel.is_fence for cancel in self._cancels)
 
     def is_usable(self) -> bool:
         return self.problem is None and self.refusal is None
 
     def is_silent(self) -> bool:
-        """Whether the host has not answered for so long that nothing is expected of it any more."""
+        """Return whether the host has not answered for so long that no answer is expected any more."""
         return self._count_silent_s() >= self._shared.lost_after_s
 
     def _count_silent_s(self) -> float:
@@ -137,7 +137,7 @@ class Host:
         self._session.close()
 
     def _wait(self, retry_s: float) -> None:
-        """Wait for the next try, and longer than it takes to start a daemon again; then its jobs are given back."""
+        """Wait for the next try; give back the host's jobs after a silence longer than the restart of a daemon."""
         deadline = time.monotonic() + retry_s
         while not self._is_closed and (left_s := deadline - time.monotonic()) > 0:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:
@@ -145,7 +145,7 @@ class Host:
             if self.is_silent():
                 for job in [each for each in self._snapshot() if each.is_watched]:
                     self._give_up(job)
-                    if job.is_stopped():  # not waited for any longer; it is ended when the host answers
+                    if job.is_stopped():  # not waited for any longer; the job is ended when the host answers
                         with self._changed:
                             self.jobs[job.key] = replace(job, is_watched=False)
             self._wake.wait(min(left_s, 0.5))
@@ -184,7 +184,7 @@ class Host:
             self._shared.messages.append(f"{message}; no more runs are sent there")
 
     def _give_back(self) -> None:
-        """Give back jobs never offered to a host that cannot be reached: the next attempt may run on another."""
+        """Give back jobs that were never sent to a host that cannot be reached: the next attempt may run on another."""
         for job in self._snapshot():
             if job.request is not None and not job.was_offered():
                 job.write_never()
@@ -200,7 +200,7 @@ class Host:
         self._report(job)
 
     def _handle_jobs(self, pause_s: float) -> bool:
-        """Send, follow and end each job once. True: nothing is left to do."""
+        """Send, follow and end each job once; return True if nothing is left to do."""
         self._obey_stops()
         self._take_cancels()
         for job in self._snapshot():
@@ -213,7 +213,7 @@ class Host:
                 self._refuse(job, self.refusal or "", 1)
         sent = [job for job in self._snapshot() if job.request is None]
         for job in [job for job in sent if load_liveness(job.handle, job.run_dir) is Liveness.GONE]:
-            self._report(job)  # another supervisor has fetched it, or nothing of it was ever sent
+            self._report(job)  # another supervisor has fetched the job, or it was never sent
             sent.remove(job)
         if sent:
             self._poll_jobs(sent, pause_s)
@@ -221,7 +221,7 @@ class Host:
             return not self.jobs and not self._cancels
 
     def _is_behind(self, job: SshJob) -> bool:
-        """Whether its slot is still in use: a run that may not go back to a host waits for one of the others."""
+        """Whether an earlier job uses the slot: a run that avoids another host may have to wait for this one's."""
         earlier = itertools.takewhile(lambda each: each is not job, self._snapshot())
         return any(each.slot == job.slot for each in earlier)
 
@@ -264,7 +264,7 @@ class Host:
         assert request is not None
         try:
             with open(job.path(layout.submit_log_name(request.attempt)), "ab"):
-                pass  # from here on the host has to be asked
+                pass  # from now on only the host knows whether it has the job
             digest = self._hashes.find(job.path(layout.CODE_DIR))
             self._stage(job, digest, [f"{name}={value}" for name, value in request.env.items()])
         except OSError as error:  # the directory was removed, or the disk is full
@@ -300,14 +300,14 @@ class Host:
     # ------------------------------------------------------------ following
 
     def _ask_states(self, jobs: Sequence[SshJob], pause_s: float) -> list[tuple[SshJob, str, ssh_files.RemoteListing]]:
-        """Ask about all jobs of the host in one request, which waits there for an end; what ended, and what it left."""
+        """Ask about all jobs of the host in one request, which waits there for an end; return ended jobs and files."""
         words = [str(round(pause_s * 100))]
         for job in jobs:
             known = ssh_files.list_growing(job.run_dir)
             is_ownerless = not job.has_begun() and not may_be_sent(job.handle, job.run_dir) and job.is_unsent()
             words += [job.uid, str(job.handle.attempt), job.handle.tag, str(int(is_ownerless)), str(len(known))]
             words += [text for name, size in known.items() for text in (name, str(size))]
-        # before the host is asked: what another supervisor sends during the question is missing in the answer, not gone
+        # recorded before the host is asked: a job that is sent during the request is missing in the answer, not gone
         sent = {job.key for job in jobs if job.has_begun() or not job.is_unsent()}
         by_uid = {(job.uid, str(job.handle.attempt)): job for job in jobs}
         found: list[tuple[SshJob, str, ssh_files.RemoteListing]] = []
@@ -357,7 +357,7 @@ class Host:
             self._is_busy = True
 
     def _store(self, job: SshJob) -> None:
-        """Write some bytes of a file into its place, unless another supervisor does, or has fetched all of it."""
+        """Write some bytes of a file at its path, unless another supervisor writes them or has fetched all of it."""
         name, offset, length = self._session.take(), int(self._session.take()), int(self._session.take())
         with self._sparing_others(job), self._hold(job) as is_held:
             file = None
@@ -373,7 +373,7 @@ class Host:
 
     @contextlib.contextmanager
     def _sparing_others(self, job: SshJob) -> Iterator[None]:
-        """Catch errors of one job, here or on the host: they are reported, and it is tried again later."""
+        """Catch errors of one job, here or on the host: each is reported, and the job is tried again later."""
         try:
             yield
         except (OSError, RefusedError) as error:
@@ -393,7 +393,7 @@ class Host:
 
     @contextlib.contextmanager
     def _hold(self, job: SshJob) -> Iterator[bool]:
-        """Whether this supervisor, of several that watch the job, may write its files."""
+        """Yield whether this supervisor, of several that watch the job, may write its files."""
         try:
             fd = os.open(job.path(layout.submit_log_name(job.handle.attempt)), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -402,10 +402,10 @@ class Host:
         try:
             try:
                 is_held = try_lock(fd)
-            except OSError:  # a file system without locks
+            except OSError:  # the file system has no locks
                 is_held = True
             has_left = os.path.exists(job.path(layout.numbered_name("end", job.handle.attempt)))
-            # of one that was given up, and whose place the next attempt has, nothing is stored any more
+            # no files of an attempt are stored any more if it was given up and the next attempt exists
             has_successor = os.path.exists(job.path(layout.numbered_name("lease", job.handle.attempt + 1)))
             yield is_held and not has_left and not has_successor
         finally:
@@ -418,7 +418,7 @@ class Host:
             self._report(job)
         elif state == "missing":
             self._write_end(job)
-        elif state == "dead":  # job.sh was killed, or the host was started again: nothing of it goes on
+        elif state == "dead":  # job.sh was killed, or the host was restarted: no process of the job goes on
             self._session.ask("cancel", str(round(_END_GRACE_S * 10)), *_name_job(job), "0")
         elif state == "ended":
             with self._hold(job) as is_held:
@@ -431,7 +431,7 @@ class Host:
         self._report(job)
 
     def _fetch_results(self, job: SshJob, listing: ssh_files.RemoteListing) -> bool:
-        """Bring what differs; then the host's copy may go. False: something has changed, the next answer goes on."""
+        """Fetch files that differ and end the job. False: a file has changed; the host's next answer is used."""
         with self._changed:
             self._shared.left[job.handle] = tuple(listing.processes)
         wanted = [
@@ -444,13 +444,13 @@ class Host:
         is_whole = self._fetch_files(job, wanted)
         if not is_whole and not (listing.processes and job.fetches >= _MOST_FETCHES):
             return False
-        if unread and job.fetches < _MOST_FETCHES:  # it may just have been removed
+        if unread and job.fetches < _MOST_FETCHES:  # the file may just have been removed
             return False
         for name, target in listing.links.items():
             ssh_files.make_link(job.run_dir, name, target)
         for name in listing.folders:
             ssh_files.make_folder(job.run_dir, name)
-        fetched = [part.name for part in wanted]  # of two checkpoints the one that was written last is the newer one
+        fetched = [part.name for part in wanted]  # so the later of two checkpoints is the newer one
         for name in {*fetched, *filter(layout.parse_exit_marker, listing.files)}:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(job.path(name), (listing.made_at, listing.find_time(name)))
@@ -468,7 +468,7 @@ class Host:
         return True
 
     def _fetch_files(self, job: SshJob, wanted: Sequence[ssh_files.PartialFile]) -> bool:
-        """Fetch files that were cut off first, exit markers last; whether all of it is what the host has listed."""
+        """Fetch files that were cut off first, exit markers last; return whether all match the host's list."""
         if not wanted:
             return True
         ordered = sorted(wanted, key=lambda part: (part.offset == 0, layout.parse_exit_marker(part.name) is not None))
@@ -500,7 +500,7 @@ class Host:
     # ------------------------------------------------------------ cancelling
 
     def _obey_stops(self) -> None:
-        """`stop.N` counts, also where the command that wrote it could not reach this host, or was killed."""
+        """Obey `stop.N` also if the command that wrote it could not reach this host, or was killed."""
         with self._changed:
             known = {cancel.job.key for cancel in self._cancels}
             stopped = [job for job in self.jobs.values() if job.key not in known and job.is_stopped()]
@@ -513,7 +513,7 @@ class Host:
                 known = self.jobs.get(cancel.job.key)
                 if known is not None and known.request is not None and not known.was_offered():
                     cancel.was_gone = cancel.is_sent = True
-        for cancel in [each for each in cancels if each.is_sent]:  # nothing of it was sent
+        for cancel in [each for each in cancels if each.is_sent]:  # these jobs were never sent
             cancel.job.write_never()
             self._report(cancel.job)
         cancels = [each for each in cancels if not each.is_sent]
@@ -545,7 +545,7 @@ class Host:
                     self._cancels.remove(cancel)
                 else:
                     known = self.jobs.setdefault(cancel.job.key, cancel.job)
-                    known.request = None  # its token is taken: sending it again would start nothing
+                    known.request = None  # its token is taken: sending the job again would start nothing
                     unsent.discard(known.key)
             self._changed.notify_all()
 

@@ -1,11 +1,11 @@
-"""Jobs on hosts that are reached by ssh: where each one runs, and what the run's own directory says about it.
+"""Jobs on hosts that are reached by ssh: where each one runs, and its state as the files of its run directory show it.
 
 lease.N                 the supervisor is about to send the job (its host and slot are in the handle), or died before
-submit.log.N            it has begun to send it
+submit.log.N            the supervisor has begun to send the job
 submit.exit.N.<code>    0: the job was started there; else the host refused it, and submit.log.N says why
-token.N                 the host's own token, once it was seen; "-": the job never began, and never will
+token.N                 the host's own token, copied here; "-": the job never began, and never will
 unreachable.N           its host has not answered for a long time; removed when it answers
-end.N                   the job has left, and all that it wrote is here, compared by size and hash
+end.N                   the job has left, and its files are here, compared by size and hash
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ unsent: set[Key] = set()
 class HostAddress:
     """One host and the folder on it that holds the runs."""
 
-    name: str  # as ssh takes it
+    name: str  # the name that ssh takes
     root: str = DEFAULT_ROOT
-    options: tuple[str, ...] = ()  # more words for ssh
+    options: tuple[str, ...] = ()  # more arguments of ssh
 
 
 @dataclass(frozen=True, slots=True)
 class HostSlot:
-    """Kept as text in the handle of its job, so that the job is found without its study's file."""
+    """The host and slot of a job, as text in its handle, so that the job is found without its study's file."""
 
     address: HostAddress
     number: int = 0
-    keep: bool = False  # the host's copy of the run stays there
+    keep: bool = False  # the host keeps its copy of the run
 
     def render(self) -> str:
         address = {"host": self.address.name, "root": self.address.root, "options": self.address.options}
@@ -53,7 +53,7 @@ class HostSlot:
 
 
 def parse_slot(text: str) -> HostSlot | None:
-    """The slot of a job; None: it is not a job of ours."""
+    """Return the slot of a job; None if the text is not a slot's."""
     try:
         fields = json.loads(text)
         address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
@@ -67,10 +67,10 @@ class SshJob:
     handle: JobHandle
     run_dir: str
     slot: HostSlot
-    request: JobRequest | None = None  # until it was sent
-    is_watched: bool = True  # its end is reported
+    request: JobRequest | None = None  # None as soon as the job was sent
+    is_watched: bool = True  # whether its end is reported
     fetches: int = 0
-    failing_since: float | None = None  # what it wrote cannot be stored here, by the monotonic clock
+    failing_since: float | None = None  # since when its files cannot be stored here, by the monotonic clock
     next_try: float = 0.0
 
     @property
@@ -88,7 +88,7 @@ class SshJob:
         return os.path.exists(self.path(layout.numbered_name("token", self.handle.attempt)))
 
     def was_offered(self) -> bool:
-        """Whether a supervisor has begun to send it: the host may have it."""
+        """Return whether a supervisor has begun to send the job: the host may have it."""
         return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
 
     def is_stopped(self) -> bool:
@@ -98,12 +98,12 @@ class SshJob:
         return load_submit_code(self.run_dir, self.handle.attempt) is None
 
     def write_once(self, name: str, text: str = "") -> None:
-        """The first writer decides; where the run's directory was removed, it stays so."""
+        """Write a file unless it exists: the first writer decides. A removed run directory is not made again."""
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             write_new(self.path(name), text)
 
     def remove_markers(self) -> None:
-        """A command whose results are not here has not ended for us: its marker comes again with them."""
+        """Remove the exit markers of commands whose results are not here: they are fetched again with the results."""
         for name in os.listdir(self.run_dir):
             marker = layout.parse_exit_marker(name) or layout.parse_timeout_marker(name)
             if marker is not None and marker[1] == self.handle.attempt:
@@ -120,11 +120,11 @@ class Cancel:
     was_gone: bool
     is_sent: bool = False
     is_done: bool = False
-    is_fence: bool = False  # the attempt was given up: nothing of it is fetched
+    is_fence: bool = False  # whether the attempt was given up: none of its files are fetched
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """Whether a job lives, by local files. ALIVE: its host has it, or may have. UNKNOWN: and the host was given up."""
+    """Whether a job lives, by local files. ALIVE: its host may have it. UNKNOWN: the host has not answered for long."""
     attempt = handle.attempt
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", attempt))):
         return Liveness.GONE
@@ -150,7 +150,7 @@ def load_token_host(run_dir: str, attempt: int) -> str | None:
 
 
 def may_be_sent(handle: JobHandle, run_dir: str) -> bool:
-    """By the supervisor that has the lease, while it lives; one on another machine cannot be asked."""
+    """Return whether the supervisor with the lease may still send the job; one on another machine cannot be asked."""
     if handle.host != processes.host_name():
         return True
     if handle.supervisor_pid == os.getpid():

@@ -1,7 +1,7 @@
 """One connection to a host: remote.sh runs at its other end, answers one request after another, and ends with it.
 
-A request is a number of fields; every field ends with a zero byte. An answer is a sequence of records that its reader
-knows, some with bytes whose number was announced, then `Z`, an exit code and a message.
+A request is a number of fields; every field ends with a zero byte. An answer is a sequence of records whose format the
+caller knows, some with bytes whose number was announced, then `Z`, an exit code and a message.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from assay.system.ssh import Address, explain_connection, find_client
 
 _READY = b"assay ready\0"
 _CONNECT_S = 10.0
-_LONGEST_START_S = 3 * _CONNECT_S  # login scripts included
-_NOT_FOUND = 127  # of a shell that has no such command
+_LONGEST_START_S = 3 * _CONNECT_S  # with login scripts
+_NOT_FOUND = 127  # exit code of a shell that has no such command
 _GRACE_S = 5.0
-# whatever people have in their configuration for terminals; ours ends when its process does
+# switches off what users configure for terminals; our connection ends when its process does
 _PLAIN = ("-T", "-oControlMaster=no", "-oControlPath=none", "-oRemoteCommand=none", "-oClearAllForwardings=yes")
-# one line, since a login shell may be csh or fish: the script itself is sent when bash is there
+# one line, since a login shell may be csh or fish: the script itself is sent as soon as bash runs
 _STARTER = 'printf "assay ready\\0"; IFS= read -r -N {} script; eval "$script"'
 
 
 class LostError(Exception):
-    """The host could not be reached, or the connection broke: nothing is known about what was asked."""
+    """The host could not be reached, or the connection broke: the result of the request is unknown."""
 
 
 class RefusedError(Exception):
@@ -57,16 +57,16 @@ class SshSession:
         hint = f"a key without a password prompt is needed; try: ssh -o BatchMode=yes {address.name} true"
         self._address = Address(address.name, options=address.options, connect_s=_CONNECT_S, noun="host", key_hint=hint)
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] = io.BytesIO()  # what ssh itself prints
+        self._errors: IO[bytes] = io.BytesIO()  # the output of ssh itself
         self._buffer = b""
-        self.refusal = ""  # why it takes no jobs; those that it has can be followed
-        self._writing = threading.Lock()  # a request, or the field that ends a wait
+        self.refusal = ""  # why the host takes no new jobs; the jobs that it has can be followed
+        self._writing = threading.Lock()  # guards a request, or the field that ends a wait
         self._is_waiting = self._is_woken = False
 
     # ------------------------------------------------------------ connecting
 
     def connect(self) -> None:
-        """Raises InfrastructureError for a host that does not answer."""
+        """Connect to the host; raise InfrastructureError if it does not answer."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -74,7 +74,7 @@ class SshSession:
         command = "exec bash -c " + shlex.join([_STARTER.format(len(_load_script())), "assay", self._host.root])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         argv = [find_client("host"), *_PLAIN, *self._address.words, "--", self._address.name, command]
-        self._process = subprocess.Popen(  # in a session of its own: Ctrl-C is for us, and jobs are ended over there
+        self._process = subprocess.Popen(  # own session: Ctrl-C must not reach ssh; jobs are ended on the host
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0, start_new_session=True
         )
         if not self._wait_until_ready():
@@ -91,7 +91,7 @@ class SshSession:
             self.refusal = f"the host {self._host.name} cannot run jobs in {self._host.root}: {error}"
 
     def _wait_until_ready(self) -> bool:
-        """Wait until the program is ready; what a login script prints before is ignored."""
+        """Wait until the program is ready; ignore the output of login scripts before that."""
         deadline, seen = time.monotonic() + _LONGEST_START_S, b""
         fd = self._stdout.fileno()
         while _READY not in seen:
@@ -114,7 +114,7 @@ class SshSession:
         return self._errors.read().decode("utf-8", "replace")
 
     def interrupt(self) -> None:
-        """From another thread: whatever waits for this connection waits no longer."""
+        """Break the connection from another thread: every wait for it ends."""
         process = self._process
         if process is not None:
             with contextlib.suppress(OSError):
@@ -157,20 +157,20 @@ class SshSession:
             self._is_woken = self._is_woken and not may_wait
 
     def wake(self) -> None:
-        """From another thread: a request that waits for something to happen on the host is answered now."""
+        """End the wait of a request for something to happen on the host; called from another thread."""
         with self._writing:
-            self._is_woken = not self._is_waiting  # then the next one does not wait
+            self._is_woken = not self._is_waiting  # the next request that may wait returns at once
             if self._is_waiting:
                 self._is_waiting = False
                 with contextlib.suppress(LostError):
                     self.send(b"\0")
 
     def forget_wake(self) -> None:
-        """What it was for is about to be done."""
+        """Forget a call of `wake`: the caller does now what the wake was for."""
         self._is_woken = False
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are: content that belongs to a request."""
+        """Send bytes unchanged: content that belongs to a request."""
         stream = self._running.stdin
         assert stream is not None
         view = memoryview(data)
@@ -187,7 +187,7 @@ class SshSession:
         )
 
     def ask(self, *words: str) -> list[str]:
-        """A request whose answer is a few fields."""
+        """Send a request and return its answer, which is a few fields."""
         self.begin(*words)
         return self.read_fields()
 
@@ -222,7 +222,7 @@ class SshSession:
         self._buffer += chunk
 
     def copy(self, length: int, file: IO[bytes]) -> None:
-        """All of it is read, also where it cannot be written: what follows in the answer stays readable."""
+        """Copy the content to a file. All of it is read even if writing fails, so that the answer stays readable."""
         failure: OSError | None = None
         while length > 0:
             if not self._buffer:
@@ -243,7 +243,7 @@ class SshSession:
 
 
 class ChunkWriter:
-    """Content of unknown length: pieces, each after its length; a length of 0 ends it."""
+    """Writes content of unknown length: pieces, each after its length; a length of 0 ends it."""
 
     def __init__(self, session: SshSession) -> None:
         self._session = session

@@ -5,12 +5,12 @@ There is no pipe to a farm, so there is no gate: the lease is published first, t
 
 lease.N alone           the supervisor is about to submit, or died before it did
 submit.log.N            the submit command was started (its output)
-submit.exit.N.<code>    and ended; not 0 without a token: nothing was submitted
+submit.exit.N.<code>    the submit command ended; not 0 without a token: nothing was submitted
 token.N                 the job has begun (host, pid, start, boot, time), or we cancelled it before it could
 end.N                   job.sh has left
 
-On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they come, so that
-no other module needs to know where they are.
+On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they appear, so that no other
+module needs to know where they are.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from assay.values.study import Farm
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _POLL_BUDGET_S = 0.5  # a thousand queued jobs on a slow network disk must not hold up the supervisor
 _EMPTY_TOKEN_S = 5.0  # creating the token and writing it are microseconds apart
-_ELSEWHERE_S = 15.0  # beyond the grace: the watcher on the other host looks every two seconds, and then has its own
+_ELSEWHERE_S = 15.0  # beyond the grace: the other host's watcher checks every two seconds, and then has its own
 _CANCEL_COMMAND_S = 60.0
 _CANNOT_START = 126
-_HIGHEST_OWN_CODE = 128  # above it: ended by a signal
+_HIGHEST_OWN_CODE = 128  # a higher code: ended by a signal
 _LOG_TAIL_BYTES = 4096
-_SHELL = "shell"  # instead of a job number: the submit command is the job
+_SHELL = "shell"  # in place of a job number: the submit command is the job
 _MOST_PIDFDS = 128  # submit commands that stay until their job ends would use up a process's descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptToken:
-    """The process that began the attempt; host "-": it will never begin, host "": cannot be read yet."""
+    """The process that began the attempt; host "-": the attempt will never begin, host "": the token is still empty."""
 
     host: str
     pid: int = 0
@@ -78,11 +78,11 @@ class AttemptToken:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """A submit command that still runs."""
+    """A submit command that is still running."""
 
     pid: int
     handle: JobHandle
-    pidfd: int | None  # None: asked by its pid, when there is time
+    pidfd: int | None  # None: its pid is checked instead
 
 
 class SubmitExecutor(Executor):
@@ -98,11 +98,11 @@ class SubmitExecutor(Executor):
         self._poll = select.epoll()
         self._clients: dict[Key, _Client] = {}
         self._pidfds: dict[int, Key] = {}
-        self._submitting: set[Key] = set()  # of the clients, those whose job has not begun
-        # jobs whose submit command waits for its turn; a supervisor that ends earlier leaves them to others
+        self._submitting: set[Key] = set()  # clients whose job has not begun
+        # jobs whose submit command waits for its turn; if this supervisor ends earlier, others submit them
         self._pending: OrderedDict[Key, tuple[JobRequest, JobHandle]] = OrderedDict()
         self._watched: dict[Key, JobHandle] = {}
-        self._waiting = WaitingJobs(self._has_token)  # of the watched, those that the farm has not started
+        self._waiting = WaitingJobs(self._has_token)  # watched jobs that the farm has not started
         self._refused: str | None = None
         self._usage: dict[JobHandle, Usage] = {}
         self._empty_since: dict[Key, float] = {}
@@ -114,10 +114,10 @@ class SubmitExecutor(Executor):
     # ------------------------------------------------------------ submitting
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
+        build_submit_command(self.farm, request)  # an incomplete farm is refused before there is a lease
         self._reap_ready()
         refused, self._refused = self._refused, None
-        if refused is not None:  # the next ones would be refused as well
+        if refused is not None:  # the next jobs would be refused as well
             raise InfrastructureError(refused)
         self._start_pending()
         farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
@@ -143,7 +143,7 @@ class SubmitExecutor(Executor):
                     write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
             log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
             argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
-            # a slot is a right on this host: only a shell's job needs it
+            # a slot is a right on this host: only a bare shell's job needs it
             slots = process.place_slots(request.slot_fds) if self._is_shell else []
             pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
         except OSError as error:
@@ -165,7 +165,7 @@ class SubmitExecutor(Executor):
 
     @classmethod
     def uses_slots(cls, farm: Farm) -> bool:
-        """A bare shell is the job itself."""
+        """Return whether the farm is a bare shell, which is the job itself."""
         return is_shell(farm)
 
     @classmethod
@@ -174,26 +174,26 @@ class SubmitExecutor(Executor):
 
     @classmethod
     def find_job(cls, handle: JobHandle, run_dir: str) -> str:
-        """What the submit command printed as the job's number."""
+        """Return the job's id as the submit command printed it."""
         if handle.native_id == _SHELL:
             return ""
         return parse_native_id(read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES))
 
     def is_handed_over(self) -> bool:
-        """A bare shell is not a farm: its jobs are children of ours."""
+        """Return whether the farm has all jobs; those of a bare shell are children of ours."""
         return not self._is_shell and not self._pending and not self._submitting
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
         code = load_submit_code(run_dir, handle.attempt)
         if self._is_shell and (code is None or code > _HIGHEST_OWN_CODE):
-            return None  # a shell that was killed has refused nothing: its job is tried again
+            return None  # a killed shell has refused nothing: its job is tried again
         return load_submit_failure(run_dir, handle.attempt)
 
     def _start_pending(self) -> None:
-        """Submit commands that stay in the foreground after their job has begun do not count."""
+        """Start submit commands that wait; running ones whose job has begun do not count."""
         while self._pending and len(self._submitting) < self._parallel:
             _, (request, handle) = self._pending.popitem(last=False)
-            with contextlib.suppress(InfrastructureError):  # recorded by submit.exit.N, like every failed submission
+            with contextlib.suppress(InfrastructureError):  # submit.exit.N records this, as every failed submission
                 self._start(request, handle)
 
     def _reap(self) -> None:
@@ -223,7 +223,7 @@ class SubmitExecutor(Executor):
         self._note_submitted(client.handle, key[0], status)
 
     def _note_submitted(self, handle: JobHandle, run_dir: str, status: int) -> None:
-        """A job that the farm has taken waits for its beginning; a shell has no queue."""
+        """Record the end of a submit command: the farm has the job from now on; a shell has no queue."""
         if os.WIFSIGNALED(status) and load_submit_code(run_dir, handle.attempt) is None:
             code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
             write_submission(run_dir, handle.attempt, code, message)
@@ -250,7 +250,7 @@ class SubmitExecutor(Executor):
             ended = self._take_ended()
             left = deadline - time.monotonic()
             if ended or left <= 0:
-                self._refused = None  # the caller finds it among the ended
+                self._refused = None  # the caller finds the job among the ended
                 return ended
             self._poll.poll(min(left, self._pause_s))
             self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -286,7 +286,7 @@ class SubmitExecutor(Executor):
         if (run_dir, handle.attempt) in self._fenced:
             return Liveness.GONE
         found = self._judge(handle, run_dir)
-        # afterwards: what a job wrote before its end is then linked with it
+        # after that, so that everything that a job wrote before its end is linked
         collect_files(self._state_dir(run_dir), run_dir)
         return found
 
@@ -298,7 +298,7 @@ class SubmitExecutor(Executor):
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and (run_dir, handle.attempt) in self._clients:
-            return Liveness.ALIVE  # until it is reaped: it holds the slot
+            return Liveness.ALIVE  # until it is reaped, since it holds the slot
         if os.path.exists(os.path.join(self._state_dir(run_dir), layout.numbered_name("end", handle.attempt))):
             return Liveness.GONE
         token = self._load_token(run_dir, handle.attempt)
@@ -314,29 +314,27 @@ class SubmitExecutor(Executor):
         if (run_dir, handle.attempt) in self._pending or (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE
         if not os.path.isdir(run_dir):
-            return Liveness.GONE  # its directory was removed: it cannot begin
+            return Liveness.GONE  # its directory was removed, so it cannot begin
         code = load_submit_code(run_dir, handle.attempt)
-        if code is not None:  # 0: in the farm's queue; but a shell has no queue
+        if code is not None:  # 0: the farm's queue has the job; but a shell has no queue
             return Liveness.GONE if code != 0 or self._is_shell else self._wait_in_queue(handle, run_dir)
         here = handle.host == processes.host_name()
         if here and processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
             return Liveness.ALIVE
         submitted = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
         if here and submitted and process.find_members([process.AttemptProcesses(0, 0, handle.tag)]):
-            return Liveness.ALIVE  # its submit command outlived it
+            return Liveness.ALIVE  # the submit command outlived its supervisor
         return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
 
     def _wait_in_queue(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """The farm has the job: from now on it is looked at by turns."""
+        """Add the job to those that the farm has and that are checked in turn."""
         if (run_dir, handle.attempt) in self._watched:
             self._waiting.add((run_dir, handle.attempt))
         return Liveness.UNKNOWN
 
     def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
-        """A token without content: its writer is about to write it, found a full disk, or died; nothing ran yet.
-
-        The age of the file says nothing: its clock may be that of another host.
-        """
+        """Judge a token without content: its writer is about to write it, found a full disk, or died; nothing ran yet.
+        The age of the file does not help: its clock may be that of another host."""
         since = self._empty_since.setdefault((run_dir, attempt), time.monotonic())
         return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
 
@@ -349,10 +347,8 @@ class SubmitExecutor(Executor):
         return os.path.join(self._state_dir(run_dir), layout.numbered_name("token", attempt))
 
     def _has_token(self, key: Key, is_fresh: bool) -> bool:
-        """`is_fresh`: NFS may remember for a minute that a file is not there, unless its folder is opened.
-
-        A run whose directory was removed waits for nothing.
-        """
+        """Return whether the job has its token. `is_fresh`: open its folder first, since NFS may cache for a minute
+        that a file does not exist. A run whose directory was removed does not wait any more."""
         if is_fresh:
             try:
                 os.close(os.open(self._state_dir(key[0]), os.O_RDONLY | os.O_DIRECTORY))
@@ -367,7 +363,7 @@ class SubmitExecutor(Executor):
         return os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", attempt)))
 
     def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
-        """Whether an attempt never began, and never will: the token was taken from it."""
+        """Return whether an attempt never began, and never will: its token was taken by a supervisor."""
         token = self._load_token(run_dir, attempt)
         return token is not None and token.host == layout.NO_HOST
 
@@ -386,7 +382,7 @@ class SubmitExecutor(Executor):
         self._confirm(jobs, grace_s)
 
     def _take_token(self, run_dir: str, attempt: int) -> None:
-        """A job that the farm has not started yet will find its token taken, and leave."""
+        """Take the token of a job that the farm has not started: the job will find it taken, and leave."""
         there = self._state_dir(run_dir)
         if there != run_dir and os.path.isdir(str(self.farm.remote_root)):
             os.makedirs(there, exist_ok=True)
@@ -406,9 +402,9 @@ class SubmitExecutor(Executor):
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
         text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(read_end(log, _LOG_TAIL_BYTES)))
         if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
-            return  # what was refused has no number; the first one in an error message is another job's
+            return  # a refused job has no number; the first number in an error message is another job's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
-            # its output is kept; whether the job is gone follows from the job's own files
+            # the output is kept; whether the job is gone follows from the job's own files
             subprocess.run(
                 [self._bash, "-c", text],
                 check=False,
@@ -420,7 +416,7 @@ class SubmitExecutor(Executor):
             )
 
     def _members(self, handle: JobHandle, run_dir: str) -> process.AttemptProcesses:
-        """What of an attempt is on this host: the job, or its submit command, or nothing."""
+        """Return the processes of an attempt on this host: the job, or its submit command, or nothing."""
         token = self._load_token(run_dir, handle.attempt)
         if token and token.host == processes.host_name() and token.boot == processes.boot_id():
             return process.AttemptProcesses(token.pid, token.start, handle.tag)
@@ -458,7 +454,7 @@ class SubmitExecutor(Executor):
 
 
 def collect_files(there: str, run_dir: str) -> None:
-    """Link what the job wrote elsewhere into the run directory."""
+    """Link files that the job wrote elsewhere into the run directory."""
     if there == run_dir:
         return
     try:
@@ -467,12 +463,12 @@ def collect_files(there: str, run_dir: str) -> None:
         return
     for name in names:
         if not name.startswith(".") and not name.endswith(".tmp"):
-            with contextlib.suppress(OSError):  # another was faster, or the directory is another user's
+            with contextlib.suppress(OSError):  # another process was faster, or the directory is another user's
                 os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
 
 
 def load_token(path: str) -> AttemptToken | None:
-    """The token of an attempt; None: it is not there, or cannot be reached."""
+    """Return the token of an attempt; None if it does not exist, or cannot be reached."""
     try:
         return parse_token(read_text(path))
     except OSError:
@@ -488,16 +484,14 @@ def parse_token(text: str) -> AttemptToken:
 
 
 def load_submit_code(run_dir: str, attempt: int) -> int | None:
-    """How the submit command of an attempt ended; None: it did not, as far as we know.
-
-    What a farm has taken may be refused by its node: then there are two codes, and the refusal counts.
-    """
+    """Return how the submit command of an attempt ended; None if it has not ended, as far as we know. A node may refuse
+    a job that its farm has taken: then there are two codes, and the refusal counts."""
     found = (layout.parse_submit_exit(name) for name in list_names(run_dir))
     return max((code for number, code in filter(None, found) if number == attempt), default=None)
 
 
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
-    """Why an attempt was never submitted, with the submit command's last lines; None: it was, or may still be."""
+    """Return why an attempt was never submitted, with the last lines of output; None if it was, or may still be."""
     code = load_submit_code(run_dir, attempt)
     if not code or os.path.exists(os.path.join(run_dir, layout.numbered_name("token", attempt))):
         return None
@@ -508,14 +502,14 @@ def load_submit_failure(run_dir: str, attempt: int) -> str | None:
 
 
 def find_lost_hosts(request: JobRequest) -> tuple[str, ...]:
-    """Where earlier attempts of a run were given up: it is not sent there again."""
+    """Return the hosts on which earlier attempts of a run were given up: the run is not sent there again."""
     attempts = run_directory.load_history(request.dir).attempts if request.attempt > 1 else ()
     found = (places.load_place(request.dir, each.handle).host for each in attempts if each.is_fenced)
     return tuple(sorted({host.partition(".")[0] for host in found if host}))
 
 
 def find_unfinished(run_dir: str, attempt: int) -> str | None:
-    """The command of an attempt that began and has no end; "": the last one has an end; None: none began."""
+    """Return the command of an attempt that began and has no end; "": the last one has an end; None: none began."""
     lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _LOG_TAIL_BYTES).splitlines()
     last = next((line.split() for line in reversed(lines) if re.match(r"\d+[.,]\d+ \S+ (?:start|exit)", line)), None)
     if last is None:
@@ -530,26 +524,24 @@ def find_unfinished(run_dir: str, attempt: int) -> str | None:
 
 
 def _wrap(command: str, request: JobRequest) -> str:
-    """The submit command with its exit code as a marker, so that it is known also when the supervisor has died.
-
-    `eval` contains a syntax error in SUBMIT_CMD, the parentheses an `exit`. Farms leave their own files in the working
-    directory.
-    """
+    """Wrap the submit command so that it writes its exit code as a marker, also if the supervisor has died. `eval`
+    contains a syntax error in SUBMIT_CMD, the parentheses an `exit`. Farms leave their own files in the working
+    directory."""
     marker = layout.submit_exit_name(request.attempt, 0).removesuffix("0")
     return f"cd -- {shlex.quote(request.dir)} || exit\n(eval {quote_text(command)})\n: > {marker}$?\n"
 
 
 def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
-    """Write how a submission ended, where no submit command wrote it."""
+    """Record how a submission ended if no submit command recorded it."""
     log = os.path.join(run_dir, layout.submit_log_name(attempt))
     with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # a full disk takes names
         file.write(message + "\n")
-    with contextlib.suppress(OSError):  # the next look at the lease gives the same
+    with contextlib.suppress(OSError):  # the next check of the lease gives the same result
         write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")
 
 
 def _anchor(farm: Farm) -> Farm:
-    """The submit command runs in the run directory; a program given as `./tools/submit` is meant from here."""
+    """Make a program given as `./tools/submit` absolute: the submit command runs in the run directory."""
     program = find_program(farm)
     if not program or "/" not in program or program.startswith("/") or not os.path.exists(program):
         return farm

@@ -1,7 +1,7 @@
-"""What is submitted to a farm, and what is shown of it: texts only.
+"""The commands that submit jobs to a farm, and the lines that show them: texts only.
 
-Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may carry several words or flags. What we put
-into it ourselves (paths, names, the job's command) is quoted for its position.
+Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may have several arguments or flags. Values
+that we insert ourselves (paths, names, the job's command) are quoted for their position.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _RUN_DIR_WORD = "LOGDIR"
 _PLACES = ("job", "name", "slug", "resources", "command", "dir", "script", "native_id")
 _PLACE = re.compile(r"\{\{(?P<literal>" + "|".join(_PLACES) + r")\}\}|(?<!\$)\{(?P<name>" + "|".join(_PLACES) + r")\}")
 _QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
-_LABEL_LENGTH = 63  # of a Kubernetes name
+_LABEL_LENGTH = 63  # the most characters of a Kubernetes name
 
 
 def build_submit_command(farm: Farm, request: JobRequest) -> str:
-    """The bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands are."""
+    """Return the bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands."""
     if farm.kind == "template":
         if not {"command", "script"} & _places(farm.submit):
             raise UsageError(
@@ -42,10 +42,8 @@ def build_submit_command(farm: Farm, request: JobRequest) -> str:
 
 
 def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -> str:
-    """The line that is shown: it submits the training command instead of job.sh.
-
-    runx's document shows `--name` for tagged runs only, and always for draco and NGC; it is the one that is submitted.
-    """
+    """Return the line that is shown: it submits the training command instead of job.sh. runx's document shows `--name`
+    for tagged runs only, and always for draco and NGC; this line shows the name that is submitted."""
     if farm.kind == "template":
         return _fill(farm.submit, {**_template_values(farm, request), "command": training_command})
     name = shlex.quote(build_farm_name(farm, request))
@@ -55,43 +53,43 @@ def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -
 
 
 def build_job_command(farm: Farm, request: JobRequest) -> str:
-    """`env ASSAY_…=… bash /path/job.sh`: the environment does not travel to a farm by itself."""
+    """Return `env ASSAY_…=… bash /path/job.sh`: a farm does not pass the environment on by itself."""
     script = shlex.quote(f"{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}")
     return f"env {_assignments(request)} bash {script}"
 
 
 def build_exec_command(farm: Farm, request: JobRequest) -> str:
-    """The job's command for a bash that is replaced by it."""
+    """Return the job's command for a bash that is replaced by it."""
     return f"{_assignments(request)} exec bash {shlex.quote(f'{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}')}"
 
 
 def build_job_script(farm: Farm, request: JobRequest) -> str:
-    """A file with the job's command, for farms that take a script (qsub, bsub <)."""
+    """Return a file with the job's command, for farms that take a script (qsub, bsub <)."""
     return f"#!/usr/bin/env bash\nexec {build_job_command(farm, request)}\n"
 
 
 def build_state_dir(farm: Farm, run_dir: str) -> str:
-    """Where the job's files appear: the run directory, or its place under NGC_LOGROOT."""
+    """Return where the job's files appear: the run directory, or its folder below NGC_LOGROOT."""
     if farm.kind != "ngc" or not farm.remote_root:
         return run_dir
     return f"{farm.remote_root.rstrip('/')}/{_study_and_run(run_dir)}"
 
 
 def build_job_name(request: JobRequest) -> str:
-    """<study>_<run>, as runx names jobs; from the second attempt on with its number."""
+    """Return `<study>_<run>`, as runx names jobs; from the second attempt on with its number."""
     name = re.sub(r"[^\w.,=+@-]+", "_", request.name).lstrip("-.") or "run"
     return f"{name}{layout.attempt_suffix(request.attempt)}"
 
 
 def build_farm_name(farm: Farm, request: JobRequest) -> str:
-    """What `--name` holds: runx's document calls a tagged run by its own name, draco's and NGC's forms never do."""
+    """Return the value of `--name`: in runx's document a tagged run's own name, except for draco and NGC."""
     if not request.label or _has_own_form(farm):
         return build_job_name(request)
     return build_job_name(replace(request, name=request.label))
 
 
 def build_slug(request: JobRequest) -> str:
-    """The job's name as Kubernetes and the like want it: lower case, digits and dashes, at most 63 characters."""
+    """Return the job's name in the form of Kubernetes: lower case, digits and dashes, at most 63 characters."""
     mark = blake2b(f"{request.dir}\0{request.attempt}".encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     plain = re.sub(r"[^a-z0-9]+", "-", build_job_name(request).lower()).strip("-")
     return f"{plain[: _LABEL_LENGTH - len(mark) - 3].strip('-') or 'run'}-{mark}".removeprefix("-")
@@ -105,7 +103,7 @@ def build_cancel_command(farm: Farm, run_dir: str, attempt: int, native_id: str)
 
 
 def parse_native_id(output: str) -> str:
-    """What a farm calls the job: the first integer that its submit command printed, else the first line's last word."""
+    """Return a farm's id of a job: the first integer that its submit command printed, else the last word of line 1."""
     number = re.search(r"(?<![\w.])\d+(?![\w])", output)
     if number:
         return number[0]
@@ -114,7 +112,7 @@ def parse_native_id(output: str) -> str:
 
 
 def is_shell(farm: Farm) -> bool:
-    """Whether SUBMIT_CMD is a bare shell: it takes no --name, and its end is the job's end."""
+    """Return whether SUBMIT_CMD is a bare shell: it takes no --name, and its end is the job's end."""
     words = _words(farm.submit)
     while words and re.match(r"\w+=", words[0]):
         words.pop(0)
@@ -123,7 +121,7 @@ def is_shell(farm: Farm) -> bool:
 
 
 def find_program(farm: Farm) -> str | None:
-    """The program that submits, where the text names it plainly; checked before anything is written."""
+    """Return the program that submits, if the text names it plainly; it is checked before anything is written."""
     words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
     program = os.path.expanduser(os.path.expandvars(words[0])) if words else ""
     return program if re.fullmatch(r"[\w./+@-]+", program) else None
@@ -170,7 +168,7 @@ def _is_ngc_batch(farm: Farm) -> bool:
 
 
 def _upload(farm: Farm, request: JobRequest) -> str:
-    """Bring the run directory into the workspace; a later attempt finds it there."""
+    """Copy the run directory into the workspace; a later attempt finds it there."""
     workspace = _need(farm.workspace, farm, "WORKSPACE")
     destination = _study_and_run(request.dir)
     upload = shlex.join(
@@ -202,7 +200,7 @@ def _assignments(request: JobRequest) -> str:
 
 
 def render_resources(farm: Farm, request: JobRequest) -> str:
-    """`--gpu 2 --cpu 16`: true is a flag, false and null are nothing, a list repeats its flag."""
+    """Render `--gpu 2 --cpu 16`: true is a flag, false and null add nothing, a list repeats its flag."""
     merged = {**dict(farm.resources), **dict(request.farm_resources)}
     where = build_state_dir(farm, request.dir)
     return " ".join(flag for key, value in merged.items() for flag in _flags(key, value, where))
@@ -259,7 +257,7 @@ def _insert(text: str, values: Mapping[str, str], place: re.Pattern[str], plain:
 
 
 def _quote_state(text: str, quote: str) -> str:
-    """Which quotes are open after this text: none, single or double."""
+    """Return which quotes are open at the end of this text: none, single or double."""
     escaped = False
     for char in text:
         if escaped:

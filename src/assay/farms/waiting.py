@@ -1,4 +1,4 @@
-"""Jobs in a farm's queue: which of them have begun, at a cost that does not depend on how many of them wait."""
+"""Jobs in a farm's queue: finds those that have begun, at a cost that does not depend on how many wait."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 Key = tuple[str, int]  # run directory and attempt
 HasBegun = Callable[[Key, bool], bool]  # with True, the answer must not come from a cache
 
-_LOOKS_PER_S = 28.0  # each a call or few on a file system that may be slow, and is shared with others
-_MOST_LOOKS = 14.0  # that are saved up for the next call
-_OLDEST = 4  # one of this many checks is for the oldest
+_LOOKS_PER_S = 28.0  # each is one or a few calls on a file system that may be slow, and is shared with others
+_MOST_LOOKS = 14.0  # that may be saved up for the next call
+_OLDEST = 4  # one check in this many is for the oldest job
 
 
 class WaitingJobs:
-    """Looks at a few jobs at a time.
+    """Checks a few jobs at a time.
 
-    Farms start jobs about in the order in which they got them: one look in four goes to the oldest, the others to all
-    by turns, and where one has begun the next one is looked at at once. So a queue that moves is followed, and one that
+    Farms start jobs about in the order in which they got them: one check in four goes to the oldest job, the others to
+    all in turn, and if a job has begun the next one is checked at once. So a queue that moves is followed, and one that
     does not move costs the same for thirty jobs and for thirty thousand.
     """
 
@@ -26,7 +26,7 @@ class WaitingJobs:
         self._has_begun = has_begun
         self._clock = clock
         self._jobs: dict[Key, None] = {}
-        self._turns: deque[Key] = deque()  # what has left the queue is dropped when its turn comes
+        self._turns: deque[Key] = deque()  # a job that has left the queue is dropped at its turn
         self._looked_at, self._saved, self._count = clock(), _MOST_LOOKS, 0
 
     def __contains__(self, key: Key) -> bool:
@@ -44,7 +44,7 @@ class WaitingJobs:
         self._jobs.pop(key, None)
 
     def take_begun(self) -> list[Key]:
-        """Take out the jobs that were seen to have begun since the last call."""
+        """Remove and return the jobs that were seen to have begun since the last call."""
         now = self._clock()
         self._saved = min(_MOST_LOOKS, self._saved + (now - self._looked_at) * _LOOKS_PER_S)
         self._looked_at = now

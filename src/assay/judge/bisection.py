@@ -1,9 +1,9 @@
-"""Which commit to try next: bisection over a history with merges, commits that cannot be judged, and noise.
+"""Chooses the next commit to try: bisection over a history with merges, commits that cannot be judged, and noise.
 
-Everything is in `History`; `next_step` is a pure function of it, so a search that was killed goes on from its log.
-A commit is suspected while it is an ancestor of a bad one and of no good one. The next to be tried is the one that
-leaves the fewest suspects in the worse case. Where the program is noisy (`votes` above 1), the culprit and the good
-commits before it are tried again before one is named.
+All facts are in `History`; `next_step` is a pure function of it, so a killed search continues from its log. A commit is
+suspected while it is an ancestor of a bad commit and of no good one. The next to be tried is the one that leaves the
+fewest suspects in the worse case. If the program is noisy (`votes` above 1), the culprit and the good commits before it
+are tried again before the culprit is named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class CommitTrial:
-    """`skip`: it cannot be judged (it does not build, it crashes). `open`: judged without a decision."""
+    """`skip`: the commit cannot be judged (it does not build, it crashes). `open`: the trial decided nothing."""
 
     commit: str
     outcome: Outcome
@@ -35,14 +35,14 @@ class CommitTrial:
 
 @dataclass(frozen=True, slots=True)
 class TrialHistory:
-    """`parents` holds every commit from good to bad, ancestors first; parents outside of it are ignored."""
+    """`parents` has every commit from good to bad, ancestors first; other parents are ignored."""
 
     parents: Mapping[str, Sequence[str]]
     good: str
     bad: str
     trials: tuple[CommitTrial, ...] = ()
-    votes: int = 1  # equal outcomes that the last two commits need
-    patience: int = 3  # trials of one commit that stays open, before it is skipped
+    votes: int = 1  # equal results that the last two commits need
+    patience: int = 3  # undecided trials of a commit before it is skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class NextTry:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """One suspect: the culprit. Several: the others between it and the last good one cannot be judged."""
+    """The result of a search. Several suspects: those between the last good commit and the bad one cannot be judged."""
 
     suspects: tuple[str, ...]
 
@@ -81,7 +81,7 @@ def next_step(history: TrialHistory) -> Step:
 
 
 def form_opinion(history: TrialHistory, commit: str) -> Opinion:
-    """The result of all trials of a commit: the majority of those that decided something."""
+    """Return the result of all trials of a commit: the majority of the decided ones."""
     outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
     good, bad = outcomes.count("good"), outcomes.count("bad")
     if good != bad:
@@ -94,7 +94,7 @@ def form_opinion(history: TrialHistory, commit: str) -> Opinion:
 
 
 def _check_ends(history: TrialHistory) -> Step | None:
-    """Before anything is searched: the good end is good and the bad end is bad."""
+    """Check before the search that the good end is good and the bad end is bad."""
     for commit, wanted in ((history.good, "good"), (history.bad, "bad")):
         opinion = form_opinion(history, commit)
         if opinion in ("unknown", "open"):
@@ -124,7 +124,7 @@ class _Graph:
             self._reach.append(found)
 
     def reach(self, commit: str) -> int:
-        """The commit and all its ancestors."""
+        """Return the commit and all its ancestors."""
         return self._reach[self._index[commit]] if commit in self._index else 0
 
     def holds(self, commits: int, commit: str) -> bool:
@@ -169,7 +169,7 @@ def _choose(candidates: Sequence[str], suspects: int, graph: _Graph) -> str:
 
 
 def _confirm(history: TrialHistory, tip: str, members: list[str]) -> Step:
-    """An accusation needs as many equal outcomes as there are votes, on both sides of it."""
+    """Return the next trial to confirm the culprit and the good commits before it; with enough votes, the culprit."""
     before = [commit for commit in history.parents[tip] if form_opinion(history, commit) == "good"]
     for commit, wanted in ((tip, "bad"), *((commit, "good") for commit in before)):
         outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]

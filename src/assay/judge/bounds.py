@@ -12,14 +12,14 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
 def judge_checks(checks: Sequence[Check], run_name: str, summaries: Mapping[str, Summary]) -> Verdict:
-    """Every check against the run's summaries. What cannot be compared is an ERROR, never a pass."""
+    """Compare every check with the run's summaries. A check that cannot be compared is an ERROR, never a PASS."""
     findings = [_judge(check, run_name, summaries) for check in checks]
     compared = sum(finding.kind is not VerdictKind.ERROR for finding in findings)
     return Verdict.of(findings, compared)
 
 
 def direction_of_check(check: Check) -> Direction:
-    """Which direction is better: an upper bound guards something that should be small, a lower bound the opposite."""
+    """Return the better direction: an upper bound limits a value that should be small, a lower bound the opposite."""
     if check.min is None and check.max is not None:
         return "min"
     if check.max is None and check.min is not None:
@@ -51,7 +51,7 @@ def _find_obstacle(check: Check, summaries: Mapping[str, Summary]) -> str | None
 
 
 def _compare(check: Check, summary: Summary, value: float) -> tuple[VerdictKind, float | None, str]:
-    """The verdict, the bound that it follows from, and why."""
+    """Return the verdict, the bound that decides it, and the reason."""
     names = {"min": "smallest", "max": "largest", "best": f"best ({direction_of_check(check)})"}
     name, low, high = names.get(check.at, check.at), check.min, check.max
     if summary.bad:

@@ -1,4 +1,4 @@
-"""The two libraries that the statistics need, loaded where they are first used, and the error without them."""
+"""The two libraries of the statistics, loaded at their first use, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = Any  # numpy.ndarray: the library is loaded inside functions only
 
 @contextmanager
 def needed_for(what: str) -> Iterator[None]:
-    """Name what was asked for in the message about a missing library."""
+    """Name the feature that needs a missing library in the error."""
     try:
         yield
     except MissingExtraError as error:
@@ -29,7 +29,7 @@ def load_numpy() -> Any:
 
 
 class _Numpy:
-    """Functions use it as the module: each name is loaded when it is first used."""
+    """A stand-in for the module: each name is loaded when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(load_numpy(), name)
@@ -42,24 +42,24 @@ np: Any = _Numpy()
 
 def _load_special() -> Any:
     try:
-        import scipy.special  # scipy.stats would take three times as long to import
+        import scipy.special  # importing scipy.stats would take three times as long
     except ImportError:
         raise MissingExtraError("judging by statistics", "stats") from None
     return scipy.special
 
 
 def t_quantile(freedom: int, tail: float) -> float:
-    """The value that Student's t exceeds with probability `tail`."""
-    return -float(_load_special().stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
+    """Return the value that Student's t exceeds with probability `tail`."""
+    return -float(_load_special().stdtrit(freedom, tail))  # by the lower tail: 1 - tail would lose digits
 
 
 def t_tail(freedom: int, value: float) -> float:
-    """The probability with which Student's t exceeds this value."""
+    """Return the probability with which Student's t exceeds this value."""
     return float(_load_special().stdtr(freedom, -value))
 
 
 def normal_quantile(tail: float) -> float:
-    """A quantile of the normal distribution, from the standard library."""
+    """Return a quantile of the normal distribution, from the standard library."""
     from statistics import NormalDist
 
     return -NormalDist().inv_cdf(tail)

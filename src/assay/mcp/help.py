@@ -1,4 +1,4 @@
-"""`assay help`: the help of a command, or all of them as JSON for a program."""
+"""`assay help`: shows the help of a command, or of all commands as JSON for a program."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _describe(group: Group, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _describe_option(field: str, option: Option) -> dict[str, Any]:
-    """An option without fields that have no meaning for it."""
+    """Return an option without the fields that have no meaning for it."""
     facts = {
         "names": list(option.names) or [field],
         "type": "flag" if option.is_flag else option.type.__name__,

@@ -1,4 +1,4 @@
-"""For programs that run experiments: `assay wait`, `assay help` and `assay mcp`."""
+"""Commands for programs that run experiments: `assay wait`, `assay help` and `assay mcp`."""
 
 from __future__ import annotations
 

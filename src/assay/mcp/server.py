@@ -1,7 +1,7 @@
 """`assay mcp`: a server of the Model Context Protocol on standard input and output, for coding agents.
 
-A tool calls a command of Assay in a process of its own and answers what that prints. A client that cancels the call, or
-leaves, ends the command.
+A tool calls a command of Assay in a process of its own and answers with the command's output. If the client cancels the
+call, or leaves, the command is ended.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def _serve(tools: Mapping[str, Tool], root: str | None) -> None:
 
 
 async def _refuse_garbage(read: Any, write: Any) -> AsyncIterator[Any]:
-    """The messages; a line that is none is answered with the error that JSON-RPC has for it."""
+    """Yield the messages; an invalid line is answered with JSON-RPC's error for it."""
     from mcp.shared.message import SessionMessage
 
     from mcp import types
@@ -121,10 +121,10 @@ class Done(NamedTuple):
 
 
 async def _call(words: Sequence[str]) -> Done:
-    """A command of Assay; refused where it prints nothing but an error. Cancelling the call ends it."""
+    """Run a command of Assay; the answer is an error if it only prints one. Cancelling the call ends the command."""
     pipe = asyncio.subprocess.PIPE
     null = asyncio.subprocess.DEVNULL
-    argv = (sys.executable, "-P", "-m", "assay", *words)  # what is in this folder is not executed
+    argv = (sys.executable, "-P", "-m", "assay", *words)  # code in this folder must not be executed
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=pipe)
     except (ValueError, OSError) as error:  # a null byte in a word, or words of hundreds of kilobytes
@@ -146,13 +146,13 @@ def _read(done: Done) -> Any:
         found = json.loads(done.out)
     except ValueError as error:
         raise InfrastructureError(f"the command did not print JSON: {done.out[:200]!r}") from error
-    if isinstance(found, list) and found and "lines" in found[0]:  # of curves: a row for each
+    if isinstance(found, list) and found and "lines" in found[0]:  # curves: one row for each
         return [{"metric": each["metric"], "over": each["x"], **line} for each in found for line in each["lines"]]
     return found
 
 
 async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[str, Any]:
-    """The plan first: it has the study's name, and a mistake in the file is answered before anything is started."""
+    """Plan, then start: the plan has the study's name, and reports a mistake in the file before anything starts."""
     planned = _read(await _call([words[0], "--dry-run", "--json", *words[1:]]))
     folder = os.path.dirname(planned[0]["dir"]) if planned else ""
     left = [run["name"] for run in planned if run["left"]]
@@ -164,7 +164,7 @@ async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[s
 
 
 def _shorten(found: Any, notes: list[str]) -> dict[str, Any]:
-    """Make an object small enough: rows are left out from the end, and a larger object is refused."""
+    """Make an object small enough: rows are removed from the end, and a larger object is refused."""
     facts = {"rows": found, "left_out": 0} if isinstance(found, list) else {**found}
     size = len(json.dumps(facts, ensure_ascii=False))
     if size > _MOST_CHARACTERS and "rows" not in facts:

@@ -1,4 +1,4 @@
-"""The tools of `assay mcp`: each is a command line, with what a client may fill in."""
+"""The tools of `assay mcp`: each is a command line with parameters that a client may set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "arra
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """An argument of a tool. `flag`: of the command's option; none: a word of its own. `names`: what it names."""
+    """An argument of a tool. `flag`: the command's option; none: positional. `names`: what its value names."""
 
     help: str
     flag: str = ""
     kind: str = "string"
     default: Any = None
-    most: int | None = None  # of a number: a larger one is replaced by it, and the answer reports that
+    most: int | None = None  # the largest number: a larger one is replaced by it, and the answer reports that
     names: str = ""  # "study" or "file"
     required: bool = False
 
@@ -38,7 +38,7 @@ class Tool:
     help: str
     words: tuple[str, ...]
     params: Mapping[str, Param]
-    runs: bool = False  # changes something: only with --allow-run
+    runs: bool = False  # changes something: needs --allow-run
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ TOOLS = {
 
 
 def build_words(tool: Tool, given: Mapping[str, Any], root: str | None) -> tuple[list[str], list[str]]:
-    """The command line, and notes about what was asked for; raises UsageError for what cannot be done."""
+    """Return the command line, and notes about changed arguments; raises UsageError for invalid arguments."""
     for name in given:
         if name not in tool.params:
             raise NotFoundError("argument", name, tool.params)
@@ -136,7 +136,7 @@ def _check(name: str, param: Param, value: Any, root: str | None) -> Any:
 
 
 def _check_study(name: str, known: Sequence[str]) -> None:
-    """Refuse a path for a study's name: it could lead out of the root."""
+    """Refuse a path as a study's name: it could lead out of the root."""
     study, _, run = name.partition("/")
     if study not in known or "/" in run or run in (".", ".."):
         hint = did_you_mean(study, known) or "list them with the tool `studies`"

@@ -25,7 +25,7 @@ from assay.values.units import parse_timeout
 if TYPE_CHECKING:
     from assay.values.where import Where
 
-_PAUSE_S = 0.25  # between two looks
+_PAUSE_S = 0.25  # between two checks
 _SHARE = 10  # a pause is at least this many times as long as the check before it
 _MOST_NAMES = 20
 _WELL = {State.DONE, State.PRUNED}
@@ -86,7 +86,7 @@ Patterns = tuple[tuple[str, str], ...]
 
 
 def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, console: Console) -> dict[str, Any]:
-    """Look again and again, mostly pausing: as `assay ls` does, for runs of any supervisor."""
+    """Check repeatedly with long pauses: as `assay ls` does, for runs of any supervisor."""
     began, has_warned, is_lost = time.monotonic(), False, False
     with open_index_of([location]) as index:
         while True:
@@ -94,7 +94,7 @@ def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, c
             data = load_all_rows(index, location, console)[1]
             try:
                 facts, is_lost = _look(data, location, patterns, request), False
-            except NotFoundError:  # a run that gets its directory during the look is neither planned nor there
+            except NotFoundError:  # a run that gets its directory during the check is neither planned nor there
                 if is_lost or not has_supervisor(data.rows, location):
                     raise
                 is_lost = True
@@ -111,14 +111,14 @@ def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, c
 
 
 def _look(data: IndexTable, location: StudyLocation, patterns: Patterns, request: WaitRequest) -> dict[str, Any]:
-    """What is printed. An empty reason: the study goes on, and the condition does not hold yet."""
+    """Return the line to print. An empty reason: the study goes on, and the condition does not hold yet."""
     chosen = match_rows(data, patterns) if patterns else range(len(data.rows))
     unknown: set[str] = set()
     with _as_until():
         matching = set(choose_rows(request.until, data, unknown)) if request.until else set[int]()
     rows, matched = [data.rows[i] for i in chosen], [data.rows[i].name for i in chosen if i in matching]
     is_met = bool(matched) and (not request.every or len(matched) == len(rows))
-    is_over = bool(patterns) and all(row.state.is_over for row in rows)  # of a whole study more runs may follow
+    is_over = bool(patterns) and all(row.state.is_over for row in rows)  # for a whole study, more runs may follow
     is_running = any(row.state is State.RUNNING for row in rows)
     goes_on = not is_over and (is_running or has_supervisor(data.rows, location))
     return {

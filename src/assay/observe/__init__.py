@@ -1,1 +1,1 @@
-"""observe: what a run reports and what it uses, while it runs."""
+"""observe: a run's metrics and its use of the machine, while it runs."""

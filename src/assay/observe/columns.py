@@ -1,4 +1,4 @@
-"""Metrics as columns: what the readers fill without an object per point."""
+"""Metrics as columns, which the readers fill without an object per point."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 Column = tuple["array[float]", "array[float]", "array[float]"]
-Columns = dict[str, Column]  # metric -> steps, values, times; NaN stands for "none" in steps and times
+Columns = dict[str, Column]  # metric → steps, values, times; NaN for a missing step or time
 
 NONE = math.nan
 
 
 def parse_number(text: str | bytes) -> float | None:
-    """Sign, exponent, nan and inf; never Python's own `1_000`, which no log means as a number."""
+    """Parse a number with sign, exponent, nan and inf, but not Python's `1_000`, which no log means as a number."""
     values = parse_numbers((text,))
     return values[0] if values else None
 
 
 def parse_numbers(texts: Sequence[str | bytes]) -> list[float] | None:
-    """All of them at the speed of C, or None when one is not a number."""
+    """Parse all texts at the speed of C; None if one is not a number."""
     try:
         values = list(map(float, texts))
     except ValueError:
         return None
-    # one search over the joined texts: they are numbers by now, so short, and of one type
+    # one search in the joined texts: they are numbers, so they are short, and of one type
     is_bytes = bool(texts) and isinstance(texts[0], bytes)
     has_underscore = b"_" in b"".join(texts) if is_bytes else "_" in "".join(texts)  # type: ignore[arg-type]
     return None if has_underscore else values
@@ -42,7 +42,7 @@ def add_value(columns: Columns, metric: str, step: float, value: float, time: fl
 def add_column(
     columns: Columns, metric: str, steps: Iterable[float], values: Iterable[float], times: Iterable[float]
 ) -> None:
-    """The three must be equally long."""
+    """Add a column; the three sequences must be equally long."""
     column = columns.get(metric)
     if column is None:
         columns[metric] = (array("d", steps), array("d", values), array("d", times))

@@ -1,16 +1,15 @@
 """The machine's NVIDIA GPUs, through NVML.
 
 Without a driver, or without the package `nvidia-ml-py`, there are no GPUs: nothing here raises, and `Devices.reason`
-names what is missing. For tests and for trying things out, ASSAY_FAKE_NVML names a JSON file that is read again at
-every call:
+names what is missing. For tests and demonstrations, ASSAY_FAKE_NVML names a JSON file that is read again at every call:
 
     {"driver": "550.54",
      "gpus": [{"name": "Fake", "uuid": "GPU-0", "memory_bytes": 16000000000, "used_bytes": 0,
                "utilisation": 0, "sm_clock_mhz": 0, "temperature_c": 0, "power_w": 0, "throttle": [],
                "processes": [{"pid": 123, "memory_bytes": 1000}]}]}
 
-Every key may be left out; a GPU's index is its position in the list. "reason" in place of "gpus" stands for a machine
-that has none.
+Every key is optional; a GPU's index is its position in the list. "reason" instead of "gpus" describes a machine without
+GPUs.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from assay.values.series import GpuReading
 ENV_FAKE = "ASSAY_FAKE_NVML"
 INSTALL_COMMAND = "pip install nvidia-ml-py"
 DEVICE_FOLDER = "/dev"
-_DEVICE_FILE = r"nvidia[0-9]|dxg$|nvhost-gpu"  # of a card, of Windows' Linux, of a Jetson
+_DEVICE_FILE = r"nvidia[0-9]|dxg$|nvhost-gpu"  # a card; Windows' Linux; a Jetson
 
 _FAKE_MEMORY_BYTES = 16 << 30
-# bits of NVML's clocks-event reasons; idling is none
+# bits of NVML's clocks-event reasons; idling is not one of these
 _THROTTLE_BITS = {
     0x02: "application_clocks",
     0x04: "sw_power_cap",
@@ -49,21 +48,21 @@ T = TypeVar("T")
 
 class GpuProcess(NamedTuple):
     pid: int
-    memory_bytes: int  # 0 where the driver does not report it
+    memory_bytes: int  # 0 if the driver does not report it
 
 
 class Devices:
-    """The GPUs as they are now; opened when first asked."""
+    """The current state of the GPUs; the library is opened at the first use."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
         self._source: NvmlSource | FakeSource | None = None
         self._is_open = False
-        self.reason: str | None = None  # why there are no GPUs, and what to do; None when nothing is missing
+        self.reason: str | None = None  # why there are no GPUs, and what to do; None if nothing is missing
 
     @property
     def warning(self) -> str | None:
-        """What keeps a GPU that this machine shows from being used; None also where none is shown."""
+        """Return why a GPU of this machine cannot be used; None also if the machine has none."""
         return self.reason if self.reason is not None and is_gpu_visible() else None
 
     def list(self) -> tuple[Gpu, ...]:
@@ -73,14 +72,14 @@ class Devices:
         return self._ask(lambda source: source.driver(), None)
 
     def free_memory(self, index: int) -> int:
-        """Bytes that are free; 0 for a GPU that is not there."""
+        """Return the free bytes; 0 for a GPU that does not exist."""
         return self._ask(lambda source: source.free_bytes(index), 0)
 
     def processes(self, index: int) -> tuple[GpuProcess, ...]:
         return self._ask(lambda source: source.processes(index), ())
 
     def read(self, indices: Iterable[int]) -> GpuReading | None:
-        """One reading over these GPUs: memory and power in sum, the rest at its maximum. None when none can be read."""
+        """Return one reading for these GPUs: sums of memory and power, maxima of the rest. None if none can be read."""
         readings: list[GpuReading | None] = [self._ask(methodcaller("read", index), None) for index in indices]
         found = [reading for reading in readings if reading is not None]
         return _build_reading(found) if found else None
@@ -101,7 +100,7 @@ class Devices:
         return answer
 
     def _open_nvml(self) -> NvmlSource | None:
-        if not is_gpu_visible():  # without a card the driver's library takes long to report it
+        if not is_gpu_visible():  # without a card the driver's library fails slowly
             self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
             return None
         try:
@@ -132,7 +131,7 @@ def _build_reading(found: Sequence[GpuReading]) -> GpuReading:
 
 
 class NvmlSource:
-    """The driver's own library. Figures that a GPU does not offer are zero. A call may fail with OSError."""
+    """The driver's own library. Values that a GPU does not offer are zero. A call may fail with OSError."""
 
     def __init__(self) -> None:
         import pynvml
@@ -211,7 +210,7 @@ def _checked(index: int, count: int) -> int:
 
 
 class FakeSource:
-    """The JSON file described above."""
+    """The GPUs of the JSON file described above."""
 
     def __init__(self, path: str) -> None:
         self._path = path

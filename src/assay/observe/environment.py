@@ -1,4 +1,4 @@
-"""Where a study runs and from which code: taken once per study, without starting an interpreter."""
+"""Records the machine and the code of a study: once per study, without starting an interpreter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_environment(
     known: Iterable[str] = (),
     complain: Notify = ignore,
 ) -> Environment:
-    """`folder` is where the study's code is; `command_line` what the user typed; `known`: secret values of the study.
+    """Load the environment. `folder`: the study's code; `command_line`: as typed; `known`: secret values of the study.
 
     Neither the command line nor the diff shows a secret.
     """
@@ -78,7 +78,7 @@ def load_environment(
 def build_fingerprint(
     *, cpu: str, cpu_count: int, gpus: Iterable[Gpu], driver: str | None, python: str, packages: Mapping[str, str]
 ) -> str:
-    """Equal where results are comparable: the same kind of machine and software, whatever its name."""
+    """Return a text that is equal if results are comparable: for the same kind of machine and software."""
     hardware = [cpu, cpu_count, [(gpu.name, gpu.memory_bytes) for gpu in gpus], driver]
     software = [python.split(".")[:2], sorted(packages.items())]
     text = json.dumps([hardware, software])
@@ -108,7 +108,7 @@ def _load_user() -> str:
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container that runs as a number
+    except KeyError:  # a container whose user has no name
         return str(os.getuid())
 
 
@@ -116,19 +116,19 @@ def _load_user() -> str:
 
 
 def load_packages(paths: Iterable[str]) -> dict[str, str]:
-    """Versions of the packages that matter, by the names of their metadata folders: nothing is opened or imported."""
+    """Return versions of relevant packages by the names of their metadata folders: nothing is opened or imported."""
     found: dict[str, str] = {}
     for path in paths:
         for folder in sorted(list_names(path or ".")):
             match = re.fullmatch(_DISTRIBUTION, folder) if folder.endswith("-info") else None
             name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
             if match and name in KEY_PACKAGES:
-                found.setdefault(name, match["version"])  # the first on the path is the one that is imported
+                found.setdefault(name, match["version"])  # the first on the path is imported
     return dict(sorted(found.items()))
 
 
 def list_installed(program: str | None) -> list[str]:
-    """Every package with its version that belongs to an interpreter; of another program nothing."""
+    """List an interpreter's packages with their versions; nothing for another program."""
     found = shutil.which(program) if program else None
     if found is None:
         return []
@@ -137,7 +137,7 @@ def list_installed(program: str | None) -> list[str]:
 
 
 def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str]]:
-    """The `python` that a job would start and its packages; nothing when it is the one that runs us."""
+    """Return the `python` that a job would start and its packages; nothing if it is our own interpreter."""
     program = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
     if program is None:
         return None, {}
@@ -148,12 +148,12 @@ def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str
 
 
 def _site_folders(prefix: str, program: str) -> list[str]:
-    """Where an interpreter under this prefix keeps its packages; `program` may name the version."""
+    """Return the package folders of an interpreter under this prefix; `program` may name the version."""
     version = re.search(r"\d\.\d+", program)
     library = os.path.join(prefix, "lib")
     names = [f"python{version[0]}"] if version else sorted(n for n in list_names(library) if n.startswith("python3."))
     folders = [os.path.join(library, name, kind) for name in names for kind in ("site-packages", "dist-packages")]
-    if prefix == "/usr":  # Debian's own
+    if prefix == "/usr":  # Debian's own interpreter
         local = [os.path.join("/usr/local/lib", name, "dist-packages") for name in names]
         folders = [*local, *folders, "/usr/lib/python3/dist-packages"]
     return folders
@@ -163,7 +163,7 @@ def _site_folders(prefix: str, program: str) -> list[str]:
 
 
 def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitState | None:
-    """None outside a repository, before its first commit, and without git. A git that refuses is complained of."""
+    """Return the state of git; None outside a repository, before its first commit, and without git. Report refusals."""
     if find_git_root(os.path.realpath(folder)) is None:
         return None
     status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", complain=complain)
@@ -180,7 +180,7 @@ def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitSt
 
 
 def parse_git_status(text: str) -> GitState | None:
-    """`git status --porcelain=v2 --branch -z`. Dirty: tracked files changed; new files are listed separately."""
+    """Parse `git status --porcelain=v2 --branch -z`. Dirty: tracked files changed; new files are listed separately."""
     headers: dict[str, str] = {}
     untracked: list[str] = []
     is_dirty = False
@@ -190,12 +190,12 @@ def parse_git_status(text: str) -> GitState | None:
             key, _, value = entry[2:].partition(" ")
             headers[key] = value
         elif entry.startswith("? "):
-            # a name that is not UTF-8 must not spoil the JSON it is written into
+            # escaped, since a name that is not UTF-8 would make invalid JSON
             untracked.append(entry[2:].encode(errors="surrogateescape").decode(errors="backslashreplace"))
         elif entry:
             is_dirty = True
             if entry.startswith("2 "):
-                next(entries, None)  # a rename is followed by its old name
+                next(entries, None)  # the old name follows a rename
     commit = headers.get("branch.oid", "(initial)")
     if commit == "(initial)":
         return None

@@ -2,8 +2,8 @@
 
 A file is a chain of records: length (8 bytes), its checksum (4), an Event in protobuf encoding, its checksum (4).
 Scalars are `simple_value` (the first API, tensorboardX, torch) or a tensor without dimensions (the second API).
-A record that is not complete yet waits; one whose own checksum fails is skipped and counted. A damaged length
-leaves no way to find the next record: reading stops there, and the state's `problem` names it.
+An incomplete record waits; a record with a wrong checksum is skipped and counted. A damaged length leaves no way to
+find the next record: reading stops there, and the state's `problem` reports it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ State = dict[str, Any]
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-# Scalars take some forty bytes. Images, graphs and histograms are large and hold none: a checksum in pure Python over
+# Scalars take some forty bytes. Images, graphs and histograms are large and have none: a checksum in pure Python of
 # megabytes of them would cost seconds and protect nothing.
 _CHECKED_BYTES = 1 << 16
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
@@ -28,7 +28,7 @@ _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
 _TENSOR_TYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
 _SHAPE_DIMENSION, _SHAPE_UNKNOWN = 2, 3
-# TensorFlow's DataType -> how one element is stored in tensor_content
+# TensorFlow's DataType -> format of one element in tensor_content
 _CONTENT = dict(
     zip(
         (1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23),
@@ -36,7 +36,7 @@ _CONTENT = dict(
         strict=True,
     )
 )
-# TensorFlow's DataType -> the field that holds its elements otherwise
+# TensorFlow's DataType -> the field that has the elements otherwise
 _FIELDS = {1: 5, 2: 6, 3: 7, 4: 7, 5: 7, 6: 7, 9: 10, 10: 11, 14: 13, 17: 7, 19: 13, 22: 16, 23: 17}
 _FLOATS = (1, 2)
 _HALVES = (14, 19)
@@ -44,7 +44,7 @@ _BFLOAT16 = 14
 
 
 def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
-    """The scalars after an offset, how many bytes are done with, and the state for the next call."""
+    """Return the scalars after an offset, how many bytes were consumed, and the state for the next call."""
     state = {key: value for key, value in state.items() if key != "problem"}
     columns: Columns = {}
     offset = 0
@@ -61,12 +61,12 @@ def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State
 
 
 def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | None:
-    """The next record's end and content, empty when it is damaged; None when it is not complete or cannot be found."""
+    """Return the next record's end and content, empty if damaged; None if it is incomplete or cannot be found."""
     if offset + _HEADER.size > len(data):
         return None
     length, checksum = _HEADER.unpack_from(data, offset)
     if checksum != masked_crc32c(data[offset : offset + 8]):
-        # Not skipped for good: on some network file systems unwritten bytes read as zeros for a while.
+        # Reading may succeed later: on some network file systems unwritten bytes read as zeros for a while.
         state["problem"] = f"the record at byte {offset} of the unread part has a damaged length"
         return None
     start = offset + _HEADER.size
@@ -105,7 +105,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as it is in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
+    """Return the checksum as in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -143,7 +143,7 @@ def _decode_value(message: bytes) -> tuple[str, float | None]:
 
 
 def _decode_scalar_tensor(tensor: bytes) -> float | None:
-    """The number of a tensor without dimensions; None for anything larger, and for text."""
+    """Return the number of a tensor without dimensions; None for anything larger, and for text."""
     fields = {field: value for field, _, value in read_fields(tensor)}
     shape = fields.get(_TENSOR_SHAPE, b"")
     dtype = fields.get(_TENSOR_TYPE, 0)
@@ -167,7 +167,7 @@ def _unpack(content: bytes, dtype: int) -> float | None:
 
 
 def _element(fields: dict[int, int | bytes], dtype: int) -> float | None:
-    """An element in its typed field: alone, or packed with a length before it. A field left out means zero."""
+    """Return an element in its typed field: alone, or packed with a length before it. A missing field means zero."""
     if dtype not in _FIELDS:
         return None
     value = fields.get(_FIELDS[dtype], 0)

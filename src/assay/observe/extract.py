@@ -1,8 +1,8 @@
-"""Metrics from a log, by the study's patterns, while it grows.
+"""Extracts metrics from a growing log by the study's patterns.
 
 A line ends with a newline or a carriage return (progress bars). The pattern for `step`, or for `epoch` when nothing
-gives a step, sets the position: it holds for its own line, also to its left, and for the lines that follow until the
-next one. Neither is a metric of its own.
+gives a step, sets the position: it holds for its whole line and for the following lines until the next position.
+Neither is a metric.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from assay.values.series import GROUPED_NUMBER
 from assay.values.study import Pattern
 
 POSITIONS = ("step", "epoch")  # in this order of precedence
-SCAN_BYTES = 1 << 16  # a scan's matches should stay in the processor's cache
-# Bounds the partial line that is kept. A longer line is cut at every so many bytes of its own, so that the points do
-# not depend on how the log was cut into chunks.
+SCAN_BYTES = 1 << 16  # the matches of one scan should stay in the processor's cache
+# Limits the partial line that is kept. A longer line is cut every so many bytes, so that the points do not depend on
+# the chunks in which the log arrives.
 LINE_LIMIT_BYTES = 1 << 20
 
 
 class _Values(NamedTuple):
-    """What one group of one pattern found in a block."""
+    """The values of one group of one pattern in a block."""
 
     metric: str
     starts: list[int]
@@ -62,22 +62,22 @@ class _Rule:
 
 
 class Extractor:
-    """Feed it the bytes of a log in any portions: the points are those of the whole."""
+    """Takes the bytes of a log in chunks of any size: the points are those of the whole log."""
 
     def __init__(self, patterns: Sequence[Pattern], command: str | None = None) -> None:
-        """`command` leaves out the patterns that are meant for another command's log; None keeps all."""
+        """`command` leaves out the patterns for other commands' logs; None keeps all."""
         mine = [pattern for pattern in patterns if None in (command, pattern.command) or pattern.command == command]
         self._rules = [_Rule(pattern) for pattern in mine]
         names = {metric for rule in self._rules for _, metric in rule.groups}
         self.position_metric = next((name for name in POSITIONS if name in names), None)
         self.position: float | None = None
-        self.skipped = 0  # groups that matched something which is not a number
-        self.example: str | None = None  # the first of them
+        self.skipped = 0  # matches that are not numbers
+        self.example: str | None = None  # the first skipped match
         self._tail = b""
 
     @property
     def state(self) -> dict[str, Any]:
-        """Everything a new process needs to go on after the last byte fed; JSON-able."""
+        """Return everything that a new process needs to continue after the last byte; JSON-able."""
         skipped = {"skipped": self.skipped, "example": self.example} if self.skipped else {}
         return {"tail": self._tail.decode("latin-1"), "position": self.position, **skipped}
 
@@ -91,7 +91,7 @@ class Extractor:
         return extractor
 
     def feed(self, chunk: bytes) -> Columns:
-        """The points of every line that these bytes complete, of each metric in the log's order."""
+        """Return the points of every line that these bytes complete, for each metric in the log's order."""
         columns: Columns = {}
         data, start = self._tail + chunk if self._tail else chunk, 0
         while (end := _block_end(data, start)) > start:
@@ -102,11 +102,11 @@ class Extractor:
         return columns
 
     def finish(self) -> Columns:
-        """The points of a last line that nothing ended."""
+        """Return the points of a last line without an end."""
         return self.feed(b"\n") if self._tail else {}
 
     def _scan(self, text: str) -> tuple[list[_Values], list[list[float | None]]]:
-        """The values of a block and their steps."""
+        """Return the values of a block and their steps."""
         skips: list[_Skip] = []
         found = [values for rule in self._rules for values in rule.scan(text, skips)]
         marks = _merge([values for values in found if values.metric == self.position_metric], skips)
@@ -118,7 +118,7 @@ class Extractor:
         return others, steps
 
     def _assign_steps(self, text: str, marks: _Values, found: list[_Values]) -> list[list[float | None]]:
-        """A step reigns from the start of its line, or from itself when it is not the first there."""
+        """Return the step of each value: it holds from the start of its line, or from itself if it is not the first."""
         reigns: list[float | None] = [self.position, *marks.values]
         self.position = reigns[-1]
         lines = [text.rfind("\n", 0, start) + 1 for start in marks.starts]
@@ -130,14 +130,14 @@ class Extractor:
 
 
 def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
-    """For each start the last step whose bound is not after it; `reigns` begins with the step before all bounds."""
+    """Return for each start the last step whose bound is not after it; `reigns[0]` is the step before all bounds."""
     if len(starts) == len(bounds) and all(map(le, bounds, starts)) and all(map(lt, starts, bounds[1:])):
-        return reigns[1:]  # one value for each step, as most logs have it
+        return reigns[1:]  # one value for each step, as in most logs
     return [reigns[bisect_right(bounds, start)] for start in starts]
 
 
 def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, str], ...]:
-    if regex.groupindex:  # unnamed groups next to named ones only group
+    if regex.groupindex:  # unnamed groups next to named ones have no metric
         return tuple((group, name) for name, group in regex.groupindex.items())
     if regex.groups <= 1 and not pattern.labels:
         return ((regex.groups, pattern.metric),)  # without any group, the whole match is the number
@@ -160,7 +160,7 @@ def _read(metric: str, starts: list[int], texts: list[str], skips: list[_Skip]) 
 
 
 def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:
-    """Steps of several patterns in the log's order; a step that is not finite counts nothing."""
+    """Merge steps of several patterns in the log's order; steps that are not finite are skipped."""
     if len(found) == 1 and all(map(math.isfinite, found[0].values)):
         return found[0]
     metric = found[0].metric if found else ""
@@ -172,7 +172,7 @@ def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:
 
 
 def _block_end(data: bytes, start: int) -> int:
-    """The offset after the last line end within reach; `start` when no line is complete."""
+    """Return the offset after the last line end within the limit; `start` if no line is complete."""
     for reach in (SCAN_BYTES, LINE_LIMIT_BYTES):
         stop = start + reach
         newline = data.rfind(b"\n", start, stop)
@@ -184,7 +184,7 @@ def _block_end(data: bytes, start: int) -> int:
 
 def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
     metrics = [values.metric for values in found]
-    if len(set(metrics)) < len(metrics):  # several patterns for one metric: the log's order must be restored
+    if len(set(metrics)) < len(metrics):  # several patterns have the same metric: restore the log's order
         _add_merged(columns, found, steps)
         return
     for values, its_steps in zip(found, steps, strict=True):
@@ -202,7 +202,7 @@ def _add_merged(columns: Columns, found: list[_Values], steps: list[list[float |
 
 def _add(columns: Columns, metric: str, steps: list[float | None], values: list[float]) -> None:
     if values:
-        if steps[0] is None:  # so may some of the following be
+        if steps[0] is None:  # some of the following may be None, too
             steps = [math.nan if step is None else step for step in steps]
         add_column(columns, metric, cast("list[float]", steps), values, [math.nan] * len(values))
 
@@ -222,7 +222,7 @@ _ANCHORS = {r"\b", r"\B"}
 
 
 class LogMatches(NamedTuple):
-    """Matches in order; `bases` is where each one's line starts when the search went line by line."""
+    """Matches in order; `bases` are the starts of their lines if the search went line by line."""
 
     matches: list[re.Match[str]]
     bases: list[int] | None
@@ -251,21 +251,21 @@ def _find_whole(match: re.Match[str], group: int) -> str:
 
 
 class LineRegex:
-    """An expression whose matches never leave a line. Raises `re.error` when it is not one."""
+    """An expression whose matches never cross lines. Raises `re.error` if it is invalid."""
 
     def __init__(self, regex: str) -> None:
         self.regex = re.compile(regex)
         self._bulk = _compile_bulk(regex)
 
     def find(self, text: str) -> LogMatches:
-        """Every match in `text`, whose lines end with a newline."""
+        """Return every match in `text`, whose lines end with a newline."""
         if self._bulk is not None:
             return LogMatches(list(self._bulk.finditer(text)), None)
         pairs = [(line.start(), match) for line in _LINE.finditer(text) for match in self.regex.finditer(line[0])]
         return LogMatches([match for _, match in pairs], [base for base, _ in pairs])
 
 
-@lru_cache(maxsize=256)  # the logs of all runs are read with the same few expressions
+@lru_cache(maxsize=256)  # all runs' logs are read with the same few expressions
 def _compile_bulk(regex: str) -> re.Pattern[str] | None:
     if None in (pieces := list(_rewrite(regex))):
         return None
@@ -276,13 +276,13 @@ def _compile_bulk(regex: str) -> re.Pattern[str] | None:
 
 
 def _rewrite(regex: str) -> Iterator[str | None]:
-    """The expression without newlines, piece by piece; None where a newline could still match."""
+    """Yield the expression so that it matches no newline, in pieces; None if a newline could still match."""
     for token in _TOKEN.findall(regex):
         if token in _WITHOUT_NEWLINE:
             yield _WITHOUT_NEWLINE[token]
         elif token.startswith("[^"):
             yield _negated_class(token)
-        elif token.startswith("(?"):  # comments and flags change how the rest must be read: left to the search by line
+        elif token.startswith("(?"):  # comments and flags change what follows: the search goes line by line
             yield token if token in _PLAIN_OPENINGS else None
         elif token[0] in "[\\\n":
             yield None if _matches_newline(token) else token
@@ -298,7 +298,7 @@ def _negated_class(token: str) -> str | None:
 
 def _matches_newline(token: str) -> bool:
     if token in _ANCHORS or re.fullmatch(r"\\[1-9][0-9]?", token):
-        return False  # a repeated group repeats what held no newline
+        return False  # a repeated group repeats a part that matches no newline
     try:
         return re.compile(token).match("\n") is not None
     except re.error:

@@ -1,15 +1,14 @@
 """Metrics from files that scripts write: JSON lines, CSV with a header, and logx's metrics.csv without one.
 
-Each reader takes the bytes after an offset and the state that the last call returned, and gives what it found, how
-many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
-`damaged` counts lines that could not be read, `example` shows the first of them; `unread` and `unread_example` do so
-for values that were meant as numbers. With `final`, a last line that nothing ended is read as well. Points come metric
-by metric, each in the file's order. A caller that gives `texts` in the state finds there the first step and text of
-each name whose value is not a number; of the step itself by `""`.
-One that gives `empty` finds name and step of each null and empty cell.
+Each reader takes the bytes after an offset and the state that the last call returned, and returns columns, how many
+bytes were consumed (whole lines; the rest is passed again) and the new state. The state is JSON-able; its `damaged`
+counts lines that could not be read, `example` shows the first of them; `unread` and `unread_example` do so for values
+that should be numbers. With `final`, a last line without an end is read as well. Points are ordered by metric, then as
+in the file. If the caller puts `texts` into the state, it gets the first step and text of each name whose value is not
+a number; for the step itself under `""`. `empty` gets name and step of each null and empty cell.
 
-The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
-or ISO text. Whatever else is a number is a metric; nested objects become dotted names.
+The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds, or
+ISO text. Every other number is a metric; nested objects become dotted names.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ParsedColumns = tuple[Columns, int, State]
 _NUMBERS = {int, float}
 _TENSOR = re.compile(rb"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
 _EXAMPLE_CHARACTERS = 80
-# what is counted in a state, also in that of a log: in words, and where the first one is
+# counters of a state, also in that of a log: the thing that is counted, and the key of its first example
 UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
 
 
@@ -55,7 +54,7 @@ def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, f
 
 
 def _load_rows(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """All lines by one call of the parser, or None when one of them is not an object."""
+    """Parse all lines in one call of the parser; None if one of them is not an object."""
     try:
         rows = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
@@ -73,7 +72,7 @@ def _load_row(line: bytes, state: State) -> dict[str, Any] | None:
 
 
 def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -> bool:
-    """Records that all have the same keys and only numbers go in by columns; False when they are not so."""
+    """Add records by columns if all have the same keys and only numbers; return False if not."""
     keys = rows[0].keys()
     if any(row.keys() != keys for row in rows):
         return False
@@ -86,7 +85,7 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
         found: Columns = {}
         for key, values in by_key.items():
             add_column(found, key, steps, values, times)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer too large for a float
         return False
     for key, column in found.items():
         add_column(columns, key, *column)
@@ -163,7 +162,7 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
 
 
 def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
-    """Rows as wide as the header; a header repeated by a second writer holds no data and is left out."""
+    """Return rows as wide as the header; a header repeated by a second writer is left out."""
     rows: list[list[str]] = []
     for line in lines:
         row = _read_csv_line(line.decode("utf-8", "replace"), state["delimiter"])
@@ -210,20 +209,18 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
 
 
 def is_logx(data: bytes) -> bool:
-    """Whether this is how a metrics.csv of logx begins."""
+    """Return whether this is the beginning of a metrics.csv of logx."""
     return data.startswith((b"start,", b"val,"))
 
 
 def parse_logx_columns(data: bytes, state: State, *, final: bool = False, brief: bool = False) -> ParsedColumns:
-    """`brief`: for a summary. Of the times the first and the last may be all, and columns are any sequences."""
+    """Parse logx's metrics.csv. `brief`, for a summary: times may be only the first and last, columns any sequences."""
     return _parse_uniform_logx(data, state, final=final, brief=brief) or _parse_logx_lines(data, state, final=final)
 
 
 def _parse_uniform_logx(data: bytes, state: State, *, final: bool, brief: bool) -> ParsedColumns | None:
-    """The usual file: perhaps a `start` line, then lines that all name the same metrics. None when it is not so.
-
-    Taken apart by one split over the whole text, several times faster than line by line.
-    """
+    """Parse the usual file: perhaps a `start` line, then lines that all have the same metrics. None for other files.
+    One split of the whole text is several times faster than parsing line by line."""
     consumed = len(data) if final else data.rfind(b"\n") + 1
     try:
         text = data[:consumed].replace(b"\r", b"").removesuffix(b"\n").decode("ascii")
@@ -265,7 +262,7 @@ def _split_uniform(text: str, brief: bool) -> Columns | None:
 
 @lru_cache(maxsize=4)
 def _parse_steps(cells: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Parse steps, cached: runs of one study mostly have the same."""
+    """Parse steps; cached, since runs of one study often have equal ones."""
     steps = parse_numbers(cells)
     return None if steps is None else tuple(steps)
 
@@ -288,9 +285,9 @@ def _split_quoted(line: bytes) -> list[bytes]:
 
 
 def _note_start(line: bytes, row: list[bytes], state: State) -> None:
-    """`start,start/step,0,timestamp,T`: each initialize writes one; the first dates the run.
+    """Read `start,start/step,0,timestamp,T`: each initialize writes one; the first is the run's start.
 
-    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the lines after it have no times either.
+    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either.
     """
     is_start = row[0] == b"start" and len(row) in (3, 5)
     time = parse_number(row[4]) if is_start and len(row) == 5 else None
@@ -305,7 +302,7 @@ def _note_start(line: bytes, row: list[bytes], state: State) -> None:
 def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
     names = [name.decode("utf-8", "replace") for name in row[1::2]]
     values = [_parse_cell(cell) for cell in row[2::2]]
-    last = "epoch" if state.get("untimed") else "timestamp"  # without what comes last the line was cut off
+    last = "epoch" if state.get("untimed") else "timestamp"  # a line without its last key was cut off
     if len(names) != len(values) or last not in names:
         _count_damage(state, b",".join(row))
         return
@@ -322,7 +319,7 @@ def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
 
 
 def _parse_cell(cell: bytes) -> float | None:
-    """A number, or a tensor with one number in it: `tensor(0.2000, device='cuda:0')` is how logx once wrote them."""
+    """Parse a number, or a tensor of one: `tensor(0.2000, device='cuda:0')` is how old versions of logx wrote it."""
     number = parse_number(cell)
     if number is None and (match := _TENSOR.fullmatch(cell)):
         number = parse_number(match[1])
@@ -333,7 +330,7 @@ def _parse_cell(cell: bytes) -> float | None:
 
 
 def _split_lines(data: bytes, *, final: bool) -> tuple[list[bytes], int]:
-    """The lines that are complete, without blank ones, and how many bytes they take."""
+    """Return the complete lines, without blank ones, and how many bytes they take."""
     consumed = len(data) if final else data.rfind(b"\n") + 1
     lines = data[:consumed].replace(b"\r", b"").split(b"\n")
     return [line for line in lines if line and not line.isspace()], consumed
@@ -348,7 +345,7 @@ def _or_none(value: float | None) -> float:
 
 
 def _note_text(state: State, name: str, step: float, text: str) -> None:
-    if parse_number(text) is not None:  # in quotes, or larger than any float
+    if parse_number(text) is not None:  # in quotes, or too large for a float
         _count_unread(state, f"{name or 'step'}: {text!r}")
     if text.strip() and "texts" in state:
         state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
@@ -357,7 +354,7 @@ def _note_text(state: State, name: str, step: float, text: str) -> None:
 
 
 def describe_unread(state: Mapping[str, Any]) -> str:
-    """What could not be read, in words; empty: nothing."""
+    """Describe what could not be read; empty if all could."""
     counts = [(state[name], *words) for name, words in UNREAD.items() if state.get(name)]
     return "; ".join(f"{count} {what}{'s'[: count - 1]} not read, such as {state[at]}" for count, what, at in counts)
 

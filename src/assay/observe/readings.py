@@ -1,8 +1,8 @@
-"""What a run's whole process tree consumes.
+"""The resources that a run's whole process tree uses.
 
-A process belongs to the run when it descends from the job, lives in the job's session, or carries the attempt's tag
-in its environment: launchers start new sessions, and orphans lose their parents. Descendants are followed at every
-sample; the look at all processes of the machine, which finds the others, is made every few seconds only.
+A process belongs to the run if it descends from the job, is in the job's session, or has the attempt's tag in its
+environment: launchers start new sessions, and orphans lose their parents. Descendants are followed at every sample; all
+processes of the machine are searched for the others only every few seconds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessTable:
-    """All processes of the machine, read seldom; the samplers of one supervisor share one table."""
+    """All processes of the machine, read rarely; the samplers of one supervisor share one table."""
 
     def __init__(self, interval_s: float = SCAN_INTERVAL_S) -> None:
         self._interval_s = interval_s
         self._scanned_at: float | None = None
         self._stats: dict[int, ProcessStat] = {}
         self.scans = 0
-        self._tags: dict[tuple[int, int], bytes] = {}  # an environment does not change: read once per process
+        self._tags: dict[tuple[int, int], bytes] = {}  # read once per process, since its environment does not change
 
     def refresh(self, now: float) -> None:
-        """Read the processes again if it is time. `now`: by any clock, always the same one."""
+        """Read the processes again if it is time. `now`: the time of any clock, always the same one."""
         if self._scanned_at is not None and 0 <= now - self._scanned_at < self._interval_s:
             return
         self._scanned_at = now
@@ -47,7 +47,7 @@ class ProcessTable:
         self._tags = {(stat.pid, stat.start): self._tag(stat) for stat in self._stats.values()}
 
     def members(self, root: int | None, tag: str | None) -> set[int]:
-        """`root`, the session that it leads or led, processes with this tag, and all their descendants."""
+        """Return `root`, the session that it leads or led, processes with this tag, and all their descendants."""
         wanted = tag.encode() if tag else None
         found = {stat.pid for stat in self._stats.values() if root in (stat.session, stat.pid)}
         if wanted:
@@ -61,12 +61,12 @@ class ProcessTable:
 
 
 def load_tag(pid: int) -> bytes:
-    """The attempt that a process belongs to; empty when it has none, or may not be read."""
+    """Return the attempt of a process; empty if it has none, or may not be read."""
     return processes.load_variable(pid, layout.ENV_ATTEMPT)
 
 
 class TreeSampler:
-    """Follows one run. CPU time and peak never fall, although processes come and go."""
+    """Follows one run. CPU time and peak never decrease, although processes come and go."""
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class TreeSampler:
         table: ProcessTable | None = None,
         ignored: int | None = None,
     ) -> None:
-        """`start` (the kernel's start time of `pid`) guards against a reused pid; `ignored` is not of the run."""
+        """`start` (the kernel's start time of `pid`) detects a reused pid; `ignored` is not a process of the run."""
         self._root = pid
         self._tag = tag
         self._start = start
         self._ignored = ignored
         self._table = table if table is not None else ProcessTable()
-        self._members: tuple[int, set[int]] = (0, set())  # as of which scan
+        self._members: tuple[int, set[int]] = (0, set())  # the number of the scan, and its result
         self._last: dict[int, ProcessStat] = {}
         self._gone_ticks = 0
         self._cpu_s = 0.0
         self._peak_bytes = 0
 
     def sample(self, now: float, gpu: GpuReading | None = None) -> Reading | None:
-        """A reading; None when no process of the run is alive."""
+        """Return a reading; None if no process of the run is alive."""
         self._table.refresh(now)
         stats = self._load_tree()
         self._keep_time_of_vanished(stats)
@@ -107,7 +107,7 @@ class TreeSampler:
         return Reading(now, len(alive), self._cpu_s, rss, vms, self._peak_bytes, gpu)
 
     def pids(self) -> tuple[int, ...]:
-        """The processes of the last sample: whose GPU memory is the run's."""
+        """Return the processes of the last sample, whose GPU memory counts as the run's."""
         return tuple(self._last)
 
     def _load_tree(self) -> dict[int, ProcessStat]:
@@ -120,7 +120,7 @@ class TreeSampler:
         return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
     def _load_root(self) -> int | None:
-        """The job's pid, also when it has ended; None when another process has its number now, or it is not known."""
+        """Return the job's pid, even if it has ended; None if it is unknown, or another process has its number now."""
         if not self._root:  # a farm's job: 0 would be every process of this machine
             return None
         stat = processes.load_stat(self._root)
@@ -129,7 +129,7 @@ class TreeSampler:
         return self._root if stat is None or stat.start == self._start else None
 
     def _is_same(self, stat: ProcessStat) -> bool:
-        """Whether it is not another process with a number that was used before."""
+        """Return whether this is the process that had the pid before."""
         if stat.pid == self._root:
             return stat.start == self._start
         before = self._last.get(stat.pid)
@@ -137,7 +137,7 @@ class TreeSampler:
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
         """Keep the CPU time of ended processes, unless their parent waited: it has that in `waited_ticks`."""
-        vanished: dict[int, int] = {}  # ticks of processes that are gone, by the ancestor that may have waited
+        vanished: dict[int, int] = {}  # ticks of ended processes, by the ancestor that may have waited for them
         for pid, stat in self._last.items():
             if pid not in stats:
                 ancestor = self._find_ancestor(stat, stats)
@@ -147,7 +147,7 @@ class TreeSampler:
             self._gone_ticks += max(0, ticks - waited)
 
     def _find_ancestor(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
-        """The nearest ancestor that is still there; 0 when none is."""
+        """Return the nearest ancestor that still exists; 0 if none does."""
         parent = stat.parent
         while parent in self._last and parent not in stats:
             parent = self._last[parent].parent
@@ -158,13 +158,13 @@ class TreeSampler:
 
 
 def render_reading(reading: Reading) -> str:
-    """A line of readings.jsonl, newline included."""
+    """Render a line of readings.jsonl with its newline."""
     fields = {key: value for key, value in asdict(reading).items() if value is not None}
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
 def parse_absence(line: str | bytes) -> str | None:
-    """Why no readings could be taken: job.sh writes this line in their place."""
+    """Return why no readings could be taken: job.sh writes this line instead."""
     try:
         return str(json.loads(line)["absent"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -172,7 +172,7 @@ def parse_absence(line: str | bytes) -> str | None:
 
 
 def parse_reading(line: str | bytes) -> Reading | None:
-    """A reading; None for a line that is damaged or cut off. Unknown fields, of a newer version, are left out."""
+    """Parse a reading; None for a damaged line. Unknown fields of newer versions are ignored."""
     try:
         return parse_strict(Reading, json.loads(line))
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -182,8 +182,8 @@ def parse_reading(line: str | bytes) -> Reading | None:
 def main() -> int:
     """Readings of a run on the host where a farm runs it: `python -m assay child readings WATCHER JOB TAG`.
 
-    Started by the watcher of `job.sh` in the run's directory, and gone when that process is. Without arguments it does
-    nothing: job.sh asks so whether Assay is installed for an interpreter.
+    Started by the watcher of `job.sh` in the run's directory, and ended with it. Without arguments it does nothing: by
+    this, job.sh finds out whether Assay is installed for an interpreter.
     """
     if len(sys.argv) == 1:
         return 0
@@ -191,9 +191,9 @@ def main() -> int:
     sampler = TreeSampler(job, tag, ignored=os.getpid())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus, devices = [int(part) for part in visible if part.strip().isdecimal()], Devices()
-    with suppress(OSError):  # an old kernel, a full disk, or a directory that was removed
+    with suppress(OSError):  # an old kernel, a full disk, or a removed directory
         processes.die_with_parent(watcher)
-        # once it is there, another attempt may have its place
+        # if it exists, another attempt may have replaced this one
         stop = layout.numbered_name("stop", int(tag.rpartition(".")[2]))
         while os.getppid() == watcher and not os.path.exists(stop):
             reading = sampler.sample(time.time(), devices.read(gpus) if gpus else None)

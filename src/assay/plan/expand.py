@@ -1,4 +1,4 @@
-"""A study → its runs, in order; and a part of a study."""
+"""Expands a study to its runs, in order; and selects a part of a study."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _ANYTHING = "Xx0" * 12
 
 
 def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules = DEFAULT_RULES) -> Plan:
-    """Every run of a study. Raises ConfigError for a template that some run cannot fill.
+    """Plan every run of a study. Raises ConfigError for a template that some run cannot fill.
 
-    Ids are made of the real values; names, parameters and commands show `***` where a value is secret.
+    Ids depend on the real values; names, parameters and commands show `***` in place of secret values.
     """
     if study.search is not None:
         hint = "remove `search` to list every run, or use `assay run`"
@@ -83,9 +83,9 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
 
 
 class Planner:
-    """The runs of a study of ours, from its combinations; a dialect's class changes single steps."""
+    """Plans the runs of a native study from its combinations; a dialect's class overrides single steps."""
 
-    distinct = True  # what is listed twice runs once
+    distinct = True  # a run that is listed twice is planned once
     log_name = "{command}{suffix}.log"
 
     def __init__(self, study: Study, names: NameSource | None = None) -> None:
@@ -93,11 +93,11 @@ class Planner:
         self.templates = [choose_commands(study, sweep.commands) for sweep in study.sweeps]
 
     def plan_lazily(self, _rows: Iterable[Row], _warnings: Iterable[Problem], _rules: SecretRules) -> Plan | None:
-        """A plan that makes each run when it is looked at, where a run is known without the others; None: it is not."""
+        """Return a plan that builds each run when it is read, if runs do not depend on each other; else None."""
         return None
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """The runs of one combination of a sweep. A name shows the last part of a checkpoint's path."""
+        """Build the runs of one combination of a sweep. A name shows the last part of a checkpoint's path."""
         study, named = self.study, row
         path = row.get(study.resume.param) if study.resume else None
         if study.resume is not None and isinstance(path, str) and os.path.isabs(path):
@@ -106,7 +106,7 @@ class Planner:
             yield Draft(index, named, row, ordinal=ordinal, title=study.sweeps[index].title)
 
     def fill_commands(self, drafts: Sequence[Draft]) -> None:
-        """Renders every draft's commands; what cannot be rendered is reported once per template and parameter."""
+        """Render every draft's commands; report errors once per template and parameter."""
         problems: dict[Problem, None] = {}
         for draft in drafts:
             templates = self.templates[draft.sweep]
@@ -126,7 +126,7 @@ class Planner:
         return render_command(template, params)
 
     def build_resumption(self, draft: Draft) -> Resumption | None:
-        """The commands as a later attempt has them, with the path of a checkpoint."""
+        """Build the commands of a later attempt, with the path of a checkpoint."""
         resume = self.study.resume
         if resume is None:
             return None
@@ -140,12 +140,12 @@ class Planner:
         draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
-        """A directory name for each draft."""
+        """Return a directory name for each draft."""
         return name_native(drafts, self.study.name_params)
 
 
 def _build_plan(planner: Planner, drafts: Sequence[Draft], warnings: Sequence[Problem], rules: SecretRules) -> Plan:
-    """A draft whose id was there before shares the earlier one's directory, under its own name where it has one."""
+    """Build the plan. A draft with the id of an earlier one shares its directory, under its own name if it has one."""
     owners: dict[str, str] = {}
     runs, links = [], []
     for draft, name in zip(drafts, planner.name_runs(drafts), strict=True):
@@ -192,7 +192,7 @@ def build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) ->
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
-    """Leave out runs that are listed again; `repeat:` is how to ask for more of them."""
+    """Leave out runs that are listed again: more of them are requested by `repeat:`."""
     seen: set[str] = set()
     dropped: Counter[int] = Counter()
     for index, params in rows:
@@ -202,7 +202,7 @@ def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem])
         else:
             seen.add(key)
             yield index, params
-    for index, count in dropped.items() if not study.overrides else ():  # with overrides items may well become alike
+    for index, count in dropped.items() if not study.overrides else ():  # with overrides, items may become equal
         what = "a run of this item is" if count == 1 else f"{count} runs of this item are"
         position = study.sweeps[index].position
         warnings.append(Problem(f"{what} in the study already and will not run again", f"sweep[{index}]", position))
@@ -221,7 +221,7 @@ def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
 
 
 def choose_commands(study: Study, names: Iterable[str] | None) -> tuple[CommandTemplate, ...]:
-    """The wanted commands, in the study's order."""
+    """Return the chosen commands in the study's order."""
     wanted = None if names is None else set(names)
     return tuple(command for command in study.commands if wanted is None or command.name in wanted)
 
@@ -230,7 +230,7 @@ def choose_commands(study: Study, names: Iterable[str] | None) -> tuple[CommandT
 
 
 def hides_values(study: Study, rules: SecretRules) -> bool:
-    """Whether some parameter or command may have to be hidden; by the file, once, not by each of its runs."""
+    """Return whether a parameter or command may have to be hidden; checked once for the file, not for each run."""
     cases = [case for alias in study.aliases.values() for case in alias.values()]
     pairs = [pair for params in (study.defaults, *cases) for pair in params.items()]
     for sweep in study.sweeps:
@@ -241,7 +241,7 @@ def hides_values(study: Study, rules: SecretRules) -> bool:
         return True
     known = find_values({}, study.env, rules)
     for command in study.commands:
-        # the template with something in each place that would be hidden where a secret belongs: `--token {t}`
+        # the template with a text in each place that would be hidden if it had a secret: `--token {t}`
         text = "".join(
             piece.text if isinstance(piece, ShellText) else _ANYTHING if isinstance(piece, Placeholder) else " "
             for piece in command.pieces
@@ -252,7 +252,7 @@ def hides_values(study: Study, rules: SecretRules) -> bool:
 
 
 def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
-    """Set what may be seen of a draft: its name is made of that, too."""
+    """Set the texts of a draft that may be shown; its name is built from them, too."""
     params = hide_params(draft.params, rules)
     draft.named = hide_params(draft.named, rules)
     if params == draft.params:
@@ -266,9 +266,9 @@ def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
 
 
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
-    """Parameters that reach no command of their run, each reported once."""
+    """Report each parameter that no command of its run uses, once."""
     found: dict[str, Problem] = {}
-    unused = set(study.defaults)  # by any run
+    unused = set(study.defaults)  # by all runs so far
     for index, draft in sorted({draft.sweep: draft for draft in reversed(drafts)}.items()):  # the first of each sweep
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = find_used_names(templates)
@@ -277,7 +277,7 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
             continue
         sweep = study.sweeps[index]
         cases = [case for alias in sweep.axes for case in study.aliases.get(alias, {}).values()]
-        for name in (*sweep.axes, *(name for case in cases for name in case)):  # an alias stands for parameters
+        for name in (*sweep.axes, *(name for case in cases for name in case)):  # an alias represents parameters
             if name in draft.params and name not in used and name not in found:
                 position = axis.position if (axis := sweep.axes.get(name)) else None
                 hint = f"write {{{name}}} or [{name}] into a command, or remove it"
@@ -290,7 +290,7 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
 
 
 def find_used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
-    """The parameters that these commands take; None where they take all."""
+    """Return the parameters that these commands use; None if they use all."""
     pieces = [piece for template in templates for piece in template.pieces]
     if any(isinstance(piece, AllFlags) for piece in pieces):
         return None
@@ -306,9 +306,9 @@ def select(
     sample: int | None = None,
     seed: int | None = None,
 ) -> Study:
-    """The study with what was asked for; nothing asked for is everything.
+    """Return the study reduced to what was requested; without a request, the whole study.
 
-    Without a seed the sample is another one each time; the seed that was used is in the result's `subset`.
+    Without a seed the sample differs each time; the seed that was used is in the result's `subset`.
     """
     sweeps, subset = study.sweeps, study.subset
     if titles is not None:

@@ -1,6 +1,6 @@
-"""One sweep's grid: how many combinations it has, and the one with a given number.
+"""The grid of one sweep: the number of its combinations, and the combination with a given index.
 
-Grids are counted and indexed, never listed whole: a subset of a grid of a billion costs no more than the subset.
+Grids are counted and indexed, never listed as a whole: a subset of a billion combinations costs no more than itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.study import Choices, Random, Subset, Sweep, Value, same_value
 
-_DIGITS = 6  # of a drawn number: readable in names, and the same on every machine
+_DIGITS = 6  # of a drawn number: short in names, and equal on every machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AxisGroup:
 
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
-    repeats: tuple[tuple[Value, ...], ...] = ()  # rows that were listed more than once and left out here
+    repeats: tuple[tuple[Value, ...], ...] = ()  # rows that were listed more than once and are skipped
 
 
 class Grid:
@@ -38,12 +38,12 @@ class Grid:
         self._order = None if self._names == list(sweep.axes) else list(sweep.axes)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every combination, the last axis fastest."""
+        """Yield every combination, the last axis fastest."""
         for combination in product(*(group.rows for group in self.groups)):
             yield self._build(combination)
 
     def row(self, index: int, rng: random.Random) -> dict[str, Any]:
-        """The combination with this number; random axes are drawn."""
+        """Return the combination with this index; random axes are drawn."""
         chosen = []
         for group in reversed(self.groups):
             index, place = divmod(index, len(group.rows))
@@ -66,7 +66,7 @@ Row = tuple[int, dict[str, Any]]  # index of the sweep, parameters
 
 
 def count_rows(grids: Sequence[Grid], subset: Subset | None) -> int:
-    """How many rows `draw_rows` gives, at most."""
+    """Return how many rows `draw_rows` yields at most."""
     total = sum(grid.count for grid in grids)
     if subset is None:
         return total
@@ -76,7 +76,7 @@ def count_rows(grids: Sequence[Grid], subset: Subset | None) -> int:
 
 
 def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -> Iterator[Row]:
-    """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
+    """Yield every combination of every grid, or the requested subset, in the grids' order."""
     if subset is None:
         return ((index, row) for index, grid in enumerate(grids) for row in grid.rows())
     count, seed = subset.count, subset.seed
@@ -88,25 +88,25 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
 
 
 def _build_streams(seed: int, pool: int) -> tuple[random.Random, random.Random]:
-    """Random numbers for the order of a pool's combinations, and for its random axes.
+    """Return random numbers for the order of a pool's combinations, and for its random axes.
 
-    They are independent of each other, so what is drawn first does not depend on how much is drawn.
+    The two are independent, so the first values do not depend on how many are drawn.
     """
     order = random.Random(f"{seed} order {pool}") if pool else random.Random(seed)
     return order, random.Random(f"{seed} values {pool}")
 
 
 class _Pool:
-    """The combinations of several grids, counted through."""
+    """The combinations of several grids, numbered continuously."""
 
     def __init__(self, grids: Sequence[Grid]) -> None:
         self._grids = grids
         self._starts = [0, *accumulate(grid.count for grid in grids)]
 
     def draw(self, count: int, rng: random.Random, values: random.Random, *, distinct: bool) -> list[Row]:
-        """`count` combinations, each taken once; those of a smaller count are among them.
+        """Draw `count` combinations, each once; those of a smaller count are among them.
 
-        One with random axes may be taken again, with other numbers, when all have had their turn.
+        If a combination has random axes, it may be drawn again with other numbers after all others.
         """
         taken = list(islice(self._fresh(rng, distinct=distinct), min(count, self._starts[-1])))
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
@@ -117,7 +117,7 @@ class _Pool:
         return [row for _, row in sorted(drawn, key=lambda pair: pair[0])]
 
     def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:
-        """All numbers in random order; `distinct`: not those whose parameters an earlier one has."""
+        """Yield all indices in random order; `distinct`: without those whose parameters an earlier one has."""
         seen: set[str] = set()
         for number in shuffled(self._starts[-1], rng):
             _, grid, index = self._locate(number)
@@ -135,11 +135,11 @@ class _Pool:
 
 
 def draw(axis: Random, rng: random.Random) -> float:
-    """A number between the bounds. Only `random()` is used: its sequence is promised never to change."""
+    """Draw a number between the bounds. Only `random()` is used, whose sequence is guaranteed not to change."""
     place = rng.random()
     if axis.kind == "int":
         return int(axis.low) + int(place * (int(axis.high) - int(axis.low) + 1))
-    # a whole number has the interval of half a unit to both sides
+    # each whole number has half a unit on both sides
     low, high = (axis.low - 0.5, axis.high + 0.5) if axis.kind == "log_int" else (axis.low, axis.high)
     if axis.kind == "uniform":
         return round_drawn(axis, low + (high - low) * place)
@@ -156,7 +156,7 @@ def round_drawn(axis: Random, number: float) -> float:
 
 
 def shuffled(count: int, rng: random.Random) -> Iterator[int]:
-    """0 … count-1 in random order, drawn one by one: the memory is that of what was taken."""
+    """Yield 0 … count-1 in random order, drawn one by one: the memory is that of the drawn numbers."""
     moved: dict[int, int] = {}
     for taken in range(count):
         place = taken + int(rng.random() * (count - taken))
@@ -165,7 +165,7 @@ def shuffled(count: int, rng: random.Random) -> Iterator[int]:
 
 
 def _group_names(sweep: Sweep) -> list[tuple[str, ...]]:
-    """The groups in the order of their first axis. A single value goes with anything, so it is a group of its own."""
+    """Return the groups in the order of their first axis. A single value fits all others: it is a group by itself."""
     zipped: dict[str, tuple[str, ...]] = {}
     for names in sweep.zips:
         several = tuple(name for name in names if len(_choices(sweep, name).values) > 1)

@@ -1,8 +1,8 @@
 """Names of run directories.
 
-A name holds what differs: `norm=new,lr=0.1,seed=0`; a single combination is named by all its parameters. Two
-different runs never share a name, also not on a file system that ignores case: where they would, both end in `~` and a
-part of their id.
+A name has the parameters that differ: `norm=new,lr=0.1,seed=0`; a single combination is named by all its parameters.
+Two different runs never have the same name, also not on a file system that ignores case: if they would, both names end
+in `~` and a part of the run's id.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _UNSAFE = re.compile(r"[^\w.+@-]")
 
 @dataclass(slots=True)
 class Draft:
-    """A run on its way to a RunSpec: everything but its name.
+    """The draft of a RunSpec: everything but its name.
 
-    `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
-    with the same id are the same run, which a file may list twice, and may share a name; others never.
+    `named` has the parameters as they were swept, before aliases and defaults: names consist of these. Two drafts with
+    the same id are the same run, listed twice in a file, and may share a name; others never do.
     """
 
     sweep: int  # index into study.sweeps
@@ -42,14 +42,14 @@ class Draft:
     title: str | None = None
     tag: str | None = None  # as written in the file
     farm_resources: tuple[tuple[str, object], ...] = ()
-    chosen: tuple[str, ...] | None = None  # the commands asked for this time; None is all
-    shown: tuple[Command, ...] | None = None  # with hidden parameters; None: nothing in the study looks secret
+    chosen: tuple[str, ...] | None = None  # the commands chosen for this call; None is all
+    shown: tuple[Command, ...] | None = None  # with secrets hidden; None: nothing in the study looks like a secret
     shown_params: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NameSource:
-    """What names are made from apart from the study; handed in, so that planning stays pure."""
+    """Data that names depend on apart from the study; passed in, so that planning stays pure."""
 
     rng: random.Random
     now: datetime
@@ -59,7 +59,7 @@ class NameSource:
 
 
 def name_native(drafts: Sequence[Draft], also: Sequence[str] = ()) -> list[str]:
-    """Names made of the parameters that differ between the runs; `also`: and of these, where a run has them."""
+    """Name runs by the parameters that differ between them; `also`: further parameters, if a run has them."""
     varying = find_varying(drafts)
     if also:
         shown = {*varying, *also}
@@ -75,7 +75,7 @@ def name_native(drafts: Sequence[Draft], also: Sequence[str] = ()) -> list[str]:
 
 
 def find_varying(drafts: Iterable[Draft]) -> list[str]:
-    """The parameters with several values, or with none in some runs, in order of first appearance."""
+    """Return the parameters with several values, or missing in some runs, in order of first appearance."""
     values: dict[str, set[tuple[type, Value]]] = {}
     present: Counter[str] = Counter()
     count = 0
@@ -89,7 +89,7 @@ def find_varying(drafts: Iterable[Draft]) -> list[str]:
 
 
 def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
-    """A run with none of them is named by all its parameters: there is a single combination, or it lacks them."""
+    """Name a run by the varying parameters; a run without any (a single combination, or it lacks them) by all."""
     named = draft.named
     chosen = [name for name in varying if name in named] or named
     parts = [f"{_show_safe(name)}={_show_value(named[name])}" for name in chosen]
@@ -98,7 +98,7 @@ def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
     if not parts:
         return _SINGLE_NAME
     base = ",".join(parts)
-    if base[0] in ".-+@":  # hidden, or taken for a flag
+    if base[0] in ".-+@":  # a hidden name, or one that looks like a flag
         base = f"_{base}"
     return f"{base[:-1]}_" if base.endswith(".") else base
 
@@ -116,7 +116,7 @@ def _show_value(value: Value) -> str:
 
 
 def _show_safe(text: str) -> str:
-    """Letters of any script stay; what a shell or a file system could trip over becomes `_`."""
+    """Keep letters of any script; replace characters that a shell or a file system may misinterpret by `_`."""
     return _UNSAFE.sub("_", unicodedata.normalize("NFC", text))
 
 

@@ -1,7 +1,7 @@
-"""Command templates and parameters → the bash text of a command.
+"""Renders command templates and parameters to the bash text of a command.
 
-The run's own values stay references to the job's environment: the text is the same wherever the run directory is,
-and a run's identity does not depend on its name.
+The run's own values stay references to the job's environment: the text does not depend on the run directory, and a
+run's identity does not depend on its name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Show = Callable[[Value], str]
 
 
 class Reference(str):
-    """A value that the shell knows when the command is started."""
+    """A value that the shell expands when the command is started."""
 
     __slots__ = ()
 
@@ -60,9 +60,9 @@ def render_command(
     flags: Callable[[Params], str] = lambda _params: "",
     needs_flags: bool = False,
 ) -> str:
-    """The text of one command; raises ConfigError for a value that the place cannot take.
+    """Return the text of one command. Raises ConfigError for a value that is invalid at its place.
 
-    `flags` is the text of `AllFlags`; `needs_flags` refuses `[name]` where name has no value.
+    `flags` is the text of `AllFlags`; `needs_flags` refuses `[name]` if name has no value.
     """
     parts: list[str] = []
     for piece in template.pieces:
@@ -86,7 +86,7 @@ def render_command(
 
 
 def _append_words(parts: list[str], words: str) -> None:
-    """Flags are separated by one space, and leave no gap where there are none."""
+    """Append flags with one space between them, and no space if there are none."""
     if words:
         if parts and parts[-1] and not parts[-1][-1:].isspace() and parts[-1][-1] not in "\"'(`":
             parts.append(" ")
@@ -116,7 +116,7 @@ def _render_flag(piece: Flag, params: Params, show: Show) -> str:
     if value is None or value is False:
         return ""
     words = f"--{piece.name}"
-    if isinstance(value, Reference):  # between quotes another shell takes the words apart
+    if isinstance(value, Reference):  # inside quotes another shell splits the words
         return f'{words} \\"{value}\\"' if piece.quote == "double" else f'{words} "{value}"'
     if isinstance(value, list):
         words = f"{words} {_render_list(value, 'bare', show)}".rstrip(" ")
@@ -126,7 +126,7 @@ def _render_flag(piece: Flag, params: Params, show: Show) -> str:
 
 
 def _render_list(values: list[Value], quote: Quote, show: Show) -> str:
-    """One word per element; inside quotes the words share them."""
+    """Return one word per element; inside quotes, one text with all of them."""
     return " ".join(quote_inside(show(value), quote) for value in values)
 
 

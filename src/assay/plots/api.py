@@ -1,4 +1,4 @@
-"""What other packages use of plots. Names load on first use."""
+"""The functions of plots that other packages use. Names load on first use."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def plot(request: PlotRequest, console: Console) -> int:
 
 
 def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any]:
-    """The lines of a chart: each of a run, or of a group, with the points that are left of it."""
+    """Return the lines of a chart: each of a run, or of a group, with as many points as are kept."""
     chart = cast(LineChart, plot.chart)
     runs = dict(zip(build_labels(selection.rows), selection.rows, strict=True))
     lines = []
@@ -130,7 +130,7 @@ def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any
     return {"metric": plot.name, "x": chart.x_name, "lines": lines}
 
 
-_FORMS = {  # what each kind of plot takes besides what all of them take
+_FORMS = {  # the options of each kind of plot in addition to the common ones
     "": ("x", "smooth", "group_by", "best", "log", "log_x"),
     "scatter": ("color", "log", "log_x"),
     "slices": ("color", "params", "log"),
@@ -145,7 +145,7 @@ _PAGE = "html"
 
 
 def _choose_kind(request: PlotRequest) -> str:
-    """The kind of the file, by the end of its name; what could not be written is refused before anything is drawn."""
+    """Return the kind of the file by its suffix; a kind that cannot be written is refused before anything is drawn."""
     if request.output is None:
         return ""
     kind = os.path.splitext(request.output)[1].lower().removeprefix(".")
@@ -162,7 +162,7 @@ def _choose_kind(request: PlotRequest) -> str:
 
 
 def _choose_form(request: PlotRequest) -> str:
-    """Which kind of plot; options that have no meaning for it are refused."""
+    """Return the kind of plot; options that have no meaning for it are refused."""
     given = [name for name in _FORMS if name and getattr(request, name)]
     if len(given) > 1:
         raise UsageError(f"choose one of {' and '.join(f'--{name}' for name in given)}")

@@ -1,4 +1,4 @@
-"""The charts of a page as a PNG, SVG or PDF file, by matplotlib."""
+"""Writes the charts of a page to a PNG, SVG or PDF file with matplotlib."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-# colours that stay apart for colour-blind readers and in grey print (after Okabe and Ito): c0, c1, … of the style sheet
+# colours that differ for colour-blind readers and in grey print (after Okabe and Ito): c0, c1, … of the style sheet
 _COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
     *("#8c6bb1", "#4d4d4d", "#b2182b", "#7a5230", "#6b8e23", "#1b3a8b"),
 )
 _DASHES = ("-", "--", ":", "-.")  # d0, d1, …
 _MARKERS = {"dot": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "crossed": "x"}
-_MANY = 8  # lines; more are thinner
-_LEGIBLE = 14  # entries of a legend that is not small
+_MANY = 8  # lines; more are drawn thinner
+_LEGIBLE = 14  # the most entries of a legend in normal size
 _LEGEND_ROWS = 28
-_MOST_NAMES = 30  # of categories
-_METADATA: dict[str, dict[str, str | None]] = {  # no date: the same curves give the same file
+_MOST_NAMES = 30  # of categories that are labelled
+_METADATA: dict[str, dict[str, str | None]] = {  # no date, so that equal curves give equal files
     "png": {"Software": PLOT_MARK},
     "svg": {"Date": None, "Creator": PLOT_MARK},
     "pdf": {"CreationDate": None, "Creator": PLOT_MARK},
@@ -42,7 +42,7 @@ _METADATA: dict[str, dict[str, str | None]] = {  # no date: the same curves give
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.hashsalt": "assay",  # equal charts give equal files
-    "svg.fonttype": "path",  # looks the same where the font is missing
+    "svg.fonttype": "path",  # looks the same if a viewer lacks the font
 }
 
 
@@ -54,8 +54,8 @@ def write_figure(
     height: float | None = None,
     title: str = "",
 ) -> None:
-    """Draw into a file; its suffix is the format. Size in inches. Several charts are small ones, side by side, below
-    a title."""
+    """Draw into a file; its suffix is the format. Sizes are in inches. Several charts are small ones next to each
+    other, below a title."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"cannot write a plot to {path.name!r}", "end the name in " + ", ".join(FORMATS))
@@ -80,13 +80,13 @@ def write_pages(charts: Sequence[LineChart], path: Path) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[str]:
-    """Written aside and renamed: a page that shows the plot never sees half of it."""
+    """Write to a temporary file and rename it: a page that shows the plot never reads half of it."""
     try:
         import matplotlib as mpl
     except ImportError as error:
         raise MissingExtraError("a plot in a file", "plot") from error
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the font lacks the script of a name
         try:
             with replacing(str(path), suffix=path.suffix) as aside:
                 yield aside
@@ -95,7 +95,7 @@ def _writing(path: Path) -> Iterator[str]:
 
 
 def _build_figure(blocks: Sequence[doc.Block], width: float | None = None, height: float | None = None) -> Figure:
-    """The blocks of a page: bars, or charts in rows, with their title and one legend for all of them."""
+    """Build a figure of a page's blocks: bars, or charts in rows, with their title and one legend for all of them."""
     from matplotlib.figure import Figure
 
     charts = [block for block in blocks if isinstance(block, doc.Chart)]
@@ -152,7 +152,7 @@ def _draw_chart(axes: Axes, chart: doc.Chart, *, has_y_name: bool) -> None:
         axes.fill_between(xs, [y for _, y in area.lower], upper, color=color, alpha=0.18, linewidth=0)
     for curve in panel.curves:
         _draw_curve(axes, curve, is_thin=len(panel.curves) > _MANY)
-    for x, y, text in panel.labels:  # of upright axes
+    for x, y, text in panel.labels:  # labels of upright axes
         box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
         left = x - 0.018 * len(chart.x_ticks or ())
         axes.text(left, y, _as_it_is(text, 12), fontsize=8, ha="right", va="center", bbox=box, zorder=4)
@@ -183,7 +183,7 @@ def _draw_curve(axes: Axes, curve: doc.Curve, *, is_thin: bool) -> None:
 
 
 def _read_style(style: str) -> dict[str, Any]:
-    """How a line is drawn that has these classes of the style sheet."""
+    """Return matplotlib's options for a line with these classes of the style sheet."""
     from matplotlib import colormaps
 
     names = style.split()
@@ -194,7 +194,7 @@ def _read_style(style: str) -> dict[str, Any]:
             look["color"] = _COLORS[number]
         elif name[0] == "d":
             look["linestyle"] = _DASHES[number]
-        else:  # dark is good: the light end of the scale would not be seen on white
+        else:  # dark is good: the light end of the scale would be invisible on white
             look["color"] = colormaps["viridis_r"](0.1 + 0.9 * number / (SHADES - 1))
     if "raw" in names:
         return {**look, "linewidth": 0.8, "alpha": 0.25}
@@ -204,10 +204,10 @@ def _read_style(style: str) -> dict[str, Any]:
 def _name_ticks(
     axis: Any, ticks: Sequence[tuple[float, str]] | None, numbers: Iterable[float], room: int = 1000
 ) -> None:
-    """`room`: characters that fit next to each other; of very many categories only some have a name."""
+    """Label the ticks. `room`: characters that fit next to each other; of many categories only some get a label."""
     from matplotlib.ticker import MaxNLocator
 
-    if ticks is None:  # counts have nothing between
+    if ticks is None:  # there are no values between counts
         is_whole = all(float(number).is_integer() for number in numbers if math.isfinite(number))
         axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=is_whole))
         return
@@ -218,5 +218,5 @@ def _name_ticks(
 
 
 def _as_it_is(content: doc.Content, most: int = 1000) -> str:
-    """At most so many characters; what matplotlib would take for a formula is text."""
+    """Return at most so many characters; escapes what matplotlib would interpret as a formula."""
     return formatting.shorten(formatting.clean(doc.build_plain(content)), most).replace("$", r"\$")

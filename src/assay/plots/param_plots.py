@@ -1,7 +1,7 @@
-"""Plots of what the parameters did: a point or a line for each run, instead of a curve.
+"""Plots of the effect of parameters: a point or a line for each run, instead of a curve.
 
-The value of a run is the best one that its metric reached, as in `assay sum --sort`. A run that is not done is drawn
-with a mark of its own where it has a value, and left out of what needs finished runs.
+The value of a run is the best one that its metric reached, as in `assay sum --sort`. An unfinished run with a value is
+drawn with a mark of its own; plots that need finished runs leave it out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from assay.values.series import Direction
 from assay.values.state import State
 
 MOST_PARAMS = 12  # small charts or upright axes
-_MOST_COLORS = 8  # more values than this are put together in ranges
+_MOST_COLORS = 8  # more values than this are grouped in ranges
 _RANGES = 6
-_LOG_RATIO = 30  # between the largest and the smallest value, below which no scale is logarithmic
+_LOG_RATIO = 30  # least ratio of the largest to the smallest value for a logarithmic scale
 _MOST_CATEGORY_TICKS = 20  # of one upright axis
-_FEW = 6  # different numbers, each with a tick of its own
+_FEW = 6  # up to so many different numbers get a tick each
 _MOST_BARS = 30
-_MISSING = -0.09  # where a run without the parameter crosses its axis
+_MISSING = -0.09  # position on an axis of runs without the parameter
 _UNSET = "(none)"
-_MOST_UNTRIED = 8  # values that are named
+_MOST_UNTRIED = 8  # values that are named in a note
 _NOTHING = Declared(())
 
 
@@ -62,7 +62,7 @@ class DrawnRuns:
 
 
 def load_trials(selection: PlottedRuns, options: PlotOptions) -> list[DrawnRuns]:
-    """For each metric the runs that have a finite value of it, and a note about those that have none."""
+    """Return for each metric the runs that have a finite value of it, with a note about the others."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     return [_build_trials(selection, key, notes, is_log=options.log) for key in chosen]
 
@@ -117,7 +117,7 @@ def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, option
 
 
 def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOptions) -> list[Line]:
-    """A line of points for each value of the parameter `color`, or in shades for ranges where it has many numbers."""
+    """Return a line of points for each value of the parameter `color`, or shades for ranges of many numbers."""
     done, color = trials.done, options.color
 
     def build(label: str, chosen: Sequence[DrawnRun], shade: float | None = None) -> Line:
@@ -162,13 +162,13 @@ def _draw_points(
 
 
 def _mark_unfinished(runs: Sequence[DrawnRun], x: Place, y: Place = _get_value) -> Iterator[Line]:
-    """Runs that failed or were stopped, by their state."""
+    """Yield the points of runs that failed or were stopped, by their state."""
     for state in dict.fromkeys(run.row.state for run in runs if run.row.state is not State.DONE):
         yield _draw_points(str(state), [run for run in runs if run.row.state is state], x, y, "crosses")
 
 
 def _plot_slices(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
-    """A small scatter for each parameter that differs."""
+    """Plot a small scatter for each parameter that differs."""
     params, notes = _choose_params(selection, options)
     charts = tuple(_build_scatter(selection, trials, param, options) for param in params)
     notes += _describe_untried(selection, params)
@@ -184,7 +184,7 @@ def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
 
 
 def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[str], list[str]]:
-    """The parameters asked for, or those that differ, as many as can be read; and a note about the others."""
+    """Return the requested or the differing parameters, as many as can be read; and a note about the others."""
     _check_params(selection, options.params)
     if options.params:
         return list(options.params), []
@@ -202,7 +202,7 @@ def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[s
 
 
 def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    """A point for each run, one metric over another, and the runs that no other beats in both."""
+    """Plot a point for each run, one metric over another, and the runs that no other run beats in both."""
     found = load_trials(selection, options)
     if len(found) != 2:
         raise UsageError(
@@ -240,9 +240,9 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
 
 
 def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
-    """The value of each run in the order in which they finished, and the best so far."""
+    """Plot the value of each run in the order in which they finished, and the best so far."""
     ends = [trial.row.ended_at for trial in trials.items]
-    order = sort_values(trials.items, ends, "min")  # those that have not ended last
+    order = sort_values(trials.items, ends, "min")  # runs that have not ended come last
     number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
     done = [trial for trial in order if trial.row.state is State.DONE]
     lines = []
@@ -260,7 +260,7 @@ def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 
 
 def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: Mapping[str, float], last: int) -> Line:
-    """A line of steps: level until a run is better, then vertical."""
+    """Return a line of steps: level until a run is better, then vertical."""
     xs: list[float] = []
     ys: list[float] = []
     names: list[str] = []
@@ -279,7 +279,7 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
 
 
 def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
-    """A line for each finished run through its parameters to its value; the better, the darker, and on top."""
+    """Plot a line for each finished run through its parameters to its value; better runs are darker, and on top."""
     params, notes = _choose_params(selection, options)
     done = sort_values(
         trials.done, [trial.value for trial in trials.done], "max" if trials.direction == "min" else "min"
@@ -318,7 +318,7 @@ def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
 
 
 def _describe_untried(selection: PlottedRuns, params: Sequence[str]) -> Iterator[str]:
-    """Values that a search may choose and that no run has."""
+    """Yield values that a search may choose and that no run has."""
     for param in params:
         space = selection.get_space(param)
         tried = {_describe(row.params.get(param)) for row in selection.rows}
@@ -336,7 +336,7 @@ def _describe_trial(trial: DrawnRun, params: Sequence[str], metric: str) -> str:
 def _build_upright(
     name: str, values: Sequence[Any], log: bool, names: OptionNames, space: Declared = _NOTHING
 ) -> tuple[Axis, list[float]]:
-    """The axis of a parameter or of the metric, and where each value is on it."""
+    """Return the axis of a parameter or of the metric, and the position of each value on it."""
     place = _choose_places([*values, *space.values], log, names, space.is_log, is_upright=True)
     ticks: list[tuple[float, str]]
     if place.ticks:
@@ -366,7 +366,7 @@ def _center(index: float, count: int) -> float:
 
 
 def build_importances(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
+    """Plot a bar for each parameter: how much the metric depends on it, as `assay importance` measures it."""
     measure, describe_limits = map(plugins.find_function, ("importance.measure", "importance.describe_limits"))
     if measure is None:
         raise UsageError("importance needs a plug-in that is not installed", "`assay doctor` lists what is installed")
@@ -411,14 +411,14 @@ class _Places:
     at: Callable[[Any], float]
     scale: Scale
     ticks: Sequence[tuple[float, str]] = ()
-    marks: Sequence[float] = ()  # the numbers themselves, where they are few
+    marks: Sequence[float] = ()  # the numbers themselves, if there are few
 
 
 def _choose_places(
     values: Sequence[Any], log: bool, names: OptionNames, prefers_log: bool, *, is_upright: bool = False
 ) -> _Places:
-    """Numbers where all values are numbers; otherwise a column for each value, in their order. A value that is missing
-    has a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: logarithmic where that is possible."""
+    """Return numbers if all values are numbers; otherwise a column for each value, in their order. A missing value has
+    a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: choose a logarithmic scale if possible."""
     numbers = [parse_number(value) for value in values]
     known = [number for number in numbers if number is not None and math.isfinite(number)]
     is_missing = [value is None for value in values]
@@ -447,7 +447,7 @@ def _read_number(value: Any) -> float:
 
 
 def _choose_scale(values: Sequence[float]) -> Scale:
-    """Logarithmic where the values cover decades and their middle is in the middle of these."""
+    """Choose a logarithmic scale if the values cover decades and their middle is in the middle of these."""
     known = sorted(set(values))
     low, high = known[0], known[-1]
     if low <= 0 or high < low * _LOG_RATIO:
@@ -458,7 +458,7 @@ def _choose_scale(values: Sequence[float]) -> Scale:
 
 
 def _fraction(value: float, low: float, high: float, scale: Scale) -> float:
-    """How far it is from the low to the high end, 0 to 1; a constant is in the middle."""
+    """Return the position of a value between the low and the high end, 0 to 1; a constant is in the middle."""
     if scale == "log":
         value, low, high = math.log(value), math.log(low), math.log(high)
     return value / (high - low) - low / (high - low) if high > low else 0.5

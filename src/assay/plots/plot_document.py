@@ -1,6 +1,6 @@
-"""Plots as a document, for a page: each chart with its legend, and what the mouse shows.
+"""Plots as a document for a page: each chart with its legend, and the values that the mouse shows.
 
-Logarithmic axes are decided here: the document gets places, and the numbers as the names of ticks.
+Logarithmic axes are converted here: the document gets positions, and the numbers as the labels of ticks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", 
 _MOST_HOVERS = 160
 _HEIGHT = 320
 _LONG = 4000
-_MANY = 150  # lines through upright axes, which are then fainter
+_MANY = 150  # lines through upright axes; more are drawn fainter
 _MOST_SHOWN = 14  # lines that the mouse shows at once
 
 
@@ -98,16 +98,16 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
 
 
 def _build_points(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
-    """Points; a line has a few times those that a page shows, which thins it; single points are all kept."""
+    """Return points; lines are reduced to a few times as many as a page shows, single points are all kept."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
 
 
 def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: LineChart) -> doc.Curve:
-    """`kind`: how many lines before it are of the same look, since points of each have their own shape."""
+    """Build a curve. `kind`: how many lines before it have the same look, since points of each have their own shape."""
     if line.look == "line":
-        if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would not be seen
+        if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would be invisible
             return doc.Curve(points, f"point {style}", line=False, marker="dot")
         if not chart.axes:
             return doc.Curve(points, f"curve {style}")
@@ -131,7 +131,7 @@ def _style(line: Line, number: int) -> str:
 
 
 def _list_keys(chart: LineChart, is_single: bool) -> Iterator[tuple[str, str, str]]:
-    """Style, shape and meaning of each line; of small charts the meaning alone, since it holds for all of them."""
+    """Yield style, shape and meaning of each line; for small charts only the meaning, which holds for all of them."""
     if chart.shades is not None:
         name, worst, best = chart.shades
         yield "s0", "own", f"{name}: {worst}"
@@ -156,7 +156,7 @@ def _transform(scale: Scale) -> Callable[[float], float]:
 
 
 def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, str]] | None:
-    """The numbers of a logarithmic axis; None where the renderer chooses round ones."""
+    """Return the numbers of a logarithmic axis; None if the renderer chooses round ones."""
     known = [place for place in places if math.isfinite(place)]
     if scale != "log" or not known:
         return None
@@ -165,7 +165,7 @@ def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, 
 
 
 def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[tuple[float, str]] | None:
-    """The numbers of an x axis; None where they are whole, and the renderer chooses round ones."""
+    """Return the numbers of an x axis; None if they are whole, and the renderer chooses round ones."""
     known = [place for place in places if math.isfinite(place)]
     if scale == "log" or all(place.is_integer() for place in known):
         return _build_log_axis(known, scale)
@@ -181,7 +181,7 @@ def _name_x(chart: LineChart) -> list[tuple[float, str]]:
 
 
 def _find_x_range(chart: LineChart) -> tuple[float, float] | None:
-    """Some room around points and upright axes, so that none is cut off."""
+    """Return a range with some margin around points and upright axes, so that none is cut off."""
     if chart.axes or chart.x_ticks:
         count = len(chart.axes or chart.x_ticks)
         return (-0.06 * (count - 1), 1.02 * (count - 1)) if chart.axes else (-0.5, count - 0.5)
@@ -198,7 +198,7 @@ def _find_x_range(chart: LineChart) -> tuple[float, float] | None:
 
 
 def _build_hovers(chart: LineChart) -> Iterator[tuple[float, str]]:
-    """The values of all lines at some of the xs, evenly, each of its nearest point."""
+    """Yield the values of all lines at some evenly spaced xs, for each line that of its nearest point."""
     lines = [line for line in chart.lines if len(line.xs)]
     some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]
     drawn = zip(lines, some, strict=True)

@@ -1,4 +1,4 @@
-"""`assay plot`: series from the index as charts."""
+"""`assay plot`: draws series of the index as charts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 XName = Literal["step", "epoch", "time"]
-MOST_LINES = 12  # more lines than this show nothing; --best chooses others
-_MOST_MISSING = 3  # means whose note states what they leave out
-_GRID = 500  # points of a group's mean where its runs have none in common
+MOST_LINES = 12  # more lines are unreadable; --best chooses others
+_MOST_MISSING = 3  # means whose notes list the missing runs
+_GRID = 500  # points of a group's mean if its runs have no common ones
 
 
 class OptionNames(NamedTuple):
-    """How messages name the options of a plot: as the commands do, or as the form of a page does."""
+    """How messages name the options of a plot: as options of the command, or as fields of a page's form."""
 
     metric: str = " with -m"
     color: str = "--color"
@@ -61,27 +61,27 @@ COMMAND_LINE = OptionNames()
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    metrics: tuple[Asked, ...] = ()  # none: the most telling one
-    group_by: tuple[str, ...] = ()  # runs that differ only here become a mean and a band
+    metrics: tuple[Asked, ...] = ()  # none: the metric with the highest priority
+    group_by: tuple[str, ...] = ()  # runs that differ only in these are drawn as a mean and a band
     log: bool = False
     best: int | None = None
-    x: XName | None = None  # None: what the runs count
+    x: XName | None = None  # None: the unit that the runs count
     smooth: float = 0.0  # the weight of the moving average
     log_x: bool = False
-    param: str = ""  # of a scatter
-    params: tuple[str, ...] = ()  # of slices and parallel coordinates; none: those that differ
+    param: str = ""  # for a scatter
+    params: tuple[str, ...] = ()  # for slices and parallel coordinates; none: those that differ
     color: str | None = None
     names: OptionNames = COMMAND_LINE
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Ready to be drawn. Several charts are small ones that belong together."""
+    """A plot that is ready to be drawn. Several charts are small ones that belong together."""
 
     name: str  # for the names of files
     chart: LineChart | Bars | tuple[LineChart, ...]
-    notes: tuple[str, ...] = ()  # what was chosen and left out
-    title: str = ""  # of several charts
+    notes: tuple[str, ...] = ()  # on what was chosen and left out
+    title: str = ""  # for several charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class PlottedRuns:
     data: IndexTable
     keep: Sequence[int]
     locations: Sequence[StudyLocation]
-    counts: Mapping[str, int]  # of each metric: the points of the run that has most
-    objectives: tuple[SortKey, ...] = ()  # of a search
-    beside: Sequence[RunRow] = ()  # all runs of the studies, where the table does not have them
+    counts: Mapping[str, int]  # metric → points of the run with the most points
+    objectives: tuple[SortKey, ...] = ()  # for a search
+    beside: Sequence[RunRow] = ()  # all runs of the studies, if the table lacks some
 
     @property
     def rows(self) -> list[RunRow]:
@@ -104,7 +104,7 @@ class PlottedRuns:
         return ", ".join(dict.fromkeys(row.study for row in self.rows))
 
     def get_space(self, param: str) -> Declared:
-        """What a search chooses its values from; nothing where it is not about this parameter."""
+        """Return the values that a search chooses from; nothing if it does not choose this parameter."""
         return load_space(self.locations).get(param, Declared(()))
 
 
@@ -115,7 +115,7 @@ def load_selection(
     patterns: Sequence[tuple[str, str]],
     console: Console,
 ) -> PlottedRuns:
-    """`patterns`: of the runs of a study; none: all runs."""
+    """Load the runs to plot. `patterns`: of the runs of a study; none: all runs."""
     data = load_fresh_table(index, locations, console)
     chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
     keep = leave_out_foreign(data, chosen) or chosen
@@ -143,8 +143,8 @@ def choose_metrics(
     makes_line: bool = True,
     names: OptionNames = COMMAND_LINE,
 ) -> tuple[list[SortKey], list[str]]:
-    """The metrics asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when
-    it was chosen among several."""
+    """Return the requested metrics (`loss`, `loss:min`), else those of the search, else the metric with the highest
+    priority; and a note if it was chosen among several."""
     known = sorted(selection.counts)
     least = 2 if makes_line else 1
     asked = asked or [each for each in selection.objectives if selection.counts.get(each.name, 0) >= least]
@@ -168,7 +168,7 @@ def _read_metric(asked: Asked, selection: PlottedRuns) -> SortKey:
 
 
 def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    """A chart of lines for each metric. A run, or a group, has the same colour in all of them."""
+    """Build a chart of lines for each metric. A run, or a group, has the same colour in all of them."""
     chosen, notes = choose_metrics(selection, options.metrics, names=options.names)
     plots = [_build(index, selection, key, options, notes) for key in chosen]
     charts = [plot.chart for plot in plots if isinstance(plot.chart, LineChart)]
@@ -180,12 +180,12 @@ def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> l
 
 
 def describe_metrics(location: StudyLocation) -> str:
-    """How a study comes to have metrics, by the kind of its file."""
+    """Describe how runs of a study record metrics, by the kind of its file."""
     record = None
     for run_dir in run_directory.find_run_dirs(location.dir):
-        if is_foreign(run_dir):  # it may name any file
+        if is_foreign(run_dir):  # the run may name any file
             continue
-        with suppress(FormatError, OSError):  # a damaged one has been reported
+        with suppress(FormatError, OSError):  # a damaged file has been reported
             record = run_directory.load_record(run_dir)
             break
     if record is None or not find_dialect(record.dialect).is_ours or not record.source:
@@ -195,7 +195,7 @@ def describe_metrics(location: StudyLocation) -> str:
 
 
 def choose_metric(counts: Mapping[str, int]) -> str:
-    """The most telling one that makes a line: a single point per run is for a table."""
+    """Return the metric with the highest priority that makes a line: a single point per run belongs in a table."""
     return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
 
 
@@ -234,7 +234,7 @@ def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOpti
 def _build_groups(
     data: IndexTable, keep: Sequence[int], key: SortKey, options: PlotOptions, curves: Mapping[int, Line]
 ) -> tuple[list[Line], list[str]]:
-    """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
+    """Return a line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
     column = data.metrics[key.name]
     built = build_groups(data, keep, options.group_by)
     colors = _choose_group_colors(data, options.group_by)
@@ -249,7 +249,7 @@ def _build_groups(
         if not value.n or value.mean is None or not members:
             empty.append(label)
             continue
-        if options.x in ("epoch", "time"):  # no two runs have a point at the same one
+        if options.x in ("epoch", "time"):  # no two runs have a point at the same x
             members = resample(members, _GRID)
         (band,) = build_bands([(label, members)])
         if options.smooth:
@@ -263,7 +263,7 @@ def _build_groups(
 
 
 def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
-    """The colour of each run by its key, chosen among all runs of its study: no choice of runs changes it."""
+    """Return the colour of each run by its key, chosen among all runs of its study: a selection does not change it."""
     studies: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
         studies.setdefault(row.study, []).append(row.folder)
@@ -272,7 +272,7 @@ def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
 
 
 def _choose_group_colors(data: IndexTable, group_by: Sequence[str]) -> dict[int, int]:
-    """The colour of the group of each run, chosen among all groups of the study."""
+    """Return the colour of each run's group, chosen among all groups of the study."""
     groups = build_groups(data, range(len(data.rows)), group_by, counted=frozenset(State))
     first = {_sort_by_age(data, group.runs)[0]: group for group in groups}
     names = {i: describe_params(first[i].params) for i in _sort_by_age(data, list(first))}
@@ -285,7 +285,7 @@ def _sort_by_age(data: IndexTable, runs: Sequence[int]) -> list[int]:
 
 
 def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
-    """What the means leave out: runs that are not done, and from where on, or where, runs have no finite value."""
+    """Describe what the means leave out: unfinished runs, and points at which runs have no finite value."""
     notes = []
     for line in lines:
         told = [f"without {render_count(line.others, 'run')} not done"] if line.others else []
@@ -306,7 +306,7 @@ def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
 def _load_curves(
     index: Index, selection: PlottedRuns, metric: str, options: PlotOptions
 ) -> tuple[dict[int, Line], str, list[str]]:
-    """The line of each run by rising x, what x is, and which runs have to be left out."""
+    """Return the line of each run by rising x, the meaning of x, and which runs have to be left out."""
     rows, column = selection.data.rows, selection.data.metrics[metric]
     x, names = options.x, options.names
     series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
@@ -350,7 +350,7 @@ def _load_curves(
 
 
 def _is_rising(xs: Sequence[float]) -> bool:
-    """Whether the numbers rise and are finite: a NaN is not larger than anything."""
+    """Return whether the numbers rise and are finite: a NaN is not larger than anything."""
     return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
 
 
@@ -360,7 +360,7 @@ def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
 
 
 def find_start(data: IndexTable, i: int) -> float:
-    """When the run began; with an earlier attempt, that one. NaN without any time."""
+    """Return when the run began, or its earliest attempt. NaN without any time."""
     times = [column.first_time[i] for column in data.metrics.values() if column.count[i]]
     known = [time for time in (*times, data.rows[i].started_at) if time is not None and math.isfinite(time)]
     return min(known, default=math.nan)
@@ -372,8 +372,8 @@ def choose_time_unit(longest: float) -> tuple[float, str]:
 
 
 def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
-    """The epoch at each step, by the epochs that the run recorded: within one as far as the steps have gone, since an
-    epoch that is recorded as a whole number began with its first step. NaN where nothing is known."""
+    """Return the epoch at each step, interpolated between the epochs that the run recorded: an epoch that is recorded
+    as a whole number began with its first step. NaN if nothing is known."""
     pairs = sorted((step, epoch) for step, epoch in zip(epochs.steps, epochs.values, strict=True) if step == step)  # noqa: PLR0124
     firsts = [next(group) for _, group in groupby(pairs, key=lambda pair: pair[1])]
     if not firsts:
@@ -392,7 +392,7 @@ def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
-    """Labels that differ: the parameters that differ, without paths of checkpoints if possible; else names."""
+    """Return labels that differ: the differing parameters, without paths of checkpoints if possible; else names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
     plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
@@ -414,7 +414,7 @@ def describe_value(value: object) -> str:
 
 
 def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
-    """Best first, by the best value of each; those without a finite value last."""
+    """Sort lines by the best value of each, best first; those without a finite value are last."""
 
     def key(line: Line) -> tuple[bool, float]:
         ys = line.raw or line.ys
@@ -427,7 +427,7 @@ def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
 
 
 def build_paths(path: str, metrics: Sequence[str]) -> list[str]:
-    """One file per metric: with several, each name carries its metric."""
+    """Return one file per metric: with several metrics, each name contains its metric."""
     if len(metrics) == 1:
         return [path]
     stem, suffix = os.path.splitext(path)
@@ -438,11 +438,11 @@ _LOOKS = COLORS * 4  # colours and dashes
 
 
 def choose_colors(names: Iterable[str]) -> dict[str, int]:
-    """A colour, and dashes, for each run of a study; the oldest first.
+    """Return a colour, and dashes, for each run of a study; the oldest first.
 
-    Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
-    then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
-    every view and for every user, whatever is drawn next to it, and a new one does not change those of the others.
+    Each has the colour that the checksum of its name gives, or the next one that no older run has; first all colours,
+    then each with dashes. If none is left, a run has that of its checksum. So a run has the same colour in every view
+    and for every user, whatever is drawn next to it, and a new run does not change the colours of others.
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()
@@ -455,9 +455,9 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
 
 def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Colours of what is drawn together; dashes only where there are more curves than colours.
+    """Return colours for curves that are drawn together; dashes only if there are more curves than colours.
 
-    Where two have the same, the first by name keeps it, and the other has the next one that is free.
+    If two have the same colour, the first by name keeps it, and the other gets the next one that is free.
     """
     looks = COLORS if len(chosen) <= COLORS else _LOOKS
     found: dict[str, int] = {}
@@ -479,7 +479,7 @@ def _find_free(wanted: int, taken: set[int]) -> int:
 
 
 def resample(lines: Sequence[Line], count: int) -> list[Line]:
-    """All at the same xs, evenly from the first to the last of any; NaN where a line has not begun or has ended."""
+    """Return all lines at the same xs, evenly from the first to the last; NaN before and after a line's own range."""
     low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
     xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
     return [
@@ -494,25 +494,25 @@ def resample(lines: Sequence[Line], count: int) -> list[Line]:
 
 
 def count_unplaced(lines: Iterable[Line]) -> int:
-    """The number of values that a logarithmic scale cannot show."""
+    """Count the values that a logarithmic scale cannot show."""
     return sum(y <= 0 for line in lines for y in line.raw or line.ys)
 
 
 class Declared(NamedTuple):
-    """What a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
+    """The values a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
 
     values: tuple[Any, ...]
     is_range: bool = False
     is_log: bool = False
 
     def join(self, other: Declared) -> Declared:
-        """The values that either of two sweeps of a search chooses from."""
+        """Return the values that either of two sweeps of a search chooses from."""
         values = (*self.values, *other.values)
         return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
 
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
-    """The values that the searches of these studies choose parameters from."""
+    """Return the values that the searches of these studies choose parameters from."""
     found: dict[str, Declared] = {}
     searches = filter(None, map(load_search_file, locations))
     for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):

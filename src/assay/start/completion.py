@@ -1,4 +1,4 @@
-"""`assay completion`: what a shell offers after TAB. The scripts in `shells/` ask for words, and know nothing else."""
+"""`assay completion`: the words that a shell offers after TAB. The scripts in `shells/` only ask for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = Group(
     },
 )
 SHELLS = ("bash", "zsh", "fish")
-_LONGEST_S = 3  # a person waits for the answer
+_LONGEST_S = 3  # the user waits for the answer
 
 Complete = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
 
@@ -37,7 +37,7 @@ class InstallRequest(Request):
 
 class _Files(NamedTuple):
     script: Path
-    startup: Path | None  # read by every shell; None: the shell finds the script by itself
+    startup: Path | None  # a file that every shell reads; None: the shell finds the script by itself
 
 
 def install(request: InstallRequest, console: Console) -> int:
@@ -75,7 +75,7 @@ def _find_files(shell: str) -> _Files:
 
 
 def _add_line(path: Path, line: str) -> bool:
-    """False: it is there. The file is extended in place, since it may be a link into a repository."""
+    """Add a line unless it exists; return False if it did. The file is extended in place: it may be a link."""
     text = read_text(str(path)) if path.exists() else ""
     if line in text.splitlines():
         return False
@@ -98,7 +98,7 @@ def words(request: WordsRequest, console: Console, complete: Complete) -> int:
 
     PIECE is the end of LINE that the shell replaces; bash ends words at = and :.
     """
-    signal.alarm(_LONGEST_S)  # a server or a file system that does not answer: nothing is offered
+    signal.alarm(_LONGEST_S)  # if a server or a file system does not answer, nothing is offered
     try:
         last, found = complete(request.line)
     finally:

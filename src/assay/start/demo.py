@@ -1,4 +1,4 @@
-"""`assay demo`: a sweep and a convergence check, in a project that it writes."""
+"""`assay demo`: runs a sweep and a convergence check in a project that it writes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from assay.system.terminal import paint, terminal_width, use_color
 from assay.values.options import Request, option
 
 _PROGRAM = "charlm"
-NEEDS = ("numpy", "scipy")  # the training program, and the judges of its curves
+NEEDS = ("numpy", "scipy")  # for the training program, and the judges of its curves
 
 
 class Edit(NamedTuple):
-    """One line of the program, before and after."""
+    """One line of the program before and after the edit."""
 
     before: str
     after: str
@@ -43,7 +43,7 @@ BROKEN = Edit(
 
 
 def find_examples() -> Path:
-    """The folder of the examples: next to the source in a checkout, else where the wheel put them."""
+    """Return the folder of the examples: next to the source in a checkout, else the one in the wheel."""
     installed = Path(sysconfig.get_path("data")) / "share" / "assay" / "examples"
     for folder in (Path(__file__).parents[3] / "examples", installed):
         if (folder / _PROGRAM / "charlm.py").is_file():
@@ -52,7 +52,7 @@ def find_examples() -> Path:
 
 
 def lay_out(folder: Path) -> Path:
-    """Copy the example to a folder; files that are there already stay."""
+    """Copy the example to a folder; existing files stay."""
     if any(find_spec(name) is None for name in NEEDS):
         raise MissingExtraError("the demo's training program", "demo")
     target = folder / _PROGRAM
@@ -69,7 +69,7 @@ def lay_out(folder: Path) -> Path:
 
 @contextmanager
 def edited(path: Path, edit: Edit) -> Iterator[bool]:
-    """Edit the program, and undo it at the end; False where it does not have the line any more."""
+    """Edit the program, and undo it at the end; yields False if the program no longer has the line."""
     text = path.read_text(encoding="utf-8")
     if text.count(edit.before) != 1:
         yield False
@@ -83,7 +83,7 @@ def edited(path: Path, edit: Edit) -> Iterator[bool]:
 
 # ---------------------------------------------------------------- the command
 
-_PIPE_WIDTH = 110  # of the narration where there is no terminal
+_PIPE_WIDTH = 110  # width of the text without a terminal
 
 
 Call = Callable[[Sequence[str]], int]
@@ -98,7 +98,7 @@ class DemoRequest(Request):
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
     """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
     target, hidden = lay_out(Path(request.folder)), find_hidden()
-    # the examples call `python`: let it be the one that has numpy
+    # the examples call `python`, which must be the one that has numpy
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     start, where = os.getcwd(), os.path.relpath(target)
     os.chdir(target)
@@ -131,7 +131,7 @@ def _show_sweep(plain: bool, where: str, hidden: str | None, run: Call) -> int:
 
 
 def find_hidden() -> str | None:
-    """The folder of the program `assay` if a shell does not find it."""
+    """Return the folder of the program `assay` if a shell does not find the program."""
     return None if shutil.which("assay") else os.path.dirname(sys.executable)
 
 
@@ -149,7 +149,7 @@ def show_next(say: Callable[[str], None], where: str, hidden: str | None) -> Non
 
 
 def serve(run: Call) -> int:
-    """Serve the page until Ctrl-C, which counts as success; print how to install it where it is not."""
+    """Serve the page until Ctrl-C, which counts as success; if the page is not installed, print how to install it."""
     say = _Narrator()
     check = find_function("page.check")
     if check is None:
@@ -166,7 +166,7 @@ def serve(run: Call) -> int:
 
 
 def _show_convergence(say: _Narrator, run: Call) -> int:
-    """Gather, then check a harmless change and a bug; 0 when both verdicts are right."""
+    """Gather, then check a harmless change and a bug; return 0 if both verdicts are right."""
     say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
     say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
@@ -217,7 +217,7 @@ def _paint(text: str, style: str) -> str:
 
 
 def _excerpt(name: str, start: str = "") -> str:
-    """The file without its leading comment; with `start` only that section."""
+    """Return the file without its leading comment; with `start` only that section."""
     lines = Path(name).read_text(encoding="utf-8").splitlines(keepends=True)
     first = next(
         (n for n, line in enumerate(lines) if line.strip() and not line.startswith("#") and line.startswith(start)), 0

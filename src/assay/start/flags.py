@@ -1,4 +1,4 @@
-"""The flags of a script, read from its text: argparse, click and Hydra. Nothing of it is executed."""
+"""Reads the flags of a script from its text: argparse, click and Hydra. Nothing of it is executed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from assay.errors import UsageError
 from assay.system.files import read_text
 
 _HELP = 72  # characters of a help text that are kept
-_NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # of a parameter in a command
+_NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # name of a parameter in a command
 _SKIPPED = ("help", "version")
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "count", "store_const")
 
 
 class ScriptFlag(NamedTuple):
-    """`words`: as the command has it, with the parameter in it. `default`: None where it has none, or is computed."""
+    """`words`: the arguments of the command, with the parameter in them. `default`: None if missing or computed."""
 
     name: str
     words: str
@@ -29,9 +29,9 @@ class ScriptFlag(NamedTuple):
 
 
 class Flags(NamedTuple):
-    tool: str  # "": there are none
+    tool: str  # "": the script has no flags
     found: tuple[ScriptFlag, ...]
-    file: str  # where they are
+    file: str  # the file that defines them
 
 
 def read_flags(path: str) -> Flags:
@@ -86,7 +86,7 @@ def _read_click(tree: ast.Module) -> Iterator[ScriptFlag | None]:
         is_argument = not any(name.startswith("-") for name in names)
         if names and names[0].isascii():
             is_switch = given.get("is_flag") is True or isinstance(given.get("default"), bool)
-            is_off = given.get("default") is True and any("/" in name for name in names)  # --shout/--no-shout
+            is_off = given.get("default") is True and any("/" in name for name in names)  # for --shout/--no-shout
             names = [name.split("/")[-1 if is_off else 0].strip() for name in names]
             given = {"required": is_argument, **given, **({"default": False} if is_off else {})}
             yield _build_flag(names, given, is_switch=is_switch, several=False)
@@ -99,7 +99,7 @@ def _find_calls(tree: ast.Module, name: str) -> list[ast.Call]:
 
 
 def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
-    """The names of a call, and its keywords that are plain values; another default is None."""
+    """Return the names in a call, and its keywords that are plain values; other defaults are None."""
     names = [str(each.value) for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     given: dict[str, Any] = {}
     for word in call.keywords:
@@ -112,7 +112,7 @@ def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
 
 
 def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> ScriptFlag | None:
-    """None: without a value it cannot be left out of a command, since it is not a long flag."""
+    """Return the flag; None if it is not a long flag, which without a value could not be left out of a command."""
     flag = next((name for name in names if name.startswith("--")), names[0])
     name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
     is_positional = not flag.startswith("-")
@@ -120,9 +120,9 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     if is_switch:
         default = bool(default) and given.get("action") != "store_false"
     elif several and isinstance(default, list | tuple):
-        default = [list(default)]  # one value, which is a list
+        default = [list(default)]  # the default is one value, which is a list
     elif several or isinstance(default, bool | list | tuple | dict | set | bytes):
-        default = None  # true would be the flag alone, where the script takes a value
+        default = None  # true would be written as the flag alone, but the script takes a value
     if not is_long and not is_required and (default is None or is_switch):
         return None
     is_given = is_required or (several and default is not None)
@@ -136,7 +136,7 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
 
 
 def _find_hydra(tree: ast.Module, path: str) -> str | None:
-    """The configuration that `@hydra.main(config_path=…, config_name=…)` names, where it is a file."""
+    """Return the configuration that `@hydra.main(config_path=…, config_name=…)` names, if it is a file."""
     for call in _find_calls(tree, "main"):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "hydra":
             given = _read_call(call)[1]
@@ -147,7 +147,7 @@ def _find_hydra(tree: ast.Module, path: str) -> str | None:
 
 
 def _read_hydra(path: str) -> Iterator[ScriptFlag]:
-    """The groups of `defaults` and the plain values; `???` has to be given, what refers to others is left alone."""
+    """Yield the groups of `defaults` and the plain values; `???` needs a value, references to others are left out."""
 
     def walk(content: Mapping[Any, Any], before: str) -> Iterator[ScriptFlag]:
         for name, value in ((f"{before}{key}", value) for key, value in content.items()):

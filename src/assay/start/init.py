@@ -1,4 +1,4 @@
-"""`assay init`: a study file for a script, from its flags and from what it prints first."""
+"""`assay init`: writes a study file for a script from its flags and its first output."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class InitRequest(Request):
 
 class _Output(NamedTuple):
     text: str
-    ending: str  # how it ended, for people
+    ending: str  # how the script ended, for people
 
 
 def init(request: InitRequest, console: Console) -> int:
@@ -102,7 +102,7 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
     console.print(f"running it for at most {request.seconds:g} s, to see what it prints: {shown}")
     with tempfile.TemporaryDirectory(prefix="assay-init-") as folder:
         log = os.path.join(folder, "output")
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "ASSAY_ROOT": folder}  # of assay.log
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "ASSAY_ROOT": folder}  # for assay.log
         with open(log, "wb") as file:
             process = subprocess.Popen(
                 [python, script, *request.arguments],
@@ -132,7 +132,7 @@ def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process; None where it had to be ended, with everything that it started."""
+    """Return the exit code of a process; None if it had to be ended, with everything that it started."""
     code = process.poll()
     everything = {process.pid, *find_descendants(process.pid)}
     if code is None:
@@ -172,14 +172,14 @@ def _comment(flag: ScriptFlag) -> str:
 
 
 def _quote(value: object) -> str:
-    """A value as YAML: JSON is YAML, and plain words need no quotes."""
+    """Render a value as YAML: JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
-    """Check that the file can be read, and that its patterns find what they were guessed from."""
+    """Check that the file can be read, and that its patterns match the output that they were guessed from."""
     study = load_study(target, LoadOptions(text=text))
     patterns = [each for each in study.metrics if isinstance(each, Pattern)]
     found = Extractor(patterns).feed(f"{output.text}\n".encode())

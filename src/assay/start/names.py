@@ -1,7 +1,7 @@
 """The values that an option or an argument may have, by its metavar: STUDY, RUN, METRIC …
 
-A plug-in lists those of another metavar with a function `complete.METAVAR`. Nothing is refreshed: names are those of
-the folders, and of the index as it is.
+A plug-in adds a metavar with a function `complete.METAVAR`. Nothing is refreshed: names are those of the folders, and
+of the index in its current state.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from assay.record.folders import find_run_dirs
 from assay.system.files import index_path
 
 _NAMED = ("studies", "study", "names", "run")  # fields that name studies or runs
-_SAMPLE = 300  # the newest runs are asked for their metrics and parameters
+_SAMPLE = 300  # the newest runs, whose metrics and parameters are offered
 
 
 def list_values(
     metavar: str, incomplete: str, given: Mapping[str, Any], line: Sequence[str], *, is_argument: bool
 ) -> Iterable[str] | None:
-    """Values to offer; None: files. `given`: the fields of the command so far. `line`: the words before this one."""
+    """Return values to offer; None: files. `given`: the command's fields so far. `line`: the words before this one."""
     words = set(re.findall("[A-Z]+", metavar)) if "=" not in metavar else set()
     if words & {"FILE", "PATH", "DIR", "MODEL", "EXPECTED", "ACTUAL"}:
         return None
@@ -44,7 +44,7 @@ def _find_studies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _list_runs(given: Mapping[str, Any], incomplete: str, *, with_studies: bool) -> Iterator[str]:
-    """The runs of the study that is named before the slash; before one is, the studies."""
+    """Yield the runs of the study before the slash; without a slash, the studies."""
     for root, study in _find_studies(given):
         if incomplete.startswith(f"{study}/"):
             yield from (f"{study}/{os.path.basename(path)}" for path in find_run_dirs(os.path.join(root, study)))
@@ -53,14 +53,14 @@ def _list_runs(given: Mapping[str, Any], incomplete: str, *, with_studies: bool)
 
 
 def _list_columns(metavar: str, given: Mapping[str, Any], line: Sequence[str]) -> Iterator[str]:
-    """Columns of the studies on the line; of all studies where none is named."""
-    if not any(field in given for field in _NAMED):  # a metric of a benchmark is not one of a study
+    """Yield columns of the studies on the line; of all studies if it names none."""
+    if not any(field in given for field in _NAMED):  # metrics of benchmarks are not those of studies
         return
     words = {word.partition("/")[0] for word in line}
     known = list(_find_studies(given))
     named = [(root, study) for root, study in known if study in words]
     for root in {root for root, _ in named or known}:
-        if os.path.exists(index_path(root, os.environ)):  # nothing is made here, and no server is asked
+        if os.path.exists(index_path(root, os.environ)):  # no index is made here, and no server is asked
             yield from _ask_index(root, [study for where, study in named if where == root], metavar)
 
 

@@ -1,4 +1,4 @@
-"""Patterns for metrics, guessed from what a script prints."""
+"""Guesses patterns for metrics from the output of a script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAIR = re.compile(
     r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?![\w.])",
     re.IGNORECASE,
 )
-_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first that is printed is the position
+_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first one that is printed is the position
 _METRIC = r"loss|acc|err|score|reward|perplexity|ppl|bleu|f1|auc|mse|mae|psnr"
 _NOT = ("time", "eta", "elapsed", "took", "seconds", "sec", "version", "seed")
 _MOST = 8
@@ -23,12 +23,12 @@ _MOST = 8
 class Guess(NamedTuple):
     metric: str
     pattern: str
-    line: str  # the first that matches, as it is shown: a long one from the name on
+    line: str  # the first matching line as it is shown: a long one from the name on
     lines: int
 
 
 def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]:
-    """The position first, then metrics in the order in which they are printed. Parameters are not metrics."""
+    """Return the position first, then metrics in the order of the output. Parameters are not metrics."""
     found: dict[str, Guess] = {}
     decimal: set[str] = set()
     for line in lines:
@@ -58,7 +58,7 @@ def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> 
 
 
 def _separate(guess: Guess, found: Collection[str]) -> Guess:
-    """Without what another name ends with: `loss` does not count `val loss`."""
+    """Exclude longer names that end with this one: `loss` must not match `val loss`."""
     metric = guess.metric.lower().replace(" ", "_")
     if any(other != guess.metric and other.endswith(guess.metric) for other in found):
         longer = [re.escape(other[: -len(guess.metric)]) for other in found if other.endswith(guess.metric)]

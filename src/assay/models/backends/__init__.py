@@ -1,1 +1,1 @@
-"""What computes a model: one module for each back end, one small interface, one process of its own."""
+"""Tools that compute a model: one module for each back end, one small interface, one process of its own."""

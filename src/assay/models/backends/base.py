@@ -19,7 +19,7 @@ from assay.system.processes import load_cpu_fields
 
 Kind = type | tuple[type, ...]
 _TEMPLATE: Kind = (str, list)
-# The options of our back ends, which a table of the settings may have, and their kinds; values are checked by each.
+# The options of our back ends that a table of the settings may have, and their kinds; each back end checks the values.
 OPTIONS: dict[str, Mapping[str, Kind]] = {
     "ort": {"optimize": str, "threads": int},
     "reference": {},
@@ -38,7 +38,7 @@ OPTIONS["ssh"] = {
     "remote_root": str,
 }  # fmt: skip
 
-# Which of our extras brings a library.
+# Library → the extra that installs it.
 EXTRAS = {
     "numpy": "models",
     "ml_dtypes": "models",
@@ -51,7 +51,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a step made: `path` is in the job's folder."""
+    """The result of a step: `path` is in the job's folder."""
 
     path: str
     command: str = ""
@@ -79,12 +79,12 @@ def first_line(text: str) -> str:
 
 
 def render_python(code: str) -> str:
-    """A line for a shell that does the same, in an interpreter that has the same libraries."""
+    """Return a shell line that executes this code in an interpreter with the same libraries."""
     return shlex.join([name_program("python"), "-c", code])
 
 
 def name_program(name: str) -> str:
-    """How a program of our interpreter's environment is called: by name where PATH leads to it, else by its path."""
+    """Return the command of a program of our interpreter's environment: its name if PATH leads to it, else its path."""
     folder = os.path.dirname(sys.executable)
     ours, found = os.path.join(folder, name), shutil.which(name)
     is_on_path = found is not None and os.path.dirname(os.path.abspath(found)) == folder
@@ -94,20 +94,20 @@ def name_program(name: str) -> str:
 class Backend(ABC):
     """A target's tools. One object serves many jobs, one after another.
 
-    It is built in the parent as well, to see whether the target makes sense: building one loads no library, starts
-    nothing, and raises UsageError for options that are wrong.
+    The parent also builds one, to check the target: building loads no library, starts nothing, and raises UsageError
+    for invalid options.
     """
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
-    may_change: bool = False  # while we work: programs, not libraries, which are loaded once
-    # Tell the command line that is about to run: of one that hangs or takes the worker along nothing else is left.
+    may_change: bool = False  # whether the tools may change while we work: programs may, libraries are loaded once
+    # Reports the command line that is about to run: if that hangs or ends the worker, nothing else is known.
     announce: Callable[[str], None] = staticmethod(lambda _command: None)
 
     def __init__(self, target: Target) -> None:
         self.target = target
 
     def choose(self, option: str, known: Sequence[str]) -> str:
-        """The value of an option; the first of the known ones where there is none. Raises UsageError."""
+        """Return the value of an option, by default the first known one. Raises UsageError."""
         value = str(self.target.options.get(option) or known[0])
         if value not in known:
             hint = did_you_mean(value, known)
@@ -116,25 +116,25 @@ class Backend(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
-        """Every tool, its version and the options that change what comes out: part of the key of all that is made
-        with it. Raises MissingExtraError, or InfrastructureError where a tool or a board was not found."""
+        """Return every tool, its version and the options that change results: this is part of the key of everything
+        made with the back end. Raises MissingExtraError, or InfrastructureError if a tool or a board was not found."""
 
     def identify_step(self, _step: Step) -> Mapping[str, str]:
-        """What this step alone depends on: a board that is off is not a reason not to compile for it."""
+        """Return what only this step depends on: compiling for a board must not fail because the board is off."""
         return self.identity()
 
     @abstractmethod
     def perform(self, job: Job) -> Made:
-        """Do one step. Raises BackendError where the tool refuses; whatever else escapes counts as an error too."""
+        """Do one step. Raises BackendError if the tool refuses; any other exception counts as an error too."""
 
-    def warm_up(self) -> None:  # noqa: B027 - most have something to load, none has to
-        """Load what takes long, before anything is timed. What is missing is reported by `identity`."""
+    def warm_up(self) -> None:  # noqa: B027 - optional, though most back ends load something
+        """Load what takes long before anything is timed. Missing libraries are reported by `identity`."""
 
     def close(self) -> None:  # noqa: B027
         """End what was started for several jobs, such as a connection."""
 
     def import_library(self, name: str) -> Any:
-        """Import a library. Raises an error that names what to install where it is missing."""
+        """Import a library. If it is missing, the error names what to install."""
         try:
             return import_module(name)
         except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ class Backend(ABC):
 
 
 def describe_cpu() -> str:
-    """The processor and what it can do: libraries choose their kernels, and so their rounding, by it."""
+    """Return the processor and its features: libraries choose their kernels, and so their rounding, by them."""
     fields = load_cpu_fields()
     name = fields.get("model name") or fields.get("Hardware") or os.uname().machine
     features = fields.get("flags") or fields.get("Features") or ""

@@ -1,8 +1,8 @@
 """A board reached by the system's ssh: one connection for many commands, a lock, and a guard that cleans up.
 
-Everything of a job lives in a folder of its own on the board. The lock holds its owner and since when; it
-expires when its owner does not refresh it. A small shell script on the board (`board.sh`) refreshes it, and ends the
-job's processes and removes its folder as soon as our side has ended, for whatever reason.
+All files of a job are in a folder of its own on the board. The lock names its owner and when it was taken; it expires
+unless its owner refreshes it. A small shell script on the board (`board.sh`) refreshes it, and ends the job's processes
+and removes its folder as soon as our side has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from assay.system.fast_dataclasses import dataclass
 from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
 
-_SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends a suffix
+_SOCKET_LENGTH = 80  # of the socket's path: unix allows 107, and ssh appends a suffix
 _BEAT_S = 5.0
 _GRACE_S = 5.0
-# the master's own session: it ends with our side, also where that was killed, and the connection with it
+# the master's own session ends with our side, even if that was killed, and the connection with it
 _HOLD = "echo ready; exec cat >/dev/null"
-# Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
-# so the guard either finds it or has removed the folder first. What a program leaves behind goes with it.
+# Runs in the job's folder. The program starts only after its process group was recorded: so the guard either finds the
+# group or has removed the folder first. What a program leaves in the folder is removed with it.
 _RUN = """
 cd "$1" || exit 97
 shift
@@ -54,7 +54,7 @@ rm -f pid
 echo $code >exit
 exit $code
 """
-# A file by its content: nothing is copied twice, and no older one is used.
+# A file is named by its content: nothing is copied twice, and no outdated file is used.
 _DEPLOYED = 'cd "$1" 2>/dev/null && [ -O . ] && [ -x "$2" ] && echo there'
 _DEPLOY = """
 umask 077
@@ -71,11 +71,11 @@ class LockRule:
 
 
 class BusyError(InfrastructureError):
-    """Another job holds the board."""
+    """Another job has the lock of the board."""
 
 
 class Board:
-    """A host that one job after another has for itself, and the ssh connection to it for many commands."""
+    """A host that one job at a time has for itself, and the ssh connection to it for many commands."""
 
     def __init__(self, address: Address, rule: LockRule) -> None:
         self.address = address
@@ -84,12 +84,12 @@ class Board:
         self._folder = ""
 
     def connect(self) -> None:
-        """Raises InfrastructureError for a host that does not answer, or refuses the connection."""
+        """Open the connection. Raises InfrastructureError if the host does not answer, or refuses it."""
         if self._master is not None and self._master.poll() is None:
             return
         self.close()
         self._folder = tempfile.mkdtemp(prefix="assay-ssh-")
-        if len(self._folder) > _SOCKET_LENGTH:  # the usual place for temporary files may be deep
+        if len(self._folder) > _SOCKET_LENGTH:  # the usual folder for temporary files may have a long path
             os.rmdir(self._folder)
             self._folder = tempfile.mkdtemp(prefix="assay-ssh-", dir="/tmp")
         complaint = os.path.join(self._folder, "stderr")
@@ -98,7 +98,7 @@ class Board:
             self._master = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
         assert self._master.stdout is not None
         deadline = time.monotonic() + 2 * self.address.connect_s + _GRACE_S
-        # what a login script prints before it does not matter
+        # output of a login script before that line is ignored
         is_ready = any(line.endswith("ready") for line in _read_lines(self._master.stdout, deadline))
         if not is_ready or not os.path.exists(self._socket):
             output = try_text(complaint, "replace")
@@ -129,24 +129,24 @@ class Board:
         return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def build_command(self, script: str, *arguments: str) -> list[str]:
-        """The command line that executes a shell script on the host, to which there is a connection then."""
+        """Return the command line that executes a shell script on the host through the open connection."""
         self.connect()
         command = "exec sh -c " + shlex.join([script, "assay", *arguments])
         return [*self._ssh(), "-o", "ControlMaster=no", "--", self.address.name, command]
 
     def ask(self, script: str, *arguments: str) -> tuple[int, bytes]:
-        """The exit code and the stdout of a short script."""
+        """Return the exit code and the stdout of a short script."""
         with self.start(script, *arguments) as process:
             out, _ = process.communicate()
         return process.returncode, out
 
     def demand(self, what: str, script: str, *arguments: str, content: bytes = b"") -> bytes:
-        """The stdout of a short script that has to succeed."""
+        """Return the stdout of a short script that has to succeed."""
         with self.start(script, *arguments, stdin=subprocess.PIPE) as process:
             return self.finish(process, what, content)
 
     def finish(self, process: subprocess.Popen[bytes], what: str, content: bytes | None = None) -> bytes:
-        """The rest of a process's stdout. Raises InfrastructureError where it fails."""
+        """Return the rest of a process's stdout. Raises InfrastructureError if it fails."""
         out, err = process.communicate(content)
         if process.returncode:
             error_text = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
@@ -154,7 +154,7 @@ class Board:
         return out
 
     def deploy(self, path: str, sha: str) -> str:
-        """Copy a program to the board unless the same one is there already. Returns its path there."""
+        """Copy a program to the board unless it is already there. Returns its path there."""
         name = os.path.basename(path)
         user = self.address.name.rpartition("@")[0] or getpass.getuser()
         folder = f"{self.address.root}/assay-runners-{user}/{sha}"
@@ -166,7 +166,7 @@ class Board:
 
     @contextlib.contextmanager
     def occupy(self) -> Iterator[Stay]:
-        """Hold the board for one job. Raises BusyError where another job holds it for too long."""
+        """Lock the board for one job. Raises BusyError if another job keeps it locked for too long."""
         stay = Stay(self)
         try:
             stay.enter()
@@ -195,14 +195,14 @@ class Stay:
         with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:
             script = stream.read()
         since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # see describe_owner
+        owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # `describe_owner` reads this
         arguments = (rule.path, self.folder, self._token, owner, str(rule.wait_s), str(rule.expiry_s))
         self._guard = self._board.start(script, *arguments, stdin=subprocess.PIPE)
         threading.Thread(target=self._keep_alive, args=(self._guard.stdin,), daemon=True).start()
         self._wait_for_lock(self._guard)
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
-        """Send a line now and then: the board cannot distinguish a connection that was cut from a silent one."""
+        """Send a line now and then: otherwise the board cannot tell a connection that was cut from a silent one."""
         pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
         with contextlib.suppress(OSError, ValueError):
             while not self._left.wait(pause_s):
@@ -246,7 +246,7 @@ class Stay:
             self._board.finish(process, "copying files")
 
     def download(self, name: str, folder: str) -> None:
-        """Copy a folder in the job's folder back: plain files only, and only into `folder`."""
+        """Copy a folder from the job's folder: plain files only, and only into `folder`."""
         with self._board.start('cd "$1" && tar -cf - "$2"', self.folder, name) as process:
             with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                 for member in archive:
@@ -254,12 +254,12 @@ class Stay:
             self._board.finish(process, "copying files back")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
-        """Run a program in the job's folder; its output goes on to our stdout and stderr as it comes."""
+        """Run a program in the job's folder; its output is passed on to our stdout and stderr as it arrives."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         output = run_program(self._board.build_command(_RUN, self.folder, *words))
         if output.code not in (255, -signal.SIGKILL):
             return output
-        # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
+        # ssh's own failures have exit code 255, as a program may have: the recorded exit code distinguishes them
         code, out = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"")
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
@@ -267,7 +267,7 @@ class Stay:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a process see the end of its stdin; what is not gone soon is killed."""
+    """Let a process see the end of its stdin, and kill it if it does not end soon."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
@@ -292,7 +292,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folde
 
 
 def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
-    """Lines as they come, until the end or the deadline."""
+    """Yield lines as they arrive, until the end or the deadline."""
     buffer = b""
     while (left_s := deadline - time.monotonic()) > 0:
         if not select.select([stream], [], [], left_s)[0]:
@@ -310,7 +310,7 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
 
 
 def describe_owner(text: str) -> str:
-    """The owner of a lock for a person: `text` is `user host pid since`, as the lock holds it."""
+    """Describe the owner of a lock for a person: `text` is `user host pid since`, the content of the lock."""
     words = text.split()
     if len(words) != 4:
         return "held by an unknown process"

@@ -1,5 +1,5 @@
-"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went; and
-which files it wrote."""
+"""Captures the output of a tool or a library on stdout and stderr: it is bounded, and still written to where it went
+before. Also lists the files that were written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the
 
 @dataclass(frozen=True, slots=True)
 class CapturedOutput:
-    """How a program ended. `code` is negative for a signal, as subprocess has it."""
+    """The end of a program. `code` is negative for a signal, as in subprocess."""
 
     code: int
     stdout: str
@@ -31,7 +31,7 @@ def name_signal(number: int) -> str:
 
 
 def load_excerpt(path: str) -> str:
-    """The excerpt of a file; empty where there is none."""
+    """Return the excerpt of a file; empty if the file does not exist."""
     try:
         with open(path, "rb") as stream:
             return _read_excerpt(stream)
@@ -40,7 +40,7 @@ def load_excerpt(path: str) -> str:
 
 
 def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
-    """The head and the tail of what is there now: a program that goes on writing does not hold the reader."""
+    """Return the head and the tail of the stream's current content: a program that still writes causes no delay."""
     half, size = limit_bytes // 2, os.fstat(stream.fileno()).st_size - stream.tell()
     dropped = size - 2 * half
     if dropped <= 0:
@@ -55,17 +55,16 @@ def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
 
 
 def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
-    """Run a program to its end. Its output goes to our own stdout and stderr; what comes back is an excerpt."""
+    """Run a program to its end. Its output goes to our own stdout and stderr; the result has an excerpt of it."""
     read_stdout, read_stderr = begin_output(1), begin_output(2)
     code = subprocess.run(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False).returncode
     return CapturedOutput(code, read_stdout(), read_stderr())
 
 
 def begin_output(fd: int) -> Callable[[], str]:
-    """Return what reads all that is written to stdout (1) or stderr (2) from now on, also by a library in this process.
-
-    In a worker both are files: a crash loses nothing, and a grandchild that holds one open does not hold us.
-    """
+    """Return a function that reads everything written to stdout (1) or stderr (2) from now on, also by a library in
+    this process. In a worker both are files: a crash loses nothing, and a grandchild that keeps one open does not block
+    the worker."""
 
     def flush() -> os.stat_result:
         (sys.stdout if fd == 1 else sys.stderr).flush()
@@ -74,7 +73,7 @@ def begin_output(fd: int) -> Callable[[], str]:
     start = flush().st_size
 
     def read() -> str:
-        if not stat.S_ISREG(flush().st_mode):  # a terminal: the back end is not in a worker
+        if not stat.S_ISREG(flush().st_mode):  # a terminal: the back end runs outside of a worker
             return ""
         with open(name_descriptor(fd), "rb") as stream:
             stream.seek(start)
@@ -87,7 +86,7 @@ def begin_output(fd: int) -> Callable[[], str]:
 
 
 def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:
-    """Return what lists the files that were written in a folder since then: others may be there too."""
+    """Return a function that lists the files written in a folder from now on: older files may be there too."""
     if not folder:
         return tuple
 

@@ -2,16 +2,16 @@
 
 Options (`[tool.assay.targets.NAME]`):
   run, compile, import   templates (see `programs`); without `compile` the model itself is what is run
-  input                  onnx (default), or mlir: the model is handed to IREE's importer first
-  artifact               the name of what `compile` makes; default `artifact`
+  input                  onnx (default), or mlir: IREE's importer converts the model first
+  artifact               the name of the file that `compile` writes; default `artifact`
   input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
-  output_flag            the same for each output; makes {output_flags}
-  input_join             what stands between input flags where they are one word; without it each is a word
+  output_flag            one for each output, as input_flag; makes {output_flags}
+  input_join             the separator of input flags that are one word; without it each is a word
   input_format           npy (default) or bin: the format of the files in {inputs}
   output_format          npy, bin, or auto (default): npy but for types that numpy's files do not know
   chip, hardware         values of {chip} and {hardware}
   env, cwd, depends      environment of the programs, their working directory, more files that results depend on
-  version                how to ask for a version; default: the program with --version
+  version                the command that prints a version; default: the program with --version
 """
 
 from __future__ import annotations
@@ -49,33 +49,33 @@ KNOWN: dict[str, tuple[str, ...]] = {
 FLAG_NAMES = ("path", "name", "index", "shape", "dtype", "type")
 
 
-Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
+Planned = Mapping[str, tuple[str, TensorSpec]]  # output → the path that it is written to, and its known type and shape
 
 
 class RunLocation:
-    """Where a program runs, and how our files look from there: this machine."""
+    """The machine on which a program runs, and how it sees our files: this machine."""
 
     def seen(self, path: str) -> str:
-        """The path of a file of ours, as the program finds it."""
+        """Return the path of a file of ours, as the program finds it."""
         return path
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-        """A command line to paste in any folder, with `cd` where a word is a file of another one."""
+        """Return a command line to paste in any folder, with `cd` if a word names a file relative to another one."""
         moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:
-        """Run a program to its end; `env` comes on top of what there is."""
+        """Run a program to its end; `env` is added to the current environment."""
         return run_program(argv, cwd=cwd, env={**os.environ, **env})
 
     def fetch(self) -> None:
-        """Bring outputs and profiles back."""
+        """Copy outputs and profiles back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program that is called somewhere; `command` is how a person does the same."""
+    """A program that is called at a location; `command` is the line for a person to paste."""
 
     argv: list[str]
     location: RunLocation
@@ -88,7 +88,7 @@ class ProgramCall:
         return os.path.basename(self.argv[0])
 
     def execute(self) -> tuple[CapturedOutput, float]:
-        """Run it to its end: its output, and the seconds that it took. Raises BackendError where it fails."""
+        """Run the program to its end; return its output and its seconds. Raises BackendError if it fails."""
         start = time.perf_counter()
         output = self.location.call(self.argv, self.env, self.cwd)
         elapsed_s = time.perf_counter() - start
@@ -124,7 +124,7 @@ class CommandBackend(Backend):
             raise UsageError(
                 f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
             )
-        self._versions: dict[str, str] = {}  # of programs as they were when they were asked: that takes a while
+        self._versions: dict[str, str] = {}  # kept, since asking for a version takes a while
         self._input_format = self.choose("input_format", ("npy", "bin"))
         self._output_format = self.choose("output_format", ("auto", "npy", "bin"))
         for name in ("input_flag", "output_flag"):
@@ -153,7 +153,7 @@ class CommandBackend(Backend):
         return found
 
     def _describe_dependency(self, _step: Step, word: str) -> str:
-        """The hash of a file, or of all that is in a folder. Raises UsageError: a mistyped one would guard nothing."""
+        """Return the hash of a file or folder. Raises UsageError: with a mistyped path no change would be noticed."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if not os.path.exists(path):
             hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
@@ -178,14 +178,14 @@ class CommandBackend(Backend):
         return content | ({f"{name}: version": version} if version else {})
 
     def list_words(self, name: str, template: programs.Template) -> list[str]:
-        """Words of a command without its program: those of all cases, and the files of each case that has its own."""
+        """Return a command's arguments without its program: those of all cases, and files that one case has."""
         named = template.words[1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
         flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
         return [text for word in named for text in self._fill_word(word)] + [*flags.get(name, ())]
 
     def _fill_word(self, word: str) -> list[str]:
-        """A word as far as it is known before there is a job; with a part that only a job knows it names no file."""
+        """Fill a word as far as known before there is a job; with a part that depends on the job it names no file."""
         options = self.target.options
         known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
         names = programs.find_names(word)
@@ -211,7 +211,7 @@ class CommandBackend(Backend):
         return self._make("import", job, target, {"model": job.source, "out": target})
 
     def _compile(self, job: Job) -> Made:
-        if "compile" not in self._templates:  # the model is what is run
+        if "compile" not in self._templates:  # the model itself is run
             copied = os.path.join(job.folder, os.path.basename(job.source))
             if job.source.endswith(".onnx"):
                 copied = copy_model(job.source, job.folder)
@@ -255,7 +255,7 @@ class CommandBackend(Backend):
     def _build_run_values(
         self, job: Job, location: RunLocation, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
     ) -> dict[str, programs.Value]:
-        """What fills the command of a run, with paths as the program sees them."""
+        """Return the values of a run's command, with paths as the program sees them."""
         inputs = [(ref.name, location.seen(ref.path), ref.dtype, ref.shape) for ref in refs]
         planned = [(name, location.seen(path), spec.dtype, spec.shape or ()) for name, (path, spec) in outputs.items()]
         input_flags, join = self._fill_flags("input_flag", inputs), self.target.options.get("input_join")
@@ -269,7 +269,7 @@ class CommandBackend(Backend):
         }  # fmt: skip
 
     def _fill_flags(self, option: str, tensors: Iterable[tuple[str, str, str, Sequence[Dim]]]) -> list[str]:
-        """The flag of each tensor, which has a name, a path, a type and a shape."""
+        """Return the flag of each tensor, which has a name, a path, a type and a shape."""
         flag = self._option(option)
         return [programs.fill_text(flag, describe_tensor(i, *each)) for i, each in enumerate(tensors)] if flag else []
 
@@ -296,7 +296,7 @@ class CommandBackend(Backend):
     def build_command(self, name: str, values: Mapping[str, programs.Value]) -> list[str]:
         template = self._templates[name]
         words = template.expand(values)
-        if f"{name}_flags" not in programs.find_names(*template.words):  # flags that were given never vanish
+        if f"{name}_flags" not in programs.find_names(*template.words):  # flags that were given must be used
             words += values.get(f"{name}_flags") or ()
         return [*self._locate(name, template.words[0]), *words[1:]]
 
@@ -305,7 +305,7 @@ class CommandBackend(Backend):
 
     @property
     def _project(self) -> str:
-        """Relative paths of a target are relative to the file that describes it."""
+        """Return the folder of the file that describes the target: its relative paths are relative to that."""
         return self._option("folder") or os.getcwd()
 
     def _cwd(self, folder: str) -> str:
@@ -328,7 +328,7 @@ class CommandBackend(Backend):
         return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
-        """The path where the tool writes each output, by name, and what is known of it."""
+        """Return by name the path where the tool writes each output, and its known type and shape."""
         specs = {spec.name: spec for spec in job.output_specs}
         planned = {}
         for i, name in enumerate(job.outputs):
@@ -354,7 +354,7 @@ class CommandBackend(Backend):
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
-    """Where a tool put an output: at the requested path, or under its number or name."""
+    """Return the file of an output: at the requested path, or under its number or name."""
     stems = (str(index), name, f"output_{index}", name.replace("/", "_"))
     candidates = [
         planned,
@@ -374,14 +374,14 @@ def load_output(path: str, spec: TensorSpec) -> Any:
 
 
 def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, programs.Value]:
-    """The values of the placeholders in the flag of an input or output."""
+    """Return the values of the placeholders in the flag of an input or output."""
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])
     return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
 
 
 def describe_code(code: int) -> str:
-    """An exit code as a clause. A negative one is the program's own signal; shells report one as 128 + its number."""
+    """Describe an exit code as a clause. A negative one is the program's own signal; shells report 128 + its number."""
     if code < 0:
         return f"was killed by {name_signal(-code)}"
     return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")

@@ -2,7 +2,7 @@
 
 Options: `device` (llvm-cpu, vmvx), `cpu` (generic, host or any that LLVM knows), `driver` (local-sync, local-task).
 
-A process for each compilation would cost a second more. What goes in and comes out (names, types, shapes) is written
+A process for each compilation would cost one second more. Names, types and shapes of inputs and outputs are written
 into the module as reflection, so that an artifact alone is enough to run it: IREE itself keeps neither names nor signs
 of integers.
 """
@@ -41,8 +41,8 @@ Array = Any  # numpy.ndarray
 
 PROFILED = "host-execution,executable-metadata,queue-events"
 REFLECTION = "assay.io"
-LOWEST_OPSET = 17  # below it, an error may well be the opset's: what to convert to
-_TEXT_BYTES = 32 * 1024 * 1024  # beyond it MLIR is written as bytecode: as text, weights take twice their size
+LOWEST_OPSET = 17  # for a lower opset the hint of an error is to convert the model to this one
+_TEXT_BYTES = 32 * 1024 * 1024  # larger models are written as bytecode: as text, weights take twice their size
 _ERROR = re.compile(r"error: (?P<text>.*)")
 _LACKING = re.compile(
     r"failed to legalize (?:unresolved materialization|operation 'torch\.operator').*?name = \"onnx\.(?P<a>\w+)\""
@@ -57,28 +57,28 @@ _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 
 def import_model(source: str, target: str) -> str:
-    """Write the model as MLIR. Returns the command that does so in a shell. Raises BackendError."""
+    """Write the model as MLIR. Returns the shell command that does it. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
     find_external(source)
     model = _load_inferred(source, os.path.dirname(target), command)
     try:
         _write_module(model, target)
-    except Exception as error:  # of their importer: many kinds, none of them promised
+    except Exception as error:  # the importer raises exceptions of many undocumented types
         raise explain(str(error) or type(error).__name__, find_opset(model), command) from error
     return command
 
 
 def _load_inferred(source: str, folder: str, command: str) -> Model:
-    """The model with the shapes of all intermediate tensors: the importer relies on them."""
+    """Return the model with the shapes of all intermediate tensors, on which the importer relies."""
     try:
         model = onnx.load(source)
     except Exception as error:
         raise BackendError(f"{source} is not an ONNX model: {error}", command=command) from error
-    model.graph.name = model.graph.name or "main_graph"  # it becomes the function's
+    model.graph.name = model.graph.name or "main_graph"  # the function gets this name
     try:
         onnx.checker.check_model(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except ValueError:  # beyond protobuf's two gigabytes only files will do
+    except ValueError:  # models of more than two gigabytes, protobuf's limit, need files
         return _infer_by_file(onnx, source, folder)
     except Exception as error:
         raise explain(str(error), find_opset(model), command) from error
@@ -155,7 +155,7 @@ class Compilation:
 
 
 def compile_module(compilation: Compilation) -> None:
-    """Compile in this process, or by IREE's program where a flag is one that only the program has."""
+    """Compile in this process, or by IREE's program if only that has one of the flags."""
     from iree.compiler import api
 
     session = api.Session()
@@ -178,7 +178,7 @@ def compile_module(compilation: Compilation) -> None:
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
-    """Run the compiler. Returns False where it has reported an error on stderr."""
+    """Run the compiler. Returns False if it has reported an error on stderr."""
     invocation = session.invocation()
     try:
         invocation.enable_console_diagnostics()
@@ -201,7 +201,7 @@ def _compile_by_program(compilation: Compilation) -> None:
 
 
 def find_program(name: str) -> str:
-    """A program that comes with IREE's packages."""
+    """Return the path of a program that comes with IREE's packages."""
     package = "iree.compiler._mlir_libs" if name == "iree-compile" else "iree._runtime_libs"
     path = os.path.join(import_module(package).__path__[0], name)
     if not os.path.isfile(path):
@@ -213,7 +213,7 @@ def find_program(name: str) -> str:
 
 
 def explain(text: str, opset: int, command: str) -> BackendError:
-    """The first error in IREE's output, or the operator that it lacks, with the opset where that may be the reason."""
+    """Return the first error in IREE's output, or the missing operator, with the opset if that may be the reason."""
     lacking = _LACKING.search(text)
     is_old = 0 < opset < LOWEST_OPSET
     of_opset = f" (the model uses opset {opset})" if is_old or lacking else ""
@@ -230,14 +230,14 @@ def explain(text: str, opset: int, command: str) -> BackendError:
 
 
 def _load_opset(path: str) -> int:
-    """The opset that the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
+    """Return the opset that the importer records in the MLIR; 0 for bytecode, or another importer."""
     with open(path, "rb") as stream:
         found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
     return int(found[1]) if found else 0
 
 
 def name_mlir_type(dtype: str) -> str:
-    """numpy's or ml_dtypes' name → MLIR's, as IREE's programs take it: float32 → f32."""
+    """Convert numpy's or ml_dtypes' name to MLIR's, as IREE's programs take it: float32 → f32."""
     if dtype == "bool":
         return "i1"
     if dtype == "bfloat16":
@@ -252,7 +252,7 @@ def name_mlir_type(dtype: str) -> str:
 
 
 def render_shape(shape: Sequence[int], dtype: str) -> str:
-    """A shape and a type as IREE's programs take them: 1x3x32xf32."""
+    """Render a shape and a type as IREE's programs take them: 1x3x32xf32."""
     return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])
 
 
@@ -266,7 +266,7 @@ class Module:
     context: Any
     function: Any
     device: Any
-    inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not state them
+    inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not state its inputs
     outputs: tuple[TensorSpec, ...] | None
 
     @property
@@ -292,7 +292,7 @@ def load_module(path: str, driver: str) -> Module:
 
 
 def choose_entry(names: Sequence[str], path: str) -> str:
-    """The entry point. IREE makes a pair of each function; the one without `$async` returns when it is done."""
+    """Return the entry point. IREE makes a pair of each function; the one without `$async` returns when it is done."""
     found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
     if len(found) != 1:
         raise BackendError(f"{path} has {len(found)} entry points, not one: {', '.join(found) or 'none'}")
@@ -300,7 +300,7 @@ def choose_entry(names: Sequence[str], path: str) -> str:
 
 
 def invoke(module: Module, arrays: Sequence[Array], command: str) -> tuple[list[Array], float]:
-    """Run the module once. Returns its outputs, and the seconds that it took."""
+    """Run the module once. Returns its outputs and the seconds that the run took."""
     from iree import runtime
 
     arguments = runtime.VmVariantList(len(arrays))
@@ -335,7 +335,7 @@ def _to_view(device: Any, array: Array) -> Any:
 
 
 def _to_array(view: Any) -> Array:
-    """A tensor as an array, read as bytes: the runtime maps no type that numpy does not know."""
+    """Convert a tensor to an array by its bytes: the runtime cannot convert types that numpy does not know."""
     from iree.runtime import HalElementType
 
     shape = tuple(view.shape)
@@ -347,7 +347,7 @@ def _to_array(view: Any) -> Array:
 
 
 def _find_dtype(element: Any) -> Any:
-    """The type of an element. Signless integers count as signed; the module's own list of outputs corrects that."""
+    """Return an element's type. Signless integers count as signed; the module's own list of outputs corrects it."""
     from iree import runtime
 
     for dtype, known in runtime.dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
@@ -366,7 +366,7 @@ def explain_run(error: Exception, command: str) -> BackendError:
 
 
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
-    """Inputs as IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
+    """Write inputs for IREE's programs: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
     found = []
@@ -380,12 +380,12 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
 
 
 def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
-    """Run once more under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
+    """Run again under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
     bundle = os.path.join(job.profile_dir or job.folder, f"{job.case or 'model'}_iree.ireeprof")
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
     run = run_program([find_program("iree-run-module"), *argv[1:], *flags])
     if run.code:
-        return ()  # its output is in the outcome's stderr; a profile is not worth a failed run
+        return ()  # the error is in the outcome's stderr; a missing profile must not fail a run
     profile = [find_program("iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
     return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
 
@@ -402,7 +402,7 @@ def _write_dispatches(output: CapturedOutput, path: str) -> str:
 
 
 def guess_op(key: str) -> str:
-    """`main$async_dispatch_3_conv_16x32…` → conv: IREE names its dispatches for what is in them."""
+    """Return the op that a dispatch is named for: `main$async_dispatch_3_conv_16x32…` → conv."""
     words = key.rpartition("_dispatch_")[2].split("_")
     return words[1] if len(words) > 1 else ""
 
@@ -419,7 +419,7 @@ class IreeBackend(Backend):
     def warm_up(self) -> None:
         for name in ("onnx", "iree.compiler.api", "iree.compiler.extras.onnx_importer", "iree.runtime"):
             self.import_library(name)
-        warm_up((Step.IMPORT, self._import))  # a compilation, however small, takes half a second: too dear
+        warm_up((Step.IMPORT, self._import))  # import only: even a small compilation takes half a second
 
     def identity(self) -> Mapping[str, str]:
         compiler, runtime = self.import_library("iree.compiler.version"), self.import_library("iree.runtime.version")
@@ -461,7 +461,7 @@ class IreeBackend(Backend):
         return (*flags, *self.target.compile_flags)
 
     def _run(self, job: Job) -> Made:
-        if self.target.run_flags:  # they hold for the whole process, which is this target's own
+        if self.target.run_flags:  # they hold for the whole process, which has only this target
             self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
         module = load_module(job.source, self._driver)
         argv = [name_program("iree-run-module"), f"--module={job.source}", f"--device={self._driver}"]

@@ -1,7 +1,7 @@
 """Back ends that read ONNX files in this process: how they keep a model, their steps, and onnx's own evaluator.
 
 A model without external data is one file; one with external data is a folder with the model under a fixed name and the
-data next to it, under the names that the model knows.
+data next to it, under the names in the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODEL_FILE = "model.onnx"
 
 
 def copy_model(source: str, folder: str) -> str:
-    """Copy a model with all that belongs to it into a folder. Returns its path there."""
+    """Copy a model with all of its files into a folder. Returns its path there."""
     data = find_external(source)
     target = os.path.join(folder, "model") if data else folder
     os.makedirs(target, exist_ok=True)
@@ -38,12 +38,12 @@ def copy_model(source: str, folder: str) -> str:
 
 
 def find_model(path: str) -> str:
-    """The model's own file in what `copy_model` made."""
+    """Return the model's own file in a result of `copy_model`."""
     return os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
 
 
 def load_outline(path: str) -> Model:
-    """The model without its weights. Raises BackendError for what is not there, or not ONNX."""
+    """Load the model without its weights. Raises BackendError if the file is missing, or not ONNX."""
     try:
         model = load_skeleton(path)
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def load_outline(path: str) -> Model:
 
 
 def find_external(path: str) -> list[str]:
-    """Names of the files with the model's weights, relative to it. Raises BackendError where one is missing."""
+    """Return names of the files with the model's weights, relative to it. Raises BackendError if one is missing."""
     folder = os.path.dirname(os.path.abspath(path))
     names = find_locations(load_outline(path))
     outside = [name for name in names if os.path.isabs(name) or os.path.normpath(name).startswith("..")]
@@ -73,7 +73,7 @@ def find_external(path: str) -> list[str]:
 
 
 def build_input_specs(model: Model) -> tuple[TensorSpec, ...]:
-    """The inputs of a model; initialisers that are listed as inputs do not count."""
+    """Return the inputs of a model; initialisers that are listed as inputs do not count."""
     known = {tensor.name for tensor in model.graph.initializer}
     return tuple(_build_spec(value) for value in model.graph.input if value.name not in known)
 
@@ -83,7 +83,7 @@ def build_output_specs(model: Model) -> tuple[TensorSpec, ...]:
 
 
 def _build_spec(value: Any) -> TensorSpec:
-    """A value's spec, with which arrays are compared: what is not a tensor has no type."""
+    """Return a value's spec, which arrays are checked against; a value that is not a tensor has no type."""
     return build_spec(value) if value.type.HasField("tensor_type") else TensorSpec(value.name, "")
 
 
@@ -91,20 +91,20 @@ def _build_spec(value: Any) -> TensorSpec:
 
 
 class OnnxBackend(Backend):
-    """A compilation is a model that the library could open; what is kept is the model itself."""
+    """A back end whose compilation is a model that the library could open; the model itself is kept."""
 
     libraries: tuple[str, ...]
 
     @abstractmethod
     def open(self, source: str, profile: str) -> Any:
-        """The library's own model. `profile`: where its profile goes, without a suffix; empty: there is none."""
+        """Open the library's model. `profile`: the path of its profile without a suffix; empty: no profile."""
 
     @abstractmethod
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """Return what executes the model once: only this is timed."""
+        """Return a function that executes the model once: only that is timed."""
 
     def read(self, values: Any, _specs: Sequence[TensorSpec]) -> Sequence[Any]:
-        """Arrays from what an execution returned, before the next one begins."""
+        """Convert the result of an execution to arrays, before the next one begins."""
         found: Sequence[Any] = values
         return found
 
@@ -113,11 +113,11 @@ class OnnxBackend(Backend):
 
     @abstractmethod
     def describe(self, source: str) -> str:
-        """A line for a shell that opens the model in the same way."""
+        """Return a shell line that opens the model in the same way."""
 
     @abstractmethod
     def explain(self, error: Exception, source: str) -> BackendError:
-        """The library's exception as a failed step."""
+        """Return the library's exception as a failed step."""
 
     def warm_up(self) -> None:
         for name in self.libraries:
@@ -156,7 +156,7 @@ class OnnxBackend(Backend):
     def _open(self, source: str, profile: str) -> Any:
         for name in self.libraries:
             self.import_library(name)
-        find_external(source)  # names the file that is missing; libraries name the weight
+        find_external(source)  # names the missing file; libraries name the weight
         try:
             return self.open(source, profile)
         except Exception as error:
@@ -169,7 +169,7 @@ _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain
 
 
 class ReferenceBackend(OnnxBackend):
-    """A slow and plain backend, the nearest one to the specification."""
+    """onnx's own evaluator: slow and plain, but the nearest to the specification."""
 
     libraries = ("onnx.reference",)
 

@@ -1,7 +1,7 @@
-"""onnxruntime on the CPU: the usual reference, and with its optimisations off another one.
+"""onnxruntime on the CPU: the usual reference, and without its optimisations a second one.
 
-Options: `optimize` (all, extended, basic, none), `threads`. Optimised models of its own are not kept: they are tied to
-the machine.
+Options: `optimize` (all, extended, basic, none), `threads`. Its optimised models are not kept: they depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class OrtBackend(OnnxBackend):
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # errors are raised; it need not print them as well, in colours
+        options.log_severity_level = 4  # errors are raised, so printing them as well is not needed
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = f"{profile}_ort"
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """Texts go in as they are, all else as onnxruntime's own values: only these hold every type."""
+        """Pass texts unchanged, all else as onnxruntime's own values: only these can have every type."""
         if any(array.dtype.kind in "OUS" for array in inputs.values()):
             return lambda: opened.run(None, inputs)
         feed = {name: self._to_value(array) for name, array in inputs.items()}
@@ -86,7 +86,7 @@ class OrtBackend(OnnxBackend):
         return (opened.end_profiling(),)
 
     def _to_value(self, array: Any) -> Any:
-        """onnxruntime takes types that numpy does not know only as the bytes that they are."""
+        """Return onnxruntime's value: types that numpy does not know are passed as bytes."""
         runtime, onnx = self.import_library("onnxruntime"), self.import_library("onnx")
         if array.dtype.isbuiltin == 1:
             return runtime.OrtValue.ortvalue_from_numpy(array)
@@ -103,7 +103,7 @@ class OrtBackend(OnnxBackend):
         )
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        """The exception as a failed step, with the operator's name where one is lacking."""
+        """Return the exception as a failed step, with the operator's name if one is missing."""
         text, command = _PREFIX.sub("", str(error)).strip(), self.describe(source)
         lacking = _LACKING.search(text)
         if lacking:
@@ -123,7 +123,7 @@ class OrtBackend(OnnxBackend):
 
 
 def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
-    """The error in our own words: onnxruntime's message begins with a path and a C++ signature."""
+    """Build an error with a message of our own: onnxruntime's begins with a path and a C++ signature."""
     import onnxruntime
 
     domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"
@@ -141,7 +141,7 @@ def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
 
 
 def _to_array(value: Any, spec: TensorSpec) -> Any:
-    """A value as an array; types that numpy does not know are read from memory."""
+    """Convert a value to an array; types that numpy does not know are read from memory."""
     if hasattr(value, "dtype"):
         return value
     if isinstance(value, list | dict) or not value.is_tensor():

@@ -1,12 +1,12 @@
-"""Programs of a target: their command templates, where they are, their versions, and what their results depend on.
+"""Programs of a target: their command templates, where they are, their versions, and the files that results depend on.
 
 A template is a text, split as a shell would, or a list of words. `{name}` stands for a value, `{{` and `}}` for braces.
-Where a value is absent (no IR is dumped, no chip was named), the word that asks for it is left out; words that belong
-together stand in brackets, `[--dump {ir_dir}]`, or in a list of their own, and go together. `[[` and `]]` are brackets.
+If a value is absent (no IR is dumped, no chip was named), the word with its placeholder is left out; words that belong
+together are in brackets, `[--dump {ir_dir}]`, or in a list, and left out together. `[[` and `]]` are brackets.
 
-A changed tool must never be served from the artifact store. So these count, by content: the words of a command, the
-file that each of them names, a folder with everything in it, the program that a script runs, those that a wrapper
-calls, and the packages of a Python that runs it. Too much costs a needless run; too little would pass what is wrong.
+A changed tool must never be served from the artifact store. So these are hashed by content: the words of a command, the
+file or folder that each of them names, the program that a script runs, those that a wrapper calls, and the packages of
+a Python that runs it. Hashing too much costs a needless run; hashing too little would pass a wrong result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from assay.system.files import is_inside
 
 # ---------------------------------------------------------------- templates
 
-Value = str | Sequence[str] | None  # several words, or none: absent
+Value = str | Sequence[str] | None  # a sequence: several arguments; None: absent
 
 OPTIONAL = ("ir_dir", "profile_dir", "chip", "hardware")
 _PIECE = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>[A-Za-z_]\w*)\}|(?P<lone>[{}])")
@@ -35,7 +35,7 @@ _PIECE = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>[A-Za-z_]\w*)\}|(?P<lone>[
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A command line in parts: the words of one part are there together or not at all."""
+    """A command line in parts: the arguments of one part are all there or all left out."""
 
     parts: tuple[tuple[str, ...], ...]
 
@@ -44,16 +44,14 @@ class Template:
         return [word for part in self.parts for word in part]
 
     def expand(self, values: Mapping[str, Value]) -> list[str]:
-        """The command line with these values."""
+        """Return the command line with these values."""
         present = [part for part in self.parts if all(values[name] is not None for name in find_names(*part))]
         return [text for part in present for word in part for text in _fill(word, values)]
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
-    """Raises UsageError for what is not a command line, and for placeholders that this step does not have.
-
-    `where` is for messages: `target sim: compile`.
-    """
+    """Parse a template. Raises UsageError if it is not a command line, or has placeholders that this step does not
+    know. `where` is for messages: `target sim: compile`."""
     if isinstance(content, str):
         parts = tuple(_split_text(content, where))
     elif isinstance(content, list | tuple):
@@ -85,7 +83,7 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
-    group: list[str] | None = None  # words since a bracket was opened
+    group: list[str] | None = None  # arguments since a bracket was opened; None: none is open
     for word in words:
         opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
         if group is None and not opens:
@@ -115,7 +113,7 @@ def _unescape(word: str) -> str:
 
 
 def find_names(*words: str) -> list[str]:
-    """The names of the placeholders in words."""
+    """Return the names of the placeholders in these words."""
     return [match["name"] for word in words for match in _PIECE.finditer(word) if match["name"]]
 
 
@@ -125,7 +123,7 @@ def fill_text(text: str, values: Mapping[str, Value]) -> str:
 
 
 def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
-    """A word with its values: one word, or as many as the value has where the word is a placeholder alone."""
+    """Fill a word with its values: one word, or as many as the value has if the word is a placeholder alone."""
     alone = re.fullmatch(r"\{(\w+)\}", word)
     if alone and not isinstance(values[alone[1]], str):
         return list(values[alone[1]] or ())
@@ -145,11 +143,9 @@ VERSION_S = 10.0  # a program that takes longer to print its version is not aske
 
 
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
-    """The words to start it with. First the variable of its name, then PATH; a name with a slash is a path.
-
-    The variable may hold a path, or a command with arguments of its own; a path in it is relative to where one stands,
-    not to where the program will run. Raises InfrastructureError.
-    """
+    """Return the command that starts a program: the variable of its name if set, else PATH; a name with a slash is a
+    path. The variable may be a path, or a command with arguments; a relative path in it starts at the current
+    directory, not where the program will run. Raises InfrastructureError."""
     if "/" in program:
         path = os.path.normpath(os.path.join(folder, os.path.expanduser(program)))
         if not os.access(path, os.X_OK) or os.path.isdir(path):
@@ -185,7 +181,7 @@ def _reason(path: str) -> str:
 
 
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-    """A program's version in one line; nothing where it does not know the question, or takes long."""
+    """Return a program's version in one line; empty if it does not know the option, or takes too long."""
     try:
         done = subprocess.run(
             words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -198,22 +194,22 @@ def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
 
 # ---------------------------------------------------------------- what a result depends on
 
-NO_NAME = "\0"  # in a word: something that is not known yet, and so is part of no file's name
-SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # where programs find their own parts
+NO_NAME = "\0"  # in a word: a value that is not known yet, so that the word names no file
+SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # search paths of programs
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox")
-_SCRIPT_BYTES = 64 * 1024  # a longer one is a program, not a wrapper
-_FRESH_NS = 2 * 10**9  # within it a file may change once more without another date
+_SCRIPT_BYTES = 64 * 1024  # a larger file is a program, not a wrapper
+_FRESH_NS = 2 * 10**9  # within this time a file may change again without a new date
 _MADE_BY_RUNNING = ("__pycache__", ".git")
 _OWN_FOLDER = re.compile(
     r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)|`dirname "?\$0"?`|\$\{0%/\*\}'
 )
 _WORD = re.compile(r"[^\s\"'`;|&<>(){}$=]+")
-_hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → how it looked when it was read, and its hash
+_hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → its stamp when it was read, and its hash
 
 
 def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
-    """The content of every file and folder among these words, or after the `=` or `@` of one: of a script as well as
-    of its interpreter. The working directory itself does not count: everything is in it."""
+    """Return the content of every file and folder among these words, or after the `=` or `@` of a word: of a script
+    also that of its interpreter. The working directory itself is left out: everything is in it."""
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
         path = os.path.join(folder, os.path.expanduser(name))
@@ -223,13 +219,13 @@ def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
 
 
 def describe_program(words: Sequence[str]) -> dict[str, str]:
-    """How a program is started, word by word, and where its link leads to."""
+    """Describe how a program is started, word by word, and the target of its link."""
     real = os.path.realpath(words[0])
     return {"words": " ".join(words) + (f" → {real}" if real != words[0] else "")}
 
 
 def describe_called(words: Sequence[str], folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Programs that are not among the words: those that scripts are for and that wrappers call, and packages."""
+    """Describe programs that are not among the words: those that scripts run and wrappers call, and packages."""
     found: dict[str, str] = {}
     paths = [os.path.join(folder, name) for word in words for name in list_names(word)]
     waiting = [path for path in dict.fromkeys(paths) if os.path.isfile(path)]
@@ -247,20 +243,20 @@ def describe_called(words: Sequence[str], folder: str, env: Mapping[str, str]) -
 
 
 def describe_environment(own: Mapping[str, str], folder: str, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Files and folders that the target's own variables name, and where programs look for their parts."""
+    """Describe files and folders that the target's own variables name, and variables with search paths."""
     named = [part for name, value in own.items() if name != "PATH" for part in (value, *value.split(os.pathsep))]
     searched = {name: inherited[name] for name in SEARCHED if inherited.get(name) and name not in own}
     return describe_words(named, folder) | searched
 
 
 def find_matching(pattern: str, folder: str) -> list[str]:
-    """The files of all cases, where their names depend on the case."""
+    """Return the files of all cases if their names depend on the case."""
     found = [glob.glob(os.path.join(glob.escape(folder), name)) for name in list_names(pattern)]
     return sorted({path for paths in found for path in paths})
 
 
 def list_names(word: str) -> Iterator[str]:
-    """The parts of a word that may be paths: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
+    """Yield the parts of a word that may be paths: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
     whole = [word, word.partition("=")[2], word[2:] if re.match(r"-[^-]", word) else ""]
     parts = [part for text in whole for part in re.split(r"[,:;]", text)]
     names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
@@ -271,7 +267,7 @@ def list_names(word: str) -> Iterator[str]:
 
 
 def _find_called(path: str, env: Mapping[str, str]) -> list[str]:
-    """The interpreter of a script, and for one of a shell every program and file that its text names."""
+    """Return a script's interpreter, and for a shell script every program and file that its text names."""
     text = _load_script(path)
     if not text:
         return []
@@ -303,7 +299,7 @@ def _load_script(path: str) -> str:
 
 
 def _describe_packages(python: str) -> dict[str, str]:
-    """The packages of a Python's environment, by the lists that it keeps of each package's files and their content."""
+    """Describe the packages of a Python's environment, by the lists of each package's files and their hashes."""
     prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
     patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
     directories = sorted(directory for pattern in patterns for directory in glob.glob(pattern))
@@ -312,7 +308,7 @@ def _describe_packages(python: str) -> dict[str, str]:
 
 
 def _hash_packages(directory: str) -> str:
-    """The lists are read again when a package comes or goes: installing one again does both."""
+    """Hash the lists again when a package comes or goes: a new installation does both."""
 
     def read() -> str:
         records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
@@ -331,7 +327,7 @@ def hash_path(path: str) -> str:
 
 
 def hash_file(path: str) -> str:
-    """The hash of a file, which is read again only if its stamp differs; the stamp's where it may not be read."""
+    """Return the hash of a file, read again only if its stamp differs; the stamp's hash if it may not be read."""
 
     def read() -> str:
         try:
@@ -344,7 +340,7 @@ def hash_file(path: str) -> str:
 
 
 def _recall(path: str, read: Callable[[], str]) -> str:
-    """The result of `read`, cached for as long as the path does not change."""
+    """Return the result of `read`, cached until the path changes."""
     stamp = _build_stamp(path)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
@@ -361,8 +357,8 @@ def _build_stamp(path: str) -> tuple[int, ...]:
 
 
 def hash_tree(path: str) -> str:
-    """Names and content of all files; links are followed, each folder once. What running a program leaves is not its
-    content."""
+    """Hash names and content of all files; links are followed, each folder once. Files that running a program leaves
+    are left out."""
     total = hashlib.sha256()
     for each in sorted(_walk(path)) if os.path.isdir(path) else [path]:
         sha = hash_file(each) if os.path.isfile(each) else ""

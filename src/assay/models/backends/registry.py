@@ -1,9 +1,9 @@
-"""Back ends by name, loaded when they are asked for, and the code of those that are a user's own.
+"""Back ends by name, loaded when they are needed, and hashes of the code of users' own back ends.
 
-OpenVINO is not imported to run IREE. `module:Class` is a tool that has no version, and changes while it is written. Of
-it these are hashed: the module, the modules next to it that it imports, wherever in its code it does so, and those that
-its classes come from. Of something installed, what is next to it is its own package. Other packages are not looked
-into; what else results depend on is reported by `identity`.
+OpenVINO is not imported to run IREE. `module:Class` is a tool without a version, which changes while it is written.
+These of its files are hashed: the module, the modules next to it that it imports, anywhere in its code, and the modules
+of its base classes. For an installed module, only its own package counts as next to it. Other packages are not read;
+what else results depend on is reported by `identity`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BACKENDS: dict[str, str] = {
 
 
 def locate(target: Target) -> tuple[str, str]:
-    """The module and the class of a target's back end; from here on the module can be imported."""
+    """Return the module and the class of a target's back end; afterwards the module can be imported."""
     name = BACKENDS.get(target.backend, target.backend)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise NotFoundError("back end", target.backend, BACKENDS)
     folder = str(target.options.get("folder", ""))
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # next to the settings that name it; at the end: it may hold an onnx.py
+        sys.path.append(folder)  # the folder of the settings that name it; last, since it may contain an onnx.py
     return module, attribute
 
 
@@ -59,29 +59,29 @@ def build_backend(target: Target) -> Backend:
 
 # ---------------------------------------------------------------- the code of a user's own back end
 
-PREFIX = "code "  # of the names in an identity: `code my_backend.py`
+PREFIX = "code "  # prefix of names in an identity: `code my_backend.py`
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 class OwnCode:
-    """The code of one back end as it was when it was loaded: made before the import, in the process that runs it."""
+    """The code of one back end when it was loaded: built before the import, in the process that runs it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         files: set[str] = set()
         parts = module.split(".")
-        for depth in range(1, len(parts) + 1):  # to find a module is to load the packages that it is in
+        for depth in range(1, len(parts) + 1):  # finding a module loads the packages that it is in
             files = find_files(".".join(parts[:depth]))
             forget_stale(files)
         self._hashes = hash_files(files, module)
 
     def identify(self, kind: type) -> dict[str, str]:
-        """`kind`: the back end's class. What is loaded by now counts as well, however it came in."""
+        """Return hashes for the class `kind`. Modules that are loaded now count as well, however they were imported."""
         return {**hash_files(find_loaded(self._module, kind), self._module), **self._hashes}
 
 
 def find_files(module: str) -> set[str]:
-    """The module's file, and those next to it that it names in imports; the code is read, not run."""
+    """Return the module's file, and those next to it that its imports name; the code is read, not run."""
     location = _find_location(module)
     if location is None:
         return set()
@@ -96,7 +96,7 @@ def find_files(module: str) -> set[str]:
 
 
 def find_loaded(module: str, kind: type) -> set[str]:
-    """Files of what is loaded: next to the module, and of the classes that a back end is derived from."""
+    """Return files of loaded modules: next to the module, and of the base classes of a back end."""
     location = _find_location(module)
     bases = {each.__module__ for each in kind.__mro__}
     found = set()
@@ -111,15 +111,15 @@ def find_loaded(module: str, kind: type) -> set[str]:
 
 
 def hash_files(files: set[str], module: str) -> dict[str, str]:
-    """The hash of each file by its path relative to the module: the location of the whole makes no difference."""
+    """Return the hash of each file by its path relative to the module, so that the location makes no difference."""
     location = _find_location(module)
     base = location.root if location is not None else os.sep
     return {f"{PREFIX}{os.path.relpath(path, base)}": _hash(path) for path in sorted(files)}
 
 
 def forget_stale(files: set[str]) -> None:
-    """Compiled code counts as new when its source has the same second and length: one that was written after it does
-    not. It is removed, so that what runs is what was hashed."""
+    """Remove stale compiled code, so that the code that runs is what was hashed: Python uses compiled code if its
+    source has the recorded second and length, even if the source was written later."""
     for path in files:
         with suppress(OSError, NotImplementedError):
             compiled = cache_from_source(path)
@@ -134,7 +134,7 @@ def forget_stale(files: set[str]) -> None:
 class _CodeLocation:
     origin: str  # the module's file
     root: str  # the folder that its imports begin in
-    bounds: str  # what is its own: all below the root; of something installed its package, or the file alone
+    bounds: str  # what counts as own: all below the root; of an installed module its package, or the file alone
 
     def holds(self, path: str) -> bool:
         if path != self.bounds and not path.startswith(f"{self.bounds}{os.sep}"):
@@ -143,7 +143,7 @@ class _CodeLocation:
 
 
 def _find_location(module: str) -> _CodeLocation | None:
-    """Where a module's code is. None where there is no such module or file, which the import reports, or it is ours."""
+    """Return where a module's code is; None if the module is ours, or does not exist, which the import reports."""
     try:
         spec = find_spec(module)
     except (ImportError, AttributeError, ValueError):
@@ -164,7 +164,7 @@ def _climb(path: str, levels: int) -> str:
 
 
 def _is_others(name: str) -> bool:
-    """Whether a module is neither ours nor Python's: these have versions."""
+    """Return whether a module is neither ours nor Python's: such modules have versions."""
     top = name.partition(".")[0]
     return top != "assay" and top not in sys.stdlib_module_names
 
@@ -181,7 +181,7 @@ def _find_imported(path: str, root: str) -> Iterator[str]:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(), path)
     except (OSError, SyntaxError, ValueError):
-        return  # a library, or one that cannot be loaded: the import reports it
+        return  # a library, or a module that cannot be loaded: the import reports it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names, begin = [alias.name for alias in node.names], [root, os.path.dirname(path)]
@@ -190,12 +190,12 @@ def _find_imported(path: str, root: str) -> Iterator[str]:
             begin = [_climb(path, node.level) if node.level else root]
         else:
             continue
-        for folder, name in product(begin, names):  # whatever may be a module
+        for folder, name in product(begin, names):  # each name that may be a module
             yield from _resolve(folder, name)
 
 
 def _resolve(folder: str, name: str) -> Iterator[str]:
-    """Files of a module and of the packages that it is in."""
+    """Yield the files of a module and of the packages that it is in."""
     location = folder
     for part in name.split("."):
         location = os.path.join(location, part)

@@ -1,8 +1,8 @@
-"""A command target whose run step happens on a board: compiled here, run there.
+"""A command target whose run step happens on a board: models are compiled here and run there.
 
 Options next to those of the command back end:
-  address, port, key     where the board is, as ssh takes it: user@host
-  ssh_options            more words for ssh
+  address, port, key     the board as ssh takes it: user@host
+  ssh_options            more arguments for ssh
   connect_timeout_s      how long a board may take to answer; default 10
   deploy                 programs and scripts of `run` that are copied to the board, once for each content
   lock, lock_wait_s, lock_expiry_s
@@ -28,11 +28,11 @@ from assay.models.values.tensors import TensorRef
 from assay.system.files import is_inside
 from assay.system.ssh import Address
 
-# Options, and the fields of Address and LockRule that they are.
+# Options, and the fields of Address and LockRule that they set.
 _ADDRESS = {"address": "name", "port": "port", "key": "key", "connect_timeout_s": "connect_s", "remote_root": "root"}
 _LOCK = {"lock": "path", "lock_wait_s": "wait_s", "lock_expiry_s": "expiry_s"}
-# The first word is a program, with the one that its first line names; the others are files and folders, if they are
-# there at all. Each by its number, its path and its content: what a board has, a board may change.
+# The first word is a program, listed with the one that its first line names; the others are files and folders if they
+# exist. Each is listed with its number, its path and its content, since files on a board may change.
 _DESCRIBE = r"""
 [ -n "$1" ] && PATH=$1
 shift
@@ -62,7 +62,7 @@ class SshBackend(CommandBackend):
         super().__init__(target)
         if not self._option("address"):
             raise UsageError(f"target {target.name}: there is no address", 'as in address = "root@board"')
-        self._deployed: dict[str, str] = {}  # word of the template → where it is on the board
+        self._deployed: dict[str, str] = {}  # word of the template → its path on the board
         given = {name: value for name, value in target.options.items() if value not in (None, "")}
         if "key" in given:
             given["key"] = os.path.join(self._project, os.path.expanduser(given["key"]))
@@ -85,7 +85,7 @@ class SshBackend(CommandBackend):
         return {"board": system, **files, **self._describe_remote(template)}
 
     def _describe_remote(self, template: Template) -> dict[str, str]:
-        """The program on the board, what else of it is named, and files of ours: an absolute path is the board's."""
+        """Describe the program on the board, other named files, and files of ours: an absolute path is the board's."""
         words = self.list_words("run", template)
         ours = describe_words(words, self._project)
         found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
@@ -102,8 +102,8 @@ class SshBackend(CommandBackend):
         return found | {f"board: {name}": found_there for name, found_there in there.items()}
 
     def _ask_board(self, program: str, names: Sequence[str]) -> dict[str, str]:
-        """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
-        board's own, and folders that jobs are made in say nothing."""
+        """Return by name the path on the board and a hash of the content. A program runs in its job's folder, so only
+        absolute paths are the board's own, and the folders that jobs are made in are not listed."""
         root = self._board.address.root
         paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not is_inside(root, name)]
         out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
@@ -116,7 +116,7 @@ class SshBackend(CommandBackend):
         return found
 
     def _describe_dependency(self, step: Step, word: str) -> str:
-        """The hash of a file here, or else on the board, which is asked only where the run needs it anyway."""
+        """Return the hash of a file here, else on the board, which is only asked if the run needs it anyway."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if os.path.exists(path) or not os.path.isabs(word):
             return super()._describe_dependency(step, word)
@@ -128,7 +128,7 @@ class SshBackend(CommandBackend):
     # ------------------------------------------------------------ the run
 
     def _find_deployed(self) -> dict[str, str]:
-        """Words of the template, and the files here that they stand for."""
+        """Return words of the template and the files here that they stand for."""
         found = {}
         for word in map(str, self.target.options.get("deploy") or ()):
             path = os.path.join(self._project, os.path.expanduser(word))
@@ -160,11 +160,11 @@ class BoardLocation(RunLocation):
     def __init__(self, stay: Stay, job: Job, raw: str) -> None:
         self._stay = stay
         self._folders = {raw: "outputs"} | ({job.profile_dir: "profile"} if job.profile_dir else {})
-        self._names: dict[str, str] = {}  # our path → name in the job's folder
-        self._packed: dict[str, list[str]] = {}  # folder in the job's → the words with which tar packs it here
+        self._names: dict[str, str] = {}  # our path → its name in the job's folder
+        self._packed: dict[str, list[str]] = {}  # folder in the job's folder → tar's arguments that pack it here
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """Copy what the run needs to the board. A model that is in a folder with its external data takes that along."""
+        """Copy what the run needs to the board, and with a model in a folder also its external data."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"
@@ -181,7 +181,7 @@ class BoardLocation(RunLocation):
         return f"{self._stay.folder}/{name}"
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> str:
-        """A command line to paste here. The job's folder on the board is gone by then, so it is made again first."""
+        """Return a command line to paste here. It first makes the job's folder again, which the board has removed."""
         folder = self._stay.folder
         made = [f"{folder}/{name}" for name in self._folders.values()]
         lines = [f"{self._enter()} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]

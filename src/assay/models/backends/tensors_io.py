@@ -1,8 +1,8 @@
 """Inputs and outputs of a model, checked against its signature; and the first, untimed run of a library.
 
 Some runtimes accept any input: OpenVINO computes with uninitialised memory if an input is missing. So every back end
-checks its inputs here first. What a library does once, at its first model (load kernels, register operators, start
-threads), happens before anything is timed: else the first case, which is the full model, would include it.
+checks its inputs here first. The work of a library for its first model (load kernels, register operators, start
+threads) is done before anything is timed: else the first case, the full model, would include it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Array = Any  # numpy.ndarray
 
 OUTPUTS_FOLDER = "outputs"
 _NUMPY_TYPES = ("bool", "float16", "float32", "float64", "complex64", "complex128")
-PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # bits of types that share a byte
+PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # bits of types whose elements share a byte
 
 
 def load_inputs(job: Job, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """The job's inputs in the model's order. Raises BackendError that names everything that does not fit."""
+    """Return the job's inputs in the model's order. Raises BackendError that names every input that does not fit."""
     arrays = load_tensors(job.inputs) if job.inputs else {}
     problems = find_problems(specs, arrays)
     if problems:
@@ -39,7 +39,7 @@ def load_inputs(job: Job, specs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def write_raw(ref: TensorRef, path: str) -> TensorRef:
-    """Write the bytes of a tensor alone, for programs that read no other files."""
+    """Write only the bytes of a tensor, for programs that read no other files."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as stream:
         stream.write(load_ref(ref).tobytes())
@@ -52,10 +52,8 @@ def is_numpy_type(dtype: str) -> bool:
 
 
 def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: Sequence[TensorSpec] = ()) -> str:
-    """Write what came out, under the names that the job asks for; the folder.
-
-    `names` are what the back end calls them, in its order.
-    """
+    """Write the outputs under the names that the job asks for; return the folder. `names` are the back end's names of
+    them, in its order."""
     types = {spec.name: spec.dtype for spec in (*job.output_specs, *specs)}
     found = {name: fit_type(array, types.get(name, ""), name) for name, array in zip(names, arrays, strict=True)}
     missing = [name for name in job.outputs if name not in found]
@@ -67,7 +65,7 @@ def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: 
 
 
 def write_operators(path: str, rows: Iterable[tuple[str, str, str, float, float]]) -> str:
-    """Write the profile of a library that has no table of its own; the path."""
+    """Write the profile of a library that has no table of its own; return the path."""
     with open(path, "w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
@@ -76,10 +74,8 @@ def write_operators(path: str, rows: Iterable[tuple[str, str, str, float, float]
 
 
 def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
-    """The array with its true type, where a runtime only knows one of the same width: int8 for bool or uint8.
-
-    A type of another width or kind stays: that is for the comparison to see.
-    """
+    """Return the array with its true type if a runtime only knows one of the same width: int8 for bool or uint8. A type
+    of another width or kind is kept: the comparison reports it."""
     if not hasattr(array, "dtype"):
         kind = "a sequence" if isinstance(array, list) else f"a {type(array).__name__}"
         raise BackendError(
@@ -88,15 +84,15 @@ def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
     if not dtype or name_dtype(array) == dtype:
         return array
     found, wanted = array.dtype, parse_dtype(dtype)
-    is_known = wanted.isbuiltin == 1  # to numpy; the small types are ml_dtypes'
-    # nameless bytes may be anything; integers stand for integers and truth values; unsigned ones for small floats
+    is_known = wanted.isbuiltin == 1  # numpy knows the type; the small types are ml_dtypes'
+    # bytes may be of any type; integers may be integers or truth values; unsigned ones may be small floats
     is_integer = found.kind in "iub" and wanted.kind in "iub" and is_known
     is_alias = found.name.startswith("void") or is_integer or (found.kind == "u" and not is_known)
     return array.view(wanted) if found.itemsize == wanted.itemsize and is_alias else array
 
 
 def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Several elements share a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
+    """Unpack elements that share a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
     bits = PACKED[dtype.name]
     parts = [(raw >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     flat = np.stack(parts, axis=-1).reshape(-1)[: int(np.prod(shape, dtype=np.int64))]
@@ -106,13 +102,13 @@ def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return flat.view(dtype).reshape(shape)
 
 
-# one node; its versions are old enough for every library
+# one node, in versions that are old enough for every library
 _MODEL = '<ir_version: 7, opset_import: ["": 13]> rehearsal (float[4] x) => (float[4] y) { y = Add(x, x) }'
 Perform = Callable[[Job], Made]
 
 
 def warm_up(*steps: tuple[Step, Perform]) -> None:
-    """Take a model of one node through these steps. Whatever is wrong is reported by the first real job."""
+    """Take a model of one node through these steps. Errors are ignored: the first real job reports them."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
         made, inputs = os.path.join(folder, "rehearsal.onnx"), os.path.join(folder, "inputs")
         onnx.save(onnx.parser.parse_model(_MODEL), made)

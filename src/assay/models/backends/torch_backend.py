@@ -2,7 +2,7 @@
 
 Options: `device` (cpu, cuda), `precision` (float32, bfloat16, float16, float64), `optimize` (compile), `rewrite`
 (`module:Class`, which is called with the module and returns another one). The source of a job is a small JSON file that
-says which part of the model is computed: see `PARTS`.
+states which part of the model is computed: see `PARTS`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLAIN_OPS = ("getitem", "_assert", "sym_", "_guards", "eq", "ge", "le", "gt", "
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """What a job computes; `grain`: the type that inputs and parameters of a call alone are rounded to first."""
+    """The part that a job computes; `grain`: the type to which a single call's inputs and parameters are rounded."""
 
     model: str
     folder: str
@@ -47,14 +47,14 @@ class PartSpec:
     label: str = ""
     grain: str = ""
     grad_outs: tuple[str, ...] = ()
-    noise: bool = False  # of a call: with rounding of this type in its inputs, and at the borders inside it
-    rows: int = 0  # of a part that is kept: so many of its inputs; 0: all
-    state: str = ""  # of the reference's parameters and buffers
+    noise: bool = False  # of a call: add rounding noise of this type to its inputs, and at the borders inside it
+    rows: int = 0  # for a part that is kept: how many rows of its inputs; 0: all
+    state: str = ""  # the hash of the reference's parameters and buffers
 
 
 @dataclass(slots=True)
 class Opened:
-    """A model that is ready to be run: `functions` by label; an op is a function, a module a module."""
+    """A model that is ready to run: `functions` by label; an op is a function, a module stays a module."""
 
     module: Any
     given: calls.Given
@@ -62,7 +62,7 @@ class Opened:
     notes: list[str]
     state: str
     path: str  # of the user's file
-    graph: Any = None  # with ops
+    graph: Any = None  # None unless calls of ops are computed
 
 
 class TorchBackend(Backend):
@@ -87,10 +87,10 @@ class TorchBackend(Backend):
         return {"torch": str(torch.__version__), "device": where, "threads": str(torch.get_num_threads())}
 
     def warm_up(self) -> None:
-        torch.backends.cudnn.allow_tf32 = False  # build() may switch it on
+        torch.backends.cudnn.allow_tf32 = False  # build() may have switched it on
         if self._is_compiled:
             torch.use_deterministic_algorithms(True, warn_only=True)
-        else:  # this does not load the compiler, which takes a second
+        else:  # unlike torch.compile, this does not load the compiler, which takes a second
             torch.set_deterministic_debug_mode("warn")
 
     def perform(self, job: Job) -> Made:
@@ -109,7 +109,7 @@ class TorchBackend(Backend):
     def _open(self, spec: PartSpec) -> Opened:
         key = spec.model, spec.seed, spec.ops
         if key not in self._opened:
-            self._opened.clear()  # one at a time: models are large
+            self._opened.clear()  # only one is kept, since models are large
             self._opened[key] = self._build(spec)
         return self._opened[key]
 
@@ -159,7 +159,7 @@ class TorchBackend(Backend):
     # ------------------------------------------------------------ parts
 
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
-        """The reference, with every call, its tensors and gradients."""
+        """Compute the reference with every call, its tensors and gradients."""
         opened, recorder = self._open(spec), calls.CallRecorder()
         with calls.preserved(opened.module):
             found, notes = run_model(opened, recorder, spec)
@@ -178,7 +178,7 @@ class TorchBackend(Backend):
         return {**recorder.tensors, **found}, []
 
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
-        """The reference with rounding of the target's type at each border of a call, and in the parameters."""
+        """Compute the reference with parameters rounded to the target's type, and noise at each call's border."""
         opened = self._open(spec)
         recorder = calls.CallRecorder(noise=find_noise(spec.grain))
         grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
@@ -188,7 +188,7 @@ class TorchBackend(Backend):
         return {**recorder.tensors, **found}, []
 
     def _do_survey(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
-        """Which of the reference's calls the target can make."""
+        """List the reference's calls that the target can make."""
         opened, kept = self._open(spec), load_kept(job)
         labels = {}
         for label, blob in kept.items():
@@ -219,7 +219,7 @@ class TorchBackend(Backend):
         return found, times_s
 
     def _do_marked(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
-        """Every call's tensors as they come out of the model on this target."""
+        """Compute the model on this target and return the tensors of every call in it."""
         opened = self._open(spec)
         with calls.preserved(opened.module):
             if self._is_compiled:
@@ -239,7 +239,7 @@ class TorchBackend(Backend):
         return {**seen, **found}
 
     def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
-        """One call alone, with the reference's inputs, forward or backward."""
+        """Compute one call alone with the reference's inputs, forward or backward."""
         opened = self._open(spec)
         function = opened.functions[calls.find_called(spec.label)]
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
@@ -272,7 +272,7 @@ class TorchBackend(Backend):
         return found, times_s[-job.repeats :]
 
     def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
-        """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
+        """Write the arguments of one call to a file, cut to so many rows along the first axis of the first tensor."""
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
         given = calls.map_leaves(kept, calls.TensorName, lambda _path, ref: calls.from_array(load_ref(refs[ref.name])))
@@ -287,7 +287,7 @@ class TorchBackend(Backend):
         return {"rows": torch.tensor(rows)}, []
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile a function again for each job: after some modules of one class dynamo leaves the next as it is."""
+        """Compile a function again for each job: after some modules of one class dynamo leaves others uncompiled."""
         if not self._is_compiled:
             return function
         torch._dynamo.reset()  # noqa: SLF001
@@ -295,14 +295,14 @@ class TorchBackend(Backend):
         if isinstance(function, torch.nn.Module):
             return torch.compile(function)  # type: ignore[no-any-return]
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # an op of C is not compiled, a function of Python is
+        def call(*args: Any, **kwargs: Any) -> Any:  # ops written in C are not compiled, Python functions are
             return function(*args, **kwargs)
 
         return torch.compile(call)  # type: ignore[no-any-return]
 
 
 def find_noise(grain: str) -> float:
-    """Half a unit in the last place of this type, as a fraction."""
+    """Return half a unit in the last place of this type, as a fraction."""
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
 
@@ -324,7 +324,7 @@ def hash_state(module: Any) -> str:
 
 
 def find_dtype(module: Any) -> Any:
-    """The shortest floating-point type of a module's parameters and buffers."""
+    """Return the shortest floating-point type of a module's parameters and buffers."""
     found = [each.dtype for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()]
     return min(found, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
 
@@ -341,7 +341,7 @@ def load_kept(job: Job) -> dict[str, bytes]:
 
 
 def _quieten(module: Any) -> list[str]:
-    """Switch dropout off, which draws other numbers on each target. Returns a note about it."""
+    """Switch dropout off, since its random numbers differ between targets. Returns a note about it."""
     dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
     for name in active:
@@ -366,7 +366,7 @@ NO_BACKWARD = "the backward pass is not judged"
 def run_model(
     opened: Opened, recorder: calls.CallRecorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Forward, and backward from fixed random gradients of the outputs: outputs and gradients by name, and notes."""
+    """Run forward, and backward from fixed random gradients of the outputs; return outputs, gradients and notes."""
     calls.seed_all(spec.seed)
     leaves: dict[str, Any] = {}
 
@@ -408,7 +408,7 @@ def _execute(opened: Opened, recorder: calls.CallRecorder | None, function: Any,
 
 
 def _draw_gradient(number: int, output: Any) -> Any:
-    """The gradient of an output, equal on every target; that of a loss is 1."""
+    """Return the gradient of an output, equal on every target; that of a loss is 1."""
     if not output.ndim:
         return torch.ones_like(output)
     drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(number))
@@ -419,7 +419,7 @@ def _draw_gradient(number: int, output: Any) -> Any:
 
 
 def export_ops(module: Any, given: calls.Given) -> Any:
-    """The model as a graph of ops. Raises UsageError where torch cannot export it."""
+    """Return the model as a graph of ops. Raises UsageError if torch cannot export it."""
     try:
         return torch.export.export(module, *calls.split_given(given), strict=False).module()
     except Exception as error:
@@ -436,7 +436,7 @@ def _is_judged(node: Any) -> bool:
 
 
 def name_op(target: Any) -> str:
-    """`linear` of `aten.linear.default`."""
+    """Return `linear` for `aten.linear.default`."""
     return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
 
 
@@ -454,7 +454,7 @@ def build_interpreter(graph: Any, recorder: calls.CallRecorder | None) -> Any:
 
 
 def mark_ops(graph: Any) -> tuple[Any, list[str]]:
-    """The graph with every op's tensor as an output, and their names."""
+    """Return the graph with every op's tensor as an output, and the names of these outputs."""
     marked = copy.deepcopy(graph)
     marked.graph.set_codegen(torch.fx.graph.CodeGen())
     nodes = [node for node in marked.graph.nodes if _is_judged(node) and hasattr(node.meta.get("val"), "dtype")]

@@ -1,8 +1,8 @@
 """Calls of torch modules and ops: recorded inside a model, with their gradients, and executed again alone.
 
-A recorded call keeps its arguments with the name of a tensor in the place of each tensor, so that another process can
-make the same call. Each use of a tensor is an alias of it: the gradient of this use alone is seen. Values that go in
-are copied before the call, since a module may work in place.
+A recorded call keeps its arguments with a name in place of each tensor, so that another process can make the same call.
+Each use of a tensor is an alias of it, so that the gradient of this use alone is recorded. Inputs are copied before the
+call, since a module may work in place.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from assay.system.fast_dataclasses import dataclass, field
 
 Tensor = Any  # torch.Tensor
 Module = Any  # torch.nn.Module
-Given = Mapping[int | str, Any]  # what is called with, by position or keyword
+Given = Mapping[int | str, Any]  # the arguments of a call, by position or keyword
 Change = Callable[[str, Any], Any]
 _SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")  # unknown to numpy
-_RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # ops
+_RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # prefixes of recurrent ops
 _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, or a dict of keyword arguments"
 
 
@@ -44,14 +44,14 @@ _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, 
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """What stands for a tensor in kept arguments."""
+    """A placeholder for a tensor in kept arguments."""
 
     name: str
     has_gradient: bool = False
 
 
 def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
-    """A structure of the same form with each leaf of this type changed; what else is in it stays."""
+    """Return a structure of the same form with each leaf of this type changed; other leaves stay."""
     if isinstance(value, kind):
         return change(path, value)
     if isinstance(value, Mapping):
@@ -75,7 +75,7 @@ def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
 
 
 def find_leaves(value: Any, kind: type) -> dict[str, Any]:
-    """The leaves of this type in a structure, by path."""
+    """Return the leaves of this type in a structure, by path."""
     found: dict[str, Any] = {}
     map_leaves(value, kind, found.setdefault)
     return found
@@ -99,7 +99,7 @@ def name_leaf(label: str, path: str) -> str:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """A tensor as an array; types that numpy lacks are those of ml_dtypes."""
+    """Convert a tensor to an array; types that numpy lacks are those of ml_dtypes."""
     tensor = tensor.detach()
     tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense() if tensor.is_sparse else tensor
     name = str(tensor.dtype).removeprefix("torch.")
@@ -120,7 +120,7 @@ def from_array(array: Any) -> Tensor:
 
 
 def load_attribute(text: str, folder: str, what: str) -> Any:
-    """`file.py:name` or `module:name`. Raises UsageError with the line of the user's file that fails."""
+    """Load `file.py:name` or `module:name`. Raises UsageError with the line of the user's file that fails."""
     source, _, name = text.rpartition(":")
     is_file = source.endswith(".py")
     for each in {os.path.dirname(source) if is_file else folder}:
@@ -138,21 +138,21 @@ def load_attribute(text: str, folder: str, what: str) -> Any:
 def _load_file(path: str) -> Any:
     loaded = next((each for each in sys.modules.values() if getattr(each, "__file__", None) == path), None)
     if loaded is not None:
-        return loaded  # its classes are the same ones
+        return loaded  # a second load would make other classes
     stem = os.path.splitext(os.path.basename(path))[0]
     name = stem if stem not in sys.modules else f"assay_model_{stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # classes of the file are found again by their module's name
+    sys.modules[name] = module  # classes of the file are looked up by their module's name
     spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
 def blaming(path: str, what: str) -> Iterator[None]:
-    """What the user's code raises, as a UsageError that names the line of this file where it happens."""
+    """Turn exceptions of the user's code into a UsageError that names the line of this file where they happen."""
     try:
         yield
     except UsageError:
@@ -168,7 +168,7 @@ def blaming(path: str, what: str) -> Iterator[None]:
 
 
 def build_model(text: str, folder: str, seed: int) -> tuple[Module, Given]:
-    """The module of the user's function, called with every generator seeded, and its inputs. Raises UsageError."""
+    """Build the module of the user's function, with every generator seeded, and its inputs. Raises UsageError."""
     path = text.rpartition(":")[0]
     build = load_attribute(text, folder, "function")
     seed_all(seed)
@@ -199,7 +199,7 @@ def seed_all(seed: int) -> None:
 
 @dataclass(slots=True)
 class ModuleCall:
-    """One call of a module or op. `order`: of its beginning; calls are listed in the order of their ends."""
+    """One call of a module or op. `order` numbers the beginnings; calls are listed in the order of their ends."""
 
     label: str
     kind: str
@@ -210,20 +210,20 @@ class ModuleCall:
     grad_outs: list[str] = field(default_factory=list)
     grad_ins: list[str] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
-    problem: str = ""  # why it cannot be made alone
-    draws: bool = False  # random numbers
+    problem: str = ""  # why the call cannot be made alone
+    draws: bool = False  # whether the call draws random numbers
 
 
 class CallRecorder:
-    """Every call with its tensors. `noise`: each output, and each gradient, is moved by up to this fraction."""
+    """Records every call with its tensors. `noise`: each output and each gradient is changed by up to this fraction."""
 
     def __init__(self, *, noise: float = 0.0) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[ModuleCall] = []
-        self.kept: dict[str, bytes] = {}  # arguments by label
+        self.kept: dict[str, bytes] = {}  # label → arguments of the call
         self._noise = noise
         self._names: dict[tuple[int, int], str] = {}
-        self._alive: list[Tensor] = []  # while it is, its id is its own
+        self._alive: list[Tensor] = []  # keeps tensors alive: the id of a freed one may be used again
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[ModuleCall, Any]] = []
 
@@ -234,7 +234,7 @@ class CallRecorder:
     def enter(
         self, name: str, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], params: Sequence[str] = ()
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Begin a call. Returns the arguments that it goes on with."""
+        """Begin a call. Returns the arguments for it."""
         label = _number(name, self._counts)
         call = ModuleCall(label, kind, len(self.calls) + len(self._open), params=list(params))
         for outer, _ in self._open:
@@ -243,14 +243,14 @@ class CallRecorder:
         tree = map_leaves(given, torch.Tensor, lambda path, each: self._note_input(call, path, each))
         try:
             self.kept[label] = pickle.dumps(tree)
-        except Exception as error:  # noqa: BLE001 - of any object
+        except Exception as error:  # noqa: BLE001 - any object may be among them
             call.problem = f"its arguments cannot be kept: {type(error).__name__}: {error}"
         self._open.append((call, _load_generator_state()))
         changed = map_leaves(given, torch.Tensor, lambda path, each: self._alias(call, path, each))
         return split_given(changed)
 
     def leave(self, output: Any) -> Any:
-        """End the innermost call. Returns the output that the model goes on with."""
+        """End the innermost call. Returns its output for the model."""
         call, state = self._open.pop()
         call.draws = not torch.equal(state, _load_generator_state())
         self.calls.append(call)
@@ -284,19 +284,19 @@ class CallRecorder:
         return tensor
 
     def perturb(self, tensor: Tensor) -> Tensor:
-        """A tensor with each element moved by up to the noise; gradients go through."""
+        """Return a tensor with each element changed by up to the noise; gradients pass through."""
         if not tensor.is_floating_point():
             return tensor
         return tensor + (tensor.detach() * (torch.rand_like(tensor) * 2 - 1) * self._noise)
 
     @contextmanager
     def rounding(self, is_wanted: bool) -> Iterator[None]:
-        """Move the result of each operation, forward and backward, where no border shows what is rounded inside."""
+        """Change the result of each operation, forward and backward, since no border shows the rounding inside."""
         if not is_wanted:
             yield
             return
         with warnings.catch_warnings(), ExitStack() as held:
-            warnings.simplefilter("ignore")  # about flags that this torch has no use for
+            warnings.simplefilter("ignore")  # about flags that this version of torch ignores
             for library in (torch.backends.mkldnn, torch.backends.cudnn):  # they have one kernel for a whole sequence
                 held.enter_context(library.flags(enabled=False))
             held.enter_context(_build_noise_mode(self.perturb))
@@ -312,7 +312,7 @@ class CallRecorder:
         return grad
 
     def finish(self) -> None:
-        """Note which gradients each call has, after the backward pass."""
+        """Record the gradients of each call after the backward pass."""
         for call in self.calls:
             for found, word in ((call.grad_outs, "grad_out"), (call.grad_ins, "grad_in")):
                 found += [name for name in self.tensors if name.startswith(f"{call.label}:{word}[")]
@@ -324,8 +324,8 @@ def _load_generator_state() -> Tensor:
 
 
 def is_closed(function: Any) -> bool:
-    """Whether a call rounds several times without a border: a recurrent module or op, or a module of the user's own
-    that calls no other one."""
+    """Return whether a call rounds several times without a border: a recurrent module or op, or a module of the user
+    that calls no other module."""
     if not isinstance(function, torch.nn.Module):
         return str(function).startswith(_RECURRENT)
     return any(
@@ -335,7 +335,7 @@ def is_closed(function: Any) -> bool:
 
 
 def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
-    """A mode in which the result of each operation is moved."""
+    """Return a mode in which the result of each operation is changed."""
     base = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class NoiseMode(base):  # type: ignore[misc,valid-type]
@@ -343,7 +343,7 @@ def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
             result = func(*args, **(kwargs or {}))
             if func.is_view:
                 return result
-            if func._schema.is_mutable:  # noqa: SLF001 what it wrote to is what it returns
+            if func._schema.is_mutable:  # noqa: SLF001 such an op returns the tensor that it wrote to
                 return map_leaves(result, torch.Tensor, lambda _path, each: each.copy_(perturb(each)))
             return map_leaves(result, torch.Tensor, lambda _path, each: perturb(each))
 
@@ -351,7 +351,7 @@ def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _number(name: str, counts: Counter[str]) -> str:
-    """The label of the next call of a module; one whose name ends as such a label does has its number at once."""
+    """Return the label of a module's next call, with its number if the module's name itself ends like a label."""
     counts[name] += 1
     return name if counts[name] == 1 and find_called(name) == name else f"{name}#{counts[name]}"
 
@@ -363,8 +363,8 @@ def find_called(label: str) -> str:
 
 @contextmanager
 def hooked(module: Module, enter: Callable[..., Any], leave: Callable[[Any], Any]) -> Iterator[None]:
-    """Each call of every module but the outermost one: `enter` gets its name, itself and its arguments, `leave` its
-    output; what they return takes the place of arguments and output."""
+    """Hook each call of every module but the outermost one: `enter` gets its name, the module and the arguments,
+    `leave` the output; their return values replace arguments and output."""
     handles = []
     for name, each in module.named_modules():
         if each is not module:
@@ -379,7 +379,7 @@ def hooked(module: Module, enter: Callable[..., Any], leave: Callable[[Any], Any
 
 @contextmanager
 def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
-    """Buffers as they were before; `round_to`: with parameters rounded to this type on the way."""
+    """Restore buffers at the end; `round_to`: in between, parameters are rounded to this type."""
     params = [each for each in module.parameters() if each.is_floating_point()] if round_to is not None else []
     held = [*module.buffers(), *params]
     before = [each.detach().clone() for each in held]
@@ -398,7 +398,7 @@ def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
 
 
 def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
-    """What `run` returns, and the inputs and outputs of every module, by hooks that dynamo traces."""
+    """Return the result of `run`, and the inputs and outputs of every module, by hooks that dynamo traces."""
     seen: list[tuple[str, Any]] = []
 
     def clone(value: Any) -> Any:
@@ -433,7 +433,7 @@ def call_alone(
     function: Callable[..., Any], label: str, kept: bytes, load: Callable[[str], Tensor], params: Mapping[str, Tensor],
     grad_outs: Sequence[str] | None, times_s: list[float],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Outputs by name; with `grad_outs` the gradients of inputs and parameters instead. The time goes to `times_s`."""
+    """Return outputs by name; with `grad_outs` gradients of inputs and parameters instead. Appends to `times_s`."""
     leaves: dict[str, Tensor] = {}
 
     def place(path: str, ref: TensorName) -> Tensor:
@@ -441,7 +441,7 @@ def call_alone(
         if grad_outs is None or not ref.has_gradient:
             return tensor
         leaves[path] = tensor.requires_grad_()
-        return leaves[path].clone()  # one that works in place cannot be given a leaf
+        return leaves[path].clone()  # a module that works in place cannot take a leaf
 
     given = map_leaves(pickle.loads(kept), TensorName, place)  # noqa: S301 - we wrote it
     args, kwargs = split_given(given)
@@ -467,12 +467,12 @@ def call_alone(
 
 
 def fits_call(function: Callable[..., Any], kept: bytes) -> bool:
-    """Whether a function takes these arguments."""
+    """Return whether the function accepts these arguments."""
     args, kwargs = split_given(pickle.loads(kept))  # noqa: S301
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
-    except ValueError:  # one of C has no signature
+    except ValueError:  # functions of C have no signature
         return True
     return True

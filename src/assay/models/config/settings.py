@@ -1,4 +1,4 @@
-"""`[tool.assay.models]`: where models are, what they are compared with, and how much they may differ.
+"""`[tool.assay.models]`: the folders of models, their references and targets, and how much results may differ.
 
 [tool.assay.models]
 folder = "tests/testdata/onnx_models"      # or a list
@@ -39,7 +39,7 @@ _KEYS = (*_MODEL_KEYS, "folder", "modules", "reference", "targets", "vote", "gro
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """What holds for one model, and the names that its own table gives tolerances to."""
+    """The settings of one model, and the names to which its own table gives tolerances."""
 
     tolerances: Tolerances
     inputs: InputChoice
@@ -49,7 +49,7 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds where no flag is given."""
+    """The settings that hold unless a flag is given."""
 
     folders: tuple[str, ...] = (DEFAULT_FOLDER,)
     reference: str | None = None  # None: onnxruntime, or IREE through the Torq spellings
@@ -63,19 +63,19 @@ class ModelSettings:
     models: Mapping[str, ModelTable] = field(default_factory=dict)  # by file name without `.onnx`
 
     def choose(self, stem: str) -> tuple[Tolerances, InputChoice]:
-        """What holds for one model: its own table goes before the general one, key by key."""
+        """Return the settings of one model: its own table overrides the general one, key by key."""
         own = self.models.get(stem)
         return (own.tolerances, own.inputs) if own else (self.tolerances, self.inputs)
 
 
 def read_model_settings(settings: Settings) -> ModelSettings:
-    """A project's table replaces the user's. Raises ConfigError with every problem of the table."""
+    """Read the table; a project's table replaces the user's. Raises ConfigError with every problem of the table."""
     tables = settings.tables.get("models")
     return parse_model_settings(tables[-1]) if tables else ModelSettings()
 
 
 def parse_model_settings(node: Node) -> ModelSettings:
-    """Raises ConfigError with every problem of the table."""
+    """Parse the table. Raises ConfigError with every problem of the table."""
     problems = Problems()
     found = _Reader(problems).read(node)
     problems.raise_if_any()
@@ -83,7 +83,7 @@ def parse_model_settings(node: Node) -> ModelSettings:
 
 
 class _Reader(Fields):
-    """Each method reads one thing, or notes what is wrong with it and returns the default."""
+    """Each method reads one value, or records its problem and returns the default."""
 
     def read(self, node: Node) -> ModelSettings:
         table = self.mapping(node, "models", _KEYS)
@@ -111,7 +111,7 @@ class _Reader(Fields):
         )
 
     def _list_entries(self, table: Mapping[str, Item], name: str, key: str) -> list[tuple[str, Node, str]]:
-        """The name, value and whole key of each entry of an inner table, whose names are the user's own."""
+        """Return name, value and whole key of each entry of an inner table, whose names are the user's own."""
         if name not in table:
             return []
         node = table[name].node
@@ -165,7 +165,7 @@ class _Reader(Fields):
         )
 
     def _read_files(self, node: Node, key: str) -> tuple[str, ...]:
-        """Paths, relative to the settings file that names them."""
+        """Read paths, relative to the settings file that names them."""
         folder = os.path.dirname(node.position.file)
         return tuple(
             os.path.normpath(os.path.join(folder, os.path.expanduser(each))) for each in self.strings(node, key)
@@ -192,7 +192,7 @@ class _Reader(Fields):
 
 
 def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = None) -> Tolerances:
-    """Values of `--tolerance`, one after another."""
+    """Parse values of `--tolerance`, one after another."""
     found = tolerances or Tolerances()
     for text in texts:
         found = parse_tolerance_text(text, found)
@@ -200,7 +200,7 @@ def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = 
 
 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:
-    """A flag: `rel=1e-3,abs=1e-5` for the model, `Conv:rel=1e-2` for an operator, `tensor=logits:top_k=5`."""
+    """Parse a flag: `rel=1e-3,abs=1e-5` for the model, `Conv:rel=1e-2` for an operator, `tensor=logits:top_k=5`."""
     head, colon, tail = text.rpartition(":")
     given = {}
     for part in tail.split(","):
@@ -231,7 +231,7 @@ def _parse_number(key: str, value: str, text: str) -> Any:
 
 
 def _find_fault(key: str, value: Any) -> str:
-    """What is wrong with the value of a bound; empty where it is valid."""
+    """Describe what is wrong with the value of a bound; empty if it is valid."""
     if key in _FLAGS:
         return "" if isinstance(value, bool) else "must be true or false"
     fits = isinstance(value, int if key in _WHOLE else (int, float)) and not isinstance(value, bool)

@@ -1,12 +1,12 @@
-"""Targets: the value of `--target`, or `[tool.assay.targets.NAME]` in a settings file → Target.
+"""Targets: parses the value of `--target`, or `[tool.assay.targets.NAME]` in a settings file.
 
-A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; one
-that is also a built-in name starts from that target and changes what it says. `like` does the same under a new name.
+A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; a
+table with a built-in name starts from that target and changes the given keys. `like` does the same under a new name.
 
 Chips that a model is compiled for are files, `tests/testdata/chips/<name>.json`: a table with `target`, the name that
-the compiler knows, and perhaps `compile_flags` and `run_flags`. Where `target` is `custom`, the other values describe
-the hardware, and make up one text in the order of `_CUSTOM`. `<name>.group` lists chips, one in a line;
-`default.group`, where there is one, holds where no chip is requested.
+the compiler knows, and perhaps `compile_flags` and `run_flags`. If `target` is `custom`, the other values describe the
+hardware, and are joined to one text in the order of `_CUSTOM`. `<name>.group` lists chips, one per line;
+`default.group`, if it exists, is used if no chip is requested.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a num
 
 
 def read_target_tables(settings: Settings) -> dict[str, Node]:
-    """The tables `[tool.assay.targets.NAME]` by name: a project adds to what the user has. Raises ConfigError for what
-    is not a table."""
+    """Return the tables `[tool.assay.targets.NAME]` by name: a project adds to the user's. Raises ConfigError for a
+    value that is not a table."""
     problems = Problems()
     found = {}
     for table in settings.tables.get("targets", ()):
@@ -83,7 +83,7 @@ def read_target_tables(settings: Settings) -> dict[str, Node]:
 
 
 def parse_target(text: str, settings: Settings) -> Target:
-    """The target of this name. Raises NotFoundError, or ConfigError for a table that is wrong."""
+    """Return the target of this name. Raises NotFoundError, or ConfigError for an invalid table."""
     name, tables = text.strip(), read_target_tables(settings)
     if name in tables:
         return _read(name, tables, ())
@@ -98,12 +98,12 @@ def parse_target(text: str, settings: Settings) -> Target:
 
 
 def list_target_names() -> list[str]:
-    """All names, for the completion of `--target` in the shell."""
+    """Return all names, for the completion of `--target` in the shell."""
     return [*read_target_tables(load_settings(os.getcwd(), os.environ)), *_BUILT_IN]
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
-    """The target, run on a board. Raises UsageError for one that is not a command."""
+    """Return the target, run on a board. Raises UsageError for a target that is not a command."""
     if target.backend not in ("command", "ssh"):
         raise UsageError(
             f"the target {target.name} runs in this machine, not on a board", "a board needs a run command"
@@ -114,11 +114,11 @@ def build_board_target(target: Target, address: str, *, port: int | None = None,
 
 
 def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Target:
-    """The target of a table; `seen` are the targets that are like it. Raises ConfigError with every problem."""
+    """Read the target of a table; `seen` are the targets that are like it. Raises ConfigError with every problem."""
     table = tables[name]
     content: Mapping[str, Any] = table.value
     problems = Problems()
-    is_own = ":" in str(content.get("backend", ""))  # module:Class of a user has options of its own
+    is_own = ":" in str(content.get("backend", ""))  # a user's module:Class has options of its own
     for entry in table.items():
         key, value = f"targets.{name}.{entry.key}", entry.node.value
         if entry.key in KEYS and (wanted := _find_wanted(entry.key, value)):
@@ -137,7 +137,7 @@ def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Targe
         backend = "ssh"
     if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
         options["folder"] = os.path.dirname(table.position.file)
-    if backend in OPTIONS:  # back ends of users report options that they do not have themselves
+    if backend in OPTIONS:  # users' back ends report unknown options themselves
         known = OPTIONS[backend]
         hint = f"it knows {', '.join(known)}" if known else "it has no options"
         for entry in (each for each in table.items() if each.key in _KINDS and each.key not in known):
@@ -169,7 +169,7 @@ def _find_base(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> 
 
 
 def _find_wanted(key: str, value: Any) -> str:
-    """What the value must be, where it is something else; empty where it fits."""
+    """Describe the required value if it is something else; empty if it is valid."""
     if key in FLAGS:
         fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
         return "" if fits else "a string or a list of strings"
@@ -182,7 +182,7 @@ def _find_wanted(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value with JSON-like content throughout: a target travels to another process."""
+    """Return the value with JSON-like content throughout: a target is sent to another process."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -199,7 +199,7 @@ _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "
 
 
 def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
-    """The names of the chips: `a,b`, `all` (every newest one), a group; None: the default. Raises UsageError.
+    """Return the names of the chips: `a,b`, `all` (every newest one), a group; None: the default. Raises UsageError.
 
     `default` is a name that needs no file: the compiler gets no flag for the chip.
     """
@@ -223,7 +223,7 @@ def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
 
 
 def _list_newest(folder: str, chips: Sequence[str]) -> list[str]:
-    """Links such as `abc-latest.json` name the newest of each kind; without any, all are meant."""
+    """Return the newest chip of each kind, to which links such as `abc-latest.json` lead; without links, all chips."""
     if not chips:
         raise UsageError(f"there are no chips in {folder}", "a chip is a file there: NAME.json")
     newest = [name for name in chips if name.endswith(_LATEST)] or chips
@@ -260,7 +260,7 @@ def _load_text(path: str) -> str:
 
 
 def load_chip(name: str, folder: str) -> dict[str, Any]:
-    """The content of a chip's file; empty for a `default` that has no file. Raises UsageError."""
+    """Return the content of a chip's file; empty for a `default` that has no file. Raises UsageError."""
     path = os.path.join(folder, f"{name}.json")
     if name == DEFAULT_CHIP and not os.path.exists(path):
         return {}
@@ -275,7 +275,7 @@ def load_chip(name: str, folder: str) -> dict[str, Any]:
 
 
 def name_chip(content: Mapping[str, Any]) -> str | None:
-    """The value of `{chip}` for a compiler; None where it gets nothing."""
+    """Return the value of `{chip}` for a compiler; None if the compiler gets none."""
     target = content.get("target")
     if target != "custom":
         return str(target) if target else None
@@ -284,7 +284,7 @@ def name_chip(content: Mapping[str, Any]) -> str | None:
 
 
 def read_flags(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """`compile_flags` or `run_flags` of a chip."""
+    """Return `compile_flags` or `run_flags` of a chip."""
     value = content.get(key, [])
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise UsageError(f"{key} of a chip must be a list of texts")

@@ -1,1 +1,1 @@
-"""Models: every layer of one on a target, next to the reference."""
+"""Checks of models: every layer of a model on a target, compared with the reference."""

@@ -1,7 +1,7 @@
-"""Where artifacts are made: each step of a back end by a worker of its own, and only when the store has none.
+"""Builds artifacts: each step of a back end runs in a worker of its own, and only if the store lacks the result.
 
-A step's key is everything that its result depends on: the bytes that go in, the tools and their versions, the flags. A
-changed model, tool or flag is another key, so nothing old is ever served. What failed is never kept.
+A step's key is everything that its result depends on: the input bytes, the tools and their versions, the flags. A
+changed model, tool or flag changes the key, so an outdated result is never served. Failures are never stored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import LOCK_FILE, try_lock_file
 from assay.values.plain import build_plain, parse_plain
 
-_UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
+_UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by executing a tool, never from the store
 
 _IR_TOO_NEW = re.compile(
     r"IR version \d+ is newer than .* knows \((?P<most>\d+)\)"
@@ -46,7 +46,7 @@ _IR_TOO_NEW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A file or folder, and what it is made of."""
+    """A file or folder, and the hash of its content."""
 
     path: str
     sha: str
@@ -54,17 +54,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Folders for what tools write next to their result; one sub-folder per case is made in each (`dump_folders`)."""
+    """Folders for files that tools write next to their result; each has one sub-folder per case (`dump_folders`)."""
 
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
-    name: str | None = None  # of the sub-folder, where the case's own will not do: it may be tested for several chips
+    name: str | None = None  # of the sub-folder, if the case's name is not unique: it may be tested for several chips
 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a run is to produce."""
+    """The outputs that a run has to produce."""
 
     outputs: tuple[str, ...]
     specs: tuple[TensorSpec, ...] = ()
@@ -76,7 +76,7 @@ class Work:
     """The steps of one case on one target, up to the first that failed."""
 
     steps: tuple[StepOutcome, ...] = ()
-    outputs: str = ""  # folder of tensors; empty where a step failed
+    outputs: str = ""  # folder of tensors; empty if a step failed
 
     @property
     def failed(self) -> StepOutcome | None:
@@ -84,13 +84,13 @@ class Work:
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
-    """A temporary folder with a file that is locked while its process lives. What killed processes left is removed."""
+    """A temporary folder with a file that is locked while its process lives. Those of killed processes are removed."""
 
     _PREFIX = "assay-model-"
 
     def __init__(self) -> None:
         for path in iglob(os.path.join(escape(tempfile.gettempdir()), f"{self._PREFIX}*", LOCK_FILE)):
-            with suppress(OSError):  # another user's
+            with suppress(OSError):  # the folder may be another user's
                 abandoned = try_lock_file(path, create=False)
                 if abandoned is not None:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
@@ -99,7 +99,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         self._lock: int | None = None
         with suppress(OSError):  # a file system without locks: nothing is removed there
             while self._lock is None:
-                os.makedirs(self.name, 0o700, exist_ok=True)  # another process has just taken it for abandoned
+                os.makedirs(self.name, 0o700, exist_ok=True)  # another process may just have removed it as abandoned
                 self._lock = try_lock_file(os.path.join(self.name, LOCK_FILE))
 
     def cleanup(self) -> None:
@@ -111,19 +111,19 @@ class Scratch(tempfile.TemporaryDirectory[str]):
 
 @dataclass(slots=True)
 class ArtifactBuilder:
-    """One per process. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; `failure_dir`
-    is where what a failed step was given is kept; `slices` hold the steps that were done, with their times."""
+    """One per process. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; inputs of
+    failed steps are kept in `failure_dir`; `slices` are the executed steps with their times."""
 
     store: ArtifactStore
     limits: StepLimits = field(default_factory=StepLimits)
     recompute: bool = False
     live: bool = False
     explain_to: Callable[[str], None] | None = None
-    dumps: Dumps = field(default_factory=Dumps)  # of the target that is tested, never of the reference
+    dumps: Dumps = field(default_factory=Dumps)  # of the tested target, never of the reference
     failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # about what a back end was given
-    _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
+    notes: list[str] = field(default_factory=list)  # about inputs of back ends, and dumps
+    _ir_limits: dict[str, int] = field(default_factory=dict)  # by target: the newest version that it accepts
     _held: list[list[StoredArtifact]] = field(default_factory=lambda: [[]])
     _workers: dict[str, WorkerProcess] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
@@ -140,9 +140,9 @@ class ArtifactBuilder:
 
     def close(self) -> None:
         wait(self._tools.values())
-        list(self._starting.map(WorkerProcess.close, self._workers.values()))  # at once: each takes a while
+        list(self._starting.map(WorkerProcess.close, self._workers.values()))  # in parallel, since each takes a while
         self._workers.clear()
-        self._starting.shutdown()  # after them: a worker dies with the thread that started it
+        self._starting.shutdown()  # at the end: a worker dies with the thread that started it
         self.store.close()
         if self._scratch is not None:
             self._scratch.cleanup()
@@ -156,7 +156,7 @@ class ArtifactBuilder:
 
     @property
     def scratch(self) -> str:
-        """A temporary folder, which is removed with the builder."""
+        """A temporary folder that is removed with the builder."""
         if self._scratch is None:
             self._scratch = Scratch()
         return self._scratch.name
@@ -166,7 +166,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:
-        """Let artifacts that are taken from the store in here leave it afterwards: their paths are invalid then."""
+        """Release artifacts taken from the store in this block at its end: their paths are invalid from then on."""
         self._held.append([])
         try:
             yield
@@ -176,7 +176,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def changing(self, **values: Any) -> Iterator[None]:
-        """Let these fields have other values in here."""
+        """Set these fields to other values in this block."""
         before = {name: getattr(self, name) for name in values}
         try:
             for name, value in values.items():
@@ -187,21 +187,21 @@ class ArtifactBuilder:
                 setattr(self, name, value)
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Hold artifacts that are taken in here until the builder is closed, also inside of `borrowing`."""
+        """Keep artifacts taken in this block until the builder is closed, also inside of `borrowing`."""
         return self.changing(_held=self._held[:1])
 
     def forgetting(self) -> AbstractContextManager[None]:
-        """Keep no files of steps that fail in here: they are only trials."""
+        """Keep no files of steps that fail in this block: they are only trials."""
         return self.changing(failure_dir="")
 
     def begin_again(self) -> None:
-        """Count everything that was made up to now as old, where `recompute` is set."""
+        """If `recompute` is set, treat everything that was made up to now as outdated."""
         self._since = time.time()
 
     # ------------------------------------------------------------ steps
 
     def begin(self, *targets: Target) -> None:
-        """Start the workers of targets in parallel: loading a compiler takes a while, and there is other work to do."""
+        """Start the workers of targets in parallel: loading a compiler takes a while, in which other work is done."""
         for target in targets:
             name = _name_target(target)
             if name not in self._tools:
@@ -209,7 +209,7 @@ class ArtifactBuilder:
                 self._tools.setdefault(name, self._starting.submit(worker.identity))
 
     def find_tools(self, target: Target) -> Mapping[str, str]:
-        """The versions of a target's tools. Raises MissingExtraError or InfrastructureError where it cannot be had."""
+        """Return the versions of a target's tools. Raises MissingExtraError or InfrastructureError without them."""
         self.begin(target)
         return self._tools[_name_target(target)].result()
 
@@ -233,14 +233,14 @@ class ArtifactBuilder:
         return made if lowered is model else self._prepare(target, lowered, case)
 
     def _lower(self, target: Target, model: Product) -> Product:
-        """The model with the newest IR version that the target knows, where it uses nothing of a newer one."""
+        """Return the model with the newest IR version that the target supports, if the model needs no newer one."""
         most = self._ir_limits.get(_name_target(target))
         if most is None:
             return model
         try:
             proto = load_model(model.path, external=False)
         except UsageError:
-            return model  # the target reports what is wrong with it
+            return model  # the target reports the error
         if proto.ir_version <= most or find_external(model.path) or find_least_ir(proto) > most:
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
@@ -289,7 +289,7 @@ class ArtifactBuilder:
     def _obtain(self, target: Target, job: Job, parts: Mapping[str, Any]) -> StepOutcome:
         begun = self._tools.get(_name_target(target))
         if begun is not None:
-            wait([begun])  # one worker answers one question at a time
+            wait([begun])  # a worker answers one request at a time
         whole = {
             "what": str(job.step),
             "case": job.case,
@@ -297,7 +297,7 @@ class ArtifactBuilder:
             "options": build_plain(target.options),
             "tools": dict(self._find_worker(target).identity(job.step)),
             **parts,
-        }  # the tools of the step alone: a board that is off is trouble for the run, not for the compilation
+        }  # only the tools of this step: a board that is off must not fail the compilation
         key = build_key(whole)
         again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
         if self.explain_to is not None:
@@ -314,9 +314,9 @@ class ArtifactBuilder:
 
         since = self._since if self.recompute else None
         artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
-        is_old = not made and since is None  # what was made since then, for the reference perhaps, was measured now
+        is_old = not made and since is None  # results made since then, such as the reference's, count as measured now
         found = None if artifact is None else _build_outcome(artifact, cached=is_old)
-        if artifact is not None and found is None:  # of another version of ours: as good as damaged
+        if artifact is not None and found is None:  # written by another version of Assay: treated as damaged
             artifact.close()
             artifact, made = self.store.make(key, whole, build, recompute=True)
             found = None if artifact is None else _build_outcome(artifact, cached=False)
@@ -348,7 +348,7 @@ class ArtifactBuilder:
                 self._note(f"--debug-ir: {target.name} wrote no intermediate representation{why}")
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
-        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not a part of a step
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not part of a step
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome
@@ -368,7 +368,7 @@ class ArtifactBuilder:
 
 
 def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:
-    """The outcome of a step that is in the store; None where it cannot be read."""
+    """Return the outcome of a step from the store; None if it cannot be read."""
     try:
         outcome = parse_plain(StepOutcome, artifact.facts)
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -378,12 +378,12 @@ def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | N
 
 
 def _name_target(target: Target) -> str:
-    """A hash of the whole target: two targets may have one name in ids, and different flags."""
+    """Return a hash of the whole target: two targets may have one name in ids, and different flags."""
     return hashlib.sha256(repr(build_plain(target)).encode()).hexdigest()
 
 
 def load_product(path: str) -> Product:
-    """A model's file, with what it is made of: its bytes, and the external data next to it. Raises UsageError."""
+    """Return a model's file with the hash of its bytes and of the external data next to it. Raises UsageError."""
     try:
         others = find_external(path)
     except BackendError as error:

@@ -1,9 +1,9 @@
 """`assay model bisect`: the first layer that a target gets wrong, for as little work as it takes.
 
 One compilation of the model with every intermediate tensor as an output shows where the numbers begin to differ; that
-layer alone confirms it. If the target cannot compile or run the model, or if the additional outputs hide the fault
-(they can keep a compiler from fusing), beginnings of the unmarked model are bisected: the shortest that fails as the
-full model does ends with the layer that is searched for.
+layer is then confirmed alone. If the target cannot compile or run the model, or if the additional outputs hide the
+fault (they can keep a compiler from fusing), beginnings of the unmarked model are bisected: the shortest beginning that
+fails as the full model does ends with the wrong layer.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, VerdictKind
 
-_FEWEST_TOGETHER = 4  # layers: fewer are quicker alone
+_FEWEST_TOGETHER = 4  # layers: fewer are compiled faster one by one
 _MOST_TOGETHER = 128
 _MOST_BYTES = 256 * 1024 * 1024  # of weights and inputs in one model
 
 
 @dataclass(slots=True)
 class LayerSearch:
-    """What is known so far of the first wrong layer."""
+    """What is known so far about the first wrong layer."""
 
     examination: Examination
     reports: dict[str, CaseReport] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class LayerSearch:
         return FaultSearch(reports, self.first, self.confirmed, findings, notes, command)
 
     def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
-        """Examine a layer alone, fed with the reference's inputs."""
+        """Examine a layer alone with the reference's inputs."""
         case = self.cases.find(layer.name)
         report = self.examine(case, select(layer, accumulated))
         self.cases.discard(case)
@@ -91,7 +91,7 @@ def bisect_model(
 
 
 def find_wrong(search: LayerSearch) -> None:
-    """Search with the cheapest view first; where it shows nothing, with the next one."""
+    """Search with the cheapest view first; if it shows nothing, with the next one."""
     accumulated, failed = search.examination.accumulate()
     if search.examination.request.is_torch:
         _find_wrong_call(search, accumulated)
@@ -125,7 +125,7 @@ def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorCompa
 
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
-    """Examine each call of a torch module alone until one is wrong; one that is odd next to peers needs them all."""
+    """Examine each call of a torch module alone until one is wrong; comparing a call with its peers needs them all."""
     if accumulated:
         _try_suspects(search, accumulated)
         if search.first is not None:
@@ -145,19 +145,16 @@ def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorCompar
 
 
 def _is_open_only(search: LayerSearch, full: CaseReport) -> bool:
-    """Whether the file fails and the model with closed dimensions does not: then no layer can be blamed."""
+    """Whether the file fails but the model with closed dimensions passes: then no layer can be blamed."""
     note = search.examination.describe_closed(full)
     search.notes += [note] if note else []
     return bool(note)
 
 
 def _try_suspects(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> Localisation:
-    """Layers in whose outputs an error seems to be born, one after another, each fed with the reference's inputs.
-
-    One that is correct then has only made more of what it was given, and one where the references disagree as much
-    is not to blame: in both cases the search continues after it. `search.first` is None where no layer is left to
-    blame.
-    """
+    """Examine layers in whose outputs an error seems to begin, one after another, each with the reference's inputs. If
+    a layer is correct alone, it has only amplified an error of its inputs; if the references disagree as much, it is
+    not to blame: in both cases the search continues after it. `search.first` is None if no layer is left to blame."""
     local, excused = dict[str, TensorComparison](), set[str]()
     while True:
         found = localise(search.cases.outline.layers, accumulated, local, excused)
@@ -187,9 +184,9 @@ def _blame_inside(search: LayerSearch, suspect: Layer, accumulated: Mapping[str,
 
 
 def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
-    """The first layer that is wrong in isolation, of those whose outputs differ at all or were not seen: errors that
-    are passed on can be larger than the one that is looked for. Those that are correct next to others, each with the
-    reference's inputs, are not computed alone."""
+    """Find the first layer that is wrong in isolation, among those whose outputs differ at all or were not seen: errors
+    that are passed on can be larger than the wrong layer's own. Layers that are correct in a model of several, each
+    with the reference's inputs, are not computed alone. Return whether one was found."""
     seen = {layer.name: select(layer, accumulated) for layer in layers}
     left = [
         layer
@@ -206,15 +203,14 @@ def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mappin
             search.notes.append(f"{layer.label} is the first that is wrong with the reference's inputs")
             return True
         if report.verdict.kind is VerdictKind.PASS:
-            del search.reports[layer.name]  # it was not requested
+            del search.reports[layer.name]  # the layer was not requested
     return False
 
 
 def _find_correct(search: LayerSearch, layers: Sequence[Layer]) -> set[str]:
-    """Layers that are correct in a model of many layers side by side, which share nothing: one compilation for all.
-
-    A group that the target cannot compute as a whole is divided; what is wrong, or cannot be grouped, is left out.
-    """
+    """Return layers that are correct in a model of many independent layers side by side: one compilation for all. A
+    group that the target cannot compute as a whole is divided; layers that are wrong, or cannot be grouped, are left
+    out."""
     if len(layers) < _FEWEST_TOGETHER:
         return set()
     correct, group, size = set[str](), list[ModelCase](), 0
@@ -249,7 +245,7 @@ def _try_together(search: LayerSearch, group: Sequence[ModelCase]) -> set[str]:
 
 
 def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
-    """One case whose model holds those of all these layers; each reads inputs of its own."""
+    """Return one case whose model contains those of all these layers; each reads inputs of its own."""
     trials = []
     for sample in range(len(group[0].trials)):
         parts = [case.trials[sample] for case in group]
@@ -264,7 +260,7 @@ def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
-    """Note why no layer is wrong; `but` is what is known of the inside, where that is not simply right."""
+    """Note why no layer is wrong; `but`: the state of the inner tensors, unless all of them are right."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
@@ -277,7 +273,7 @@ def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
 
 
 def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
-    """The target fails on the model with every intermediate tensor as an output: is it the model?"""
+    """Search after the target failed on the model with additional outputs: does it fail on the model itself?"""
     full = search.examine(search.cases.full)
     text = f"the model with every intermediate tensor as an output fails ({failed.step} {failed.ending})"
     if full.verdict.kind not in WRONG:
@@ -294,15 +290,15 @@ def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
 
 
 def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
-    """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
-    known = search.cases.find_types(0)  # a beginning cannot end with a sequence, which cannot be compared
+    """Search the shortest beginning of the model that fails as the whole does: its last layer shows the fault."""
+    known = search.cases.find_types(0)  # a beginning must not end with a sequence, since those cannot be compared
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
     if not layers:
         search.notes.append("the model has no layer: a value that it passes through is wrong")
         return
     index = _find_shortest(search, layers, wanted, exact=True)
     if index == len(layers) - 1 and wanted is not None and wanted.step:
-        index = _find_shortest(search, layers, wanted, exact=False)  # its message is another one each time
+        index = _find_shortest(search, layers, wanted, exact=False)  # the message differs each time
     search.first = suspect = layers[index]
     report = search.examine_layer(suspect, {})
     if report.verdict.kind in WRONG:
@@ -327,7 +323,7 @@ def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bo
 
 
 def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) -> bool:
-    """The model fails at a layer that is correct in isolation: its inputs may be wrong, a shape for example."""
+    """Search before a layer at which the model fails and that is correct in isolation: its inputs may be wrong."""
     search.first = None
     if before:
         part = build_beginning(search.cases, before, with_inside=True)
@@ -346,7 +342,7 @@ def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) 
 
 
 def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
-    """The layers that the suspect needs, in the graph's order."""
+    """Return the layers that the suspect depends on, in the graph's order."""
     needed, found = set(suspect.inputs), list[Layer]()
     for layer in reversed(before):
         if needed & set(layer.outputs):
@@ -356,7 +352,7 @@ def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
 
 
 def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
-    low, high = 0, len(layers) - 1  # the whole is wrong
+    low, high = 0, len(layers) - 1  # the whole model is wrong
     while low < high:
         middle = (low + high) // 2
         if _is_wrong(search, layers[: middle + 1], wanted, exact=exact):
@@ -367,7 +363,7 @@ def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signatu
 
 
 def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
-    """Whether a beginning fails as the whole does. One that fails in another way proves nothing."""
+    """Return whether a beginning fails as the whole does. A failure of another kind proves nothing."""
     examination, case = search.examination, build_beginning(search.cases, layers)
     with examination.builder.borrowing(), examination.builder.forgetting():
         work, results = examination.compute(case)
@@ -380,7 +376,7 @@ def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | 
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> ModelCase:
-    """The model up to these layers, with what they pass on as its outputs; `with_inside`: and all in between."""
+    """Return the model up to these layers with their results as outputs; `with_inside`: also all tensors in between."""
     begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
     inner = {name for layer in begun for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}

@@ -1,6 +1,6 @@
-"""A model's cases: what goes into each layer and into the whole, and what the reference makes of it.
+"""A model's cases: the inputs of each layer and of the whole model, and the reference's outputs for them.
 
-A layer sees the values that it sees inside the model: the reference runs once with every intermediate tensor as an
+A layer gets the values that it has inside the model: the reference runs once with every intermediate tensor as an
 output, and layers are cut out with these real shapes and values.
 """
 
@@ -51,16 +51,16 @@ Arrays = Mapping[str, Any]  # name → numpy array
 Judged = tuple[Verdict, tuple[TensorComparison, ...]]
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
-_LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried where the reference refuses the first guess
+_LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried if the reference refuses the first guess
 _MOST_ELEMENTS = 1 << 24  # of an input with such sizes
-_OTHERS = ("reference", "openvino", "iree")  # in the place of a reference that lacks an operator or a type
-_CARRIED = 4  # operators that an output is followed back through, to where it was rounded
-_GATES = {"If": 1, "Loop": 2}  # how many of its inputs say whether its sub-graph is entered
+_OTHERS = ("reference", "openvino", "iree")  # used instead of a reference that lacks an operator or a type
+_CARRIED = 4  # an output is followed back through so many operators, to where it was rounded
+_GATES = {"If": 1, "Loop": 2}  # how many of its inputs decide whether its sub-graph is entered
 _ROUNDING = words("QuantizeLinear DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul QGemm QAttention")
 
 
 class StepFailedError(AssayError):
-    """A step failed that everything else depends on: the reference cannot compute the model."""
+    """A step failed on which everything else depends: the reference cannot compute the model."""
 
     exit_code = ExitCode.FAILED
 
@@ -71,7 +71,7 @@ class StepFailedError(AssayError):
 
 
 class LazyArrays(Mapping[str, Any]):
-    """Arrays by name, each loaded when it is required: activations of a large model do not fit in memory."""
+    """Arrays by name, each loaded when it is read: activations of a large model do not fit in memory."""
 
     def __init__(self, names: Iterable[str], load: Callable[[str], Any]) -> None:
         self._names, self._load = dict.fromkeys(names), load
@@ -92,7 +92,7 @@ class LazyArrays(Mapping[str, Any]):
 
 
 class Tensors(LazyArrays):
-    """The tensors of folders."""
+    """The tensors in folders."""
 
     def __init__(self, *folders: str) -> None:
         refs = {ref.name: ref for folder in folders for ref in load_refs(folder)}
@@ -106,7 +106,7 @@ class CaseSample:
     model: Product
     inputs: Product
     expected: Arrays
-    specs: tuple[TensorSpec, ...] = ()  # of the outputs, where this sample's are known: samples may differ in shape
+    specs: tuple[TensorSpec, ...] = ()  # of the outputs, if known for this sample: samples may differ in shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class ModelCase:
     outputs: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     trials: tuple[CaseSample, ...] = ()
-    problem: str = ""  # why it cannot be taken out of the model
-    quantized: bool = False  # more than one layer, and they compute in steps: see values.tensors.Tolerance
-    makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that it comes from
+    problem: str = ""  # why the layer cannot be taken out of the model
+    quantized: bool = False  # several layers that compute in steps: see values.tensors.Tolerance
+    makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that computes it
 
     @property
     def op(self) -> str | None:
@@ -129,16 +129,16 @@ class ModelCase:
 
 
 class Cases:
-    """Everything is made when it is first asked for; the reference's results come from the store when it has them. The
-    target of the request makes no difference here."""
+    """The cases of a request. Everything is made at its first use; the reference's results come from the store if it
+    has them. The target of the request makes no difference here."""
 
-    tests_voters = True  # before a second reference votes, the operators concerned are tested
-    skipped: Mapping[str, str] = {}  # case → why it is not computed alone, where that is known beforehand
+    tests_voters = True  # operators are tested before a second reference may vote on them
+    skipped: Mapping[str, str] = {}  # case → why it is not computed alone, if known beforehand
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         self.request = request
-        self.notes: list[str] = []  # about what goes in
-        self._magnitudes: dict[int, Magnitudes] = {}  # by sample
+        self.notes: list[str] = []  # about the inputs
+        self._magnitudes: dict[int, Magnitudes] = {}  # sample → magnitudes
         self._builder = builder
 
     @cached_property
@@ -155,7 +155,7 @@ class Cases:
 
     @cached_property
     def samples(self) -> tuple[Product, ...]:
-        """The model's inputs. Where the reference refuses sizes that were only guessed, larger ones are tried."""
+        """The model's inputs. If the reference refuses guessed sizes, larger ones are tried."""
         first = self._draw_samples()
         choice = self.request.inputs
         is_given = choice.function or not isinstance(parse_files(choice.files), Mapping)
@@ -178,8 +178,8 @@ class Cases:
         return first
 
     def _draw_samples(self, least: int = 0) -> tuple[Product, ...]:
-        """Inputs with open dimensions of this size at least; of files that hold samples as many as were requested.
-        Raises UsageError for more."""
+        """Draw inputs with open dimensions of at least this size; from files of samples, as many as were requested.
+        Raises UsageError if there are too few."""
         most = self.request.inputs.most
         found = build_samples(self.outline, self.proto, self.request.inputs, least)
         if most is not None and most > len(found):
@@ -190,7 +190,7 @@ class Cases:
         return tuple(map(self.write_inputs, found[:most]))
 
     def _is_refused(self, sample: Product) -> bool:
-        """Whether the reference fails at the run: a model that it cannot read is not helped by other sizes."""
+        """Return whether the reference fails at the run: other sizes do not help with a model that it cannot read."""
         specs = self.outline.outputs
         wants = Wants(tuple(spec.name for spec in specs), specs)
         with self._builder.keeping():
@@ -207,7 +207,7 @@ class Cases:
 
     @cached_property
     def full(self) -> ModelCase:
-        """The file as it is, with the reference's outputs."""
+        """The unchanged file, with the reference's outputs."""
         specs = self.outline.outputs
         names = tuple(spec.name for spec in specs)
         with self._builder.keeping():
@@ -221,7 +221,7 @@ class Cases:
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """The operator by which the layer of each tensor is judged, wherever the tensor comes out."""
+        """By tensor, the operator by which the layer that makes it is judged."""
         return {name: layer.ops[0] for layer in self.outline.layers for name in layer.outputs}
 
     @cached_property
@@ -230,12 +230,12 @@ class Cases:
 
     @cached_property
     def steps(self) -> dict[str, float]:
-        """The size of a step of each tensor that a DequantizeLinear makes, where that is a constant."""
+        """The size of a step of each tensor that a DequantizeLinear makes, if the size is a constant."""
         return find_steps(self.proto)
 
     @cached_property
     def closed(self) -> ModelCase | None:
-        """The model with its open dimensions closed, as each sample is; None: it has none, or they are to stay."""
+        """The model with its open dimensions set to each sample's sizes; None if it has none, or they are kept open."""
         if self.request.inputs.keep_dims or all(spec.is_static for spec in self.outline.inputs):
             return None
         name = f"{self.outline.full_name}_closed"
@@ -246,28 +246,28 @@ class Cases:
 
     @cached_property
     def coarse(self) -> dict[str, str]:
-        """The type of the cast into fewer bits that is before each such tensor."""
+        """By tensor, the type of the cast into fewer bits before it."""
         return find_coarse(self.proto)
 
     @property
     def bounds(self) -> Mapping[str, Tolerance]:
-        """What each tensor in the model may be off by, where that is not what its type and operator allow."""
+        """By tensor in the model, its bound if that is not given by its type and operator."""
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
 
     def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
-        """The bounds of a layer alone."""
+        """Return the bounds of a layer alone."""
         return given
 
     def look_closer(self, _case: ModelCase, _number: int, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
-        """The verdict with what is found in parts of the tensors."""
+        """Return the verdict with findings in parts of the tensors."""
         return judged
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
-        """The reports with what layers show next to others of their kind."""
+        """Add findings from the comparison of layers with others of their kind to the reports."""
         return list(reports)
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        """The operator that draws, for each tensor that depends on chance; for a layer alone, one of its own."""
+        """Return the random operator for each tensor that depends on it; for a layer alone, an operator of its own."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
@@ -276,7 +276,7 @@ class Cases:
 
     @cached_property
     def activations(self) -> tuple[str, ...]:
-        """Folders with every tensor that the reference makes, one for each sample."""
+        """One folder per sample with every tensor that the reference makes."""
         proto = build_marked(self.proto)
         names = tuple(value.name for value in proto.graph.output)
         model = self.write_model(proto, self.outline.stem)
@@ -285,7 +285,7 @@ class Cases:
 
     @cached_property
     def marked(self) -> ModelCase:
-        """The model with every layer's outputs as outputs: one run on the target shows all of them."""
+        """The model with every layer's outputs as outputs: one run on the target computes all of them."""
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         trials, names = [], ()
         for number, folder in enumerate(self.activations):
@@ -299,15 +299,13 @@ class Cases:
 
     @cached_property
     def trivial_layers(self) -> tuple[Layer, ...]:
-        """The layers that a compiler computes beforehand, from shapes and constants alone."""
+        """The layers of shapes and constants alone, which a compiler computes beforehand."""
         folding = build_folding(build_wiring(self.proto.graph))
         return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
 
     def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
-        """How large the terms are that this output was added up from, in one sample: see `graph.operators`.
-
-        A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
-        """
+        """Return how large the terms are that this output is the sum of, in one sample: see `graph.operators`. A layer
+        alone got the reference's inputs. In the model an operator may pass on values that were rounded before."""
         if case.layer is not None:
             return _measure_layer(case.trials[number]).find(tensor, len(case.layer.nodes) - 1)
         if number not in self._magnitudes:
@@ -316,15 +314,15 @@ class Cases:
         return self._magnitudes[number].find(tensor, _CARRIED)
 
     def finish(self, report: ModelReport) -> ModelReport:
-        """The report with what these cases know of the whole."""
+        """Add to the report what these cases know of the whole model."""
         compared = {case.name for case in report.cases if case.verdict.comparisons}
         layers = [each for each in self.outline.layers if {each.name, self.outline.full_name} & compared]
-        with suppress(StepFailedError):  # the reference may lack the model with more outputs
+        with suppress(StepFailedError):  # the reference may not support the model with more outputs
             return replace(report, notes=(*report.notes, *self.describe_idle(layers)))
         return report
 
     def describe_idle(self, layers: Sequence[Layer]) -> list[str]:
-        """Notes on the branches and loops that no sample enters, and on those inside of layers, which no run shows."""
+        """Return notes on branches and loops that no sample enters, and on those inside layers, which no run shows."""
         wiring, idle, hidden = build_wiring(self.proto.graph), list[str](), list[str]()
         for label, node in ((layer.label, wiring.nodes[index]) for layer in layers for index in layer.nodes):
             graphs = {each.name: each.g for each in node.attribute if each.HasField("g")}
@@ -344,7 +342,7 @@ class Cases:
         return [f"{text}: {join_first(names, 4)}" for text, names in notes.items() if names]
 
     def cut(self, number: int, outputs: Sequence[str], name: str) -> CaseSample:
-        """The beginning of what the target computes that makes these outputs, for one sample."""
+        """Return the beginning of the target's model that makes these outputs, for one sample."""
         types = self.find_types(number)
         proto = build_cut(self.proto, [spec.name for spec in self.outline.inputs], outputs, types)
         needed = {value.name for value in proto.graph.input}
@@ -357,15 +355,15 @@ class Cases:
         )
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:  # noqa: ARG002 for other cases than these
-        """Bounds by tensor that were measured for this case; where there are none, types and operators decide."""
+        """Return bounds by tensor that were measured for this case; types and operators decide on the others."""
         return {}
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:  # noqa: ARG002 for other cases than these
-        """What is wrong with the scales of a layer, whatever the numbers are."""
+        """Yield findings on the scales of a layer, which do not depend on the values."""
         return iter(())
 
     def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
-        """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""
+        """Return how a layer alone makes its outputs, in one sample; None for a case of several layers."""
         if case.layer is None:
             return None
         load = partial(_measure_layer, case.trials[number])
@@ -383,7 +381,7 @@ class Cases:
             if failed.ending is StepEnding.UNSUPPORTED:
                 other = self._find_other(model, inputs, wants)
                 text = f"{other} computes this model: add --reference {other}" if other else ""
-            else:  # the model may only need other inputs than those that were invented
+            else:  # the model may only need other inputs than the generated ones
                 is_run = failed.step is Step.RUN
                 text = describe_invented(self.outline, self.proto, self.request.inputs) if is_run else ""
             failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
@@ -391,7 +389,7 @@ class Cases:
         return work.outputs
 
     def _find_other(self, model: Product, inputs: Product, wants: Wants) -> str:
-        """A reference that is installed and has what the chosen one lacks; empty where there is none."""
+        """Return an installed reference with the operator or type that the chosen one lacks; empty if there is none."""
         for name in (each for each in _OTHERS if each != self.request.target.backend):
             with suppress(MissingExtraError, InfrastructureError):
                 work = self._builder.compute(Target(name, name), model, inputs, wants, f"{self.outline.stem}_{name}")
@@ -400,7 +398,7 @@ class Cases:
         return ""
 
     def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with a hint about another opset that can be pasted, or without one that does not help."""
+        """Return the outcome with a hint on another opset that can be pasted; a hint that does not help is removed."""
         asked = _CONVERT.search(outcome.hint)
         if asked is None:
             return outcome
@@ -437,7 +435,7 @@ class Cases:
         return [name for name, _ in known if any(name in found for found in chosen.values())]
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
-        """Layers one after another: the values of all of them together may be many times the model."""
+        """Yield layers one after another: the values of all layers may be many times as large as the model."""
         wanted = {layer.number for layer in self.outline.choose(names)}
         pairs = zip(self.activations, self.samples, strict=True)
         activations = [Tensors(sample.path, folder) for folder, sample in pairs]
@@ -453,7 +451,7 @@ class Cases:
             yield ModelCase(layer.name, layer, outputs, specs, tuple(trials), problem)
 
     def discard(self, case: ModelCase) -> None:
-        """Remove the files that were made for one case alone: those of a large model are many."""
+        """Remove the files that were made for one case: those of a large model are many."""
         for trial in case.trials:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
@@ -465,7 +463,7 @@ def _measure_layer(sample: CaseSample) -> Magnitudes:
 
 
 def describe_dims(outline: Outline, sample: Product) -> str:
-    """`batch=1, axis 2 of x=64`: a sample's sizes of what the file leaves open."""
+    """Return `batch=1, axis 2 of x=64`: a sample's sizes of the file's open dimensions."""
     shapes = {ref.name: ref.shape for ref in load_refs(sample.path)}
     sizes = {
         (str(dim) if dim else f"axis {axis} of {spec.name}"): shapes[spec.name][axis]
@@ -481,7 +479,7 @@ def _measure_shapes(samples: Sequence[Product]) -> list[tuple[int, ...]]:
 
 
 def name_kind(case: ModelCase) -> str:
-    """A hash of a layer's operators with their attributes, and of the types and shapes around them."""
+    """Return a hash of a layer's operators with their attributes, and of the types and shapes around them."""
     kinds = []
     for trial in case.trials:
         graph = load_model(trial.model.path).graph
@@ -500,7 +498,7 @@ def load_specs(folder: str) -> tuple[TensorSpec, ...]:
 
 
 def is_quantized(model: Any) -> bool:
-    """Whether there is a node, in a sub-graph or a function too, that rounds into a few steps."""
+    """Return whether a node, also in a sub-graph or a function, rounds to a few steps."""
     nodes = walk_nodes(model.graph, *model.functions)
     return any(each.op_type in _ROUNDING or each.op_type.startswith("QLinear") for each in nodes)
 

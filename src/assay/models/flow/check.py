@@ -1,8 +1,8 @@
-"""`assay model check`: every layer and the full model on a target, next to the reference.
+"""`assay model check`: computes every layer and the full model on a target, and compares with the reference.
 
-First the model itself, then again with every intermediate tensor as an output (errors as they accumulate, and the
-layer where they begin), then each layer in isolation, with the reference's values as inputs (its own error). A fault
-that only one of the views shows is still named, and the report says which view showed it.
+First the model itself is computed, then again with every intermediate tensor as an output (errors as they accumulate,
+and the layer where they begin), then each layer in isolation, with the reference's values as inputs (its own error). A
+fault that only one of the views shows is still named, and the report states which view showed it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Report = Callable[[CaseReport], None]
-_MOST_BYTES = 256 * 1024 * 1024  # of tensors inside the model: after a wrong layer all are wrong
+_MOST_BYTES = 256 * 1024 * 1024  # limit for kept tensors inside the model: after a wrong layer all are wrong
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -50,7 +50,7 @@ def quiet(_report: CaseReport) -> None:
 
 @dataclass(slots=True)
 class Examination:
-    """One model on one target. `keep` is where tensors that differ are put for a person to look at."""
+    """Compares one model on one target. Tensors that differ are kept in the folder `keep` for a person to examine."""
 
     request: ModelRequest
     builder: ArtifactBuilder
@@ -68,7 +68,7 @@ class Examination:
     # ------------------------------------------------------------ one case
 
     def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
-        """Compute a case on the target, and compare."""
+        """Compute a case on the target and compare it with the reference."""
         target = self.request.target.name
         if case.problem:
             text = f"this layer cannot be computed alone: {case.problem}"
@@ -84,14 +84,14 @@ class Examination:
                     report = CaseReport(case.name, target, verdict, case.layer, work.steps)
                 else:
                     report = self.compare(case, work.steps, results)
-        # one that is correct in isolation, and wrong inside the model, is looked at there
+        # for a case that is correct in isolation and wrong inside the model, the tensors inside are shown
         diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
         report = replace(report, accumulated=tuple(accumulated), diffs=diffs)
         self.report_case(report)
         return report
 
     def describe_closed(self, full: CaseReport) -> str:
-        """How the model ends with its open dimensions closed, where that is another end than the file's; else empty."""
+        """Describe the result of the model with closed dimensions if it differs from the file's; else empty."""
         case = self.cases.closed
         if case is None:
             return ""
@@ -117,7 +117,7 @@ class Examination:
         return work, results
 
     def _compute_on(self, target: Target, case: ModelCase, repeats: int = 1) -> tuple[Work, list[Arrays]]:
-        """Compute every sample; the steps are those of the first one, or of the one that failed."""
+        """Compute every sample; return the steps of the first one, or of the one that failed."""
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
             work = self.builder.compute(target, trial.model, trial.inputs, case.build_wants(trial, repeats), case.name)
@@ -128,7 +128,7 @@ class Examination:
         return first, results
 
     def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
-        """The report of a case whose results are there; tensors that differ are kept."""
+        """Return the report of a computed case; tensors that differ are kept."""
         verdict, comparisons = self.judge(case, results)
         if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
             verdict = self.vote(case, comparisons, verdict, self.request.voter)
@@ -138,7 +138,7 @@ class Examination:
         return CaseReport(case.name, self.request.target.name, verdict, case.layer, steps, comparisons, diffs=diffs)
 
     def judge(self, case: ModelCase, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-        """The verdict on all samples, and each output in the sample where it is furthest off."""
+        """Return the verdict on all samples, and the comparison of each output in the sample with its largest error."""
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
         cases, tolerances = self.cases, self.choose_tolerances(case)
         for number, actual in enumerate(results):
@@ -158,7 +158,7 @@ class Examination:
         return Verdict.of(found, count), tuple(worst.values())
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
-        """The bounds of a case: a quantised model as a whole may be a few steps off, a layer in isolation may not."""
+        """Choose the bounds of a case: a quantised model may be a few steps off as a whole, a layer alone may not."""
         own = self.cases.find_bounds(case)
         if own:
             return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
@@ -167,7 +167,7 @@ class Examination:
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
-        """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
+        """Return the verdict with the vote of a second reference. If that cannot compute the case, it has no vote."""
         try:
             work, results = self._compute_on(voter, case)
         except (MissingExtraError, InfrastructureError) as error:
@@ -182,7 +182,7 @@ class Examination:
         return verdict if is_refused else voted
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
-        """Whether the voter has no vote: one that would excuse the target must compute these operators right."""
+        """Whether the voter has no vote: it may only excuse the target if it computes these operators right."""
         if not self.cases.tests_voters:
             return False
         fault = self.voter_tests.find_fault(voter, case)
@@ -201,10 +201,8 @@ class Examination:
     # ------------------------------------------------------------ the inside
 
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
-        """Every layer's outputs as they come out of the model on the target; or the step at which that failed.
-
-        `part`: a beginning of the model with its layers' outputs, in the place of the whole.
-        """
+        """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.
+        `part`: a beginning of the model with its layers' outputs, to compute instead of the whole."""
         marked = part or self.cases.marked
         ops = self.cases.makers
         own = self.cases.find_bounds(marked)
@@ -230,7 +228,7 @@ class Examination:
         return worst, None
 
     def _prefer_given(self, own: Mapping[str, Tolerance], ops: Mapping[str, str | None]) -> Tolerances:
-        """The tolerances with the bounds that were measured for these tensors, but for those that a user gave."""
+        """Return the tolerances with the bounds that were measured for these tensors, unless a user gave a bound."""
         given = self.request.tolerances
         asked = {name: given.choose(name, ops.get(name)) for name in own}
         chosen = {
@@ -239,8 +237,8 @@ class Examination:
         return Tolerances(given.model, given.by_op, chosen)
 
     def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
-        """The tolerances of tensors that several layers made, by the operator of each: after a quantiser the steps are
-        counted, after a cast those of the coarser type, unless a user gave a bound."""
+        """Return the tolerances of tensors that several layers made, by the operator of each: steps are counted after a
+        quantiser, and steps of the coarser type after a cast, unless a user gave a bound."""
         given, cases = self.request.tolerances, self.cases
         free = [name for name, op in ops.items() if given.choose(name, op) == Tolerance()]
         coarse = {name: cases.bounds[name] for name in free if name in cases.bounds}
@@ -252,7 +250,7 @@ class Examination:
         return Tolerances(replace(given.model, quantized=True), {}, whole)
 
     def _keep_inside(self, marked: ModelCase, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
-        """Keep the tensors that differ in the order in which they are computed, up to a size: faults begin there."""
+        """Keep the tensors that differ, in the order of their computation, up to a size: faults begin at the first."""
         left_bytes = _MOST_BYTES
         for number, name in enumerate(marked.outputs):
             is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
@@ -264,8 +262,8 @@ class Examination:
     def _keep_pair(
         self, case: ModelCase, results: Sequence[Arrays], compared: TensorComparison, number: int
     ) -> tuple[tuple[str, str], int] | None:
-        """Write the two tensors of the first sample that is wrong: files that `assay model diff` takes, and how many
-        bytes they are; None where one of the two tensors is not there."""
+        """Write the two tensors of the first wrong sample as files for `assay model diff`; return the paths and their
+        size in bytes, or None if one of the two tensors is missing."""
         name = compared.name
         pairs = [
             (trial.expected[name], result[name])
@@ -293,19 +291,19 @@ def examine_model(
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
-    """Perform one search and report it. `names`: the cases that it is about, where the reference fails."""
+    """Perform one search and report it. `names`: the cases to report if the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
     cases = (TorchCases if request.is_torch else ComparedCases if request.other else Cases)(request, builder)
-    chosen = names(cases)  # while the workers start
+    chosen = names(cases)  # the workers start at the same time
     tools = dict(builder.find_tools(request.target))
     keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
     examination = Examination(request, builder, cases, keep, report_case, keeper=keeper)
     try:
         found = search(examination)
     except StepFailedError as error:
-        # none of the cases could be judged: the step of the reference that failed is the only one that is reported
+        # no case could be judged: only the reference's failed step is reported
         name, reference = f"{cases.outline.stem}_reference", request.reference.name
         cases.notes.append(f"{render_count(len(chosen), 'case')} not compared: {reference} has no result")
         refused = CaseReport(name, reference, judge_failure(name, error.outcome), None, (error.outcome,))
@@ -326,7 +324,7 @@ def examine_model(
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
-    """Check everything that was requested. What a target does wrong is in the report; it never raises for that."""
+    """Check everything that was requested. Errors of the target are in the report and raise no exception."""
     return examine_model(request, builder, keep, report_case, check_cases, lambda cases: cases.choose(request.only))
 
 
@@ -340,7 +338,7 @@ def check_cases(examination: Examination) -> FaultSearch:
     closed = examination.describe_closed(full) if full is not None else ""
     is_wrong = full is not None and (full.verdict.kind in WRONG or bool(closed))
     if is_wrong and all(each.verdict.kind not in WRONG for each in reports):
-        # layers that were only taken to be right are computed after all
+        # now compute the layers that were skipped because they seemed right
         names = [each.name for each in reports if each.skipped and not each.accumulated]
         again = {case.name: examination.examine(case) for case in cases.iterate(names)} if names else {}
         reports = [again.get(each.name, each) for each in reports]
@@ -375,20 +373,20 @@ def _examine_layers(
 
 
 class Trivial:
-    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and to
-    compile each alone takes longer than all others together. One that is correct inside the model, or the same as
-    another one that is correct alone, is not computed alone, unless it was asked for by its name."""
+    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and
+    compiling each alone takes longer than all others together. Unless it was requested by its name, such a layer is not
+    computed alone if it is correct inside the model or equal to another one that is correct alone."""
 
     def __init__(self, examination: Examination, accumulated: Mapping[str, TensorComparison]) -> None:
         self._examination = examination
         self._accumulated = accumulated
         is_asked = bool(examination.request.only)
         self._layers = {} if is_asked else {layer.name: layer for layer in examination.cases.trivial_layers}
-        self._right: dict[str, str] = {}  # kind of a layer → the first one of it
+        self._right: dict[str, str] = {}  # kind of a layer → the first correct layer of this kind
         self._count = 0
 
     def find_reason(self, name: str) -> str:
-        """Why a layer need not be computed alone; empty where it must be."""
+        """Return why a layer need not be computed alone; empty if it must be."""
         if known := self._examination.cases.skipped.get(name):
             return known
         layer = self._layers.get(name)
@@ -399,12 +397,12 @@ class Trivial:
         return "computed from shapes and constants; equal inside the model" if is_right else ""
 
     def find_same(self, case: ModelCase) -> str:
-        """Why a case need not be computed: another one of its kind is correct; empty where it must be."""
+        """Return why a case need not be computed, as another one of its kind is correct; empty if it must be."""
         label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
         return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 
     def note(self, case: ModelCase, report: CaseReport) -> None:
-        """Remember the kind of a layer that is exactly right alone."""
+        """Record the kind of a layer that is exactly right alone."""
         is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
         if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
             self._right.setdefault(name_kind(case), case.layer.label)
@@ -434,7 +432,7 @@ def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
 
 
 def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[TensorComparison]) -> None:
-    """Keep each tensor's comparison in the sample in which it is furthest off."""
+    """Keep each tensor's comparison in the sample with its largest error."""
 
     def rank(compared: TensorComparison) -> tuple[bool, float]:
         return compared.verdict.kind is not VerdictKind.PASS, compared.error

@@ -1,8 +1,8 @@
 """`assay model compare`: two models that should compute the same, before and after quantisation or a rewrite.
 
 The first model is the reference. Its layers are paired with those of the second (`graph.matching`), which is then
-looked at as a target is: as a whole, with every paired tensor as an output, and layer by layer with the first model's
-values as inputs. What a quantised layer may be off by is measured on the first model, rounded to as many bits.
+examined like a target: as a whole, with every paired tensor as an output, and layer by layer with the first model's
+values as inputs. The bound of a quantised layer is measured on the first model, rounded to as many bits.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, VerdictKind
 
-_SEVERAL = 8.0  # times what one tensor of a short float type may be off by
-LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
+_SEVERAL = 8.0  # factor on the bound of one tensor of a short float type
+LEAST_COVERAGE = 0.5  # of the layers of the smaller model: with fewer pairs, agreement proves little
 
 
 def check_ends(left: Outline, right: Outline) -> dict[str, str]:
-    """Inputs and outputs of the second model by name of the first; in the same order where names differ. Raises
-    UsageError where the two cannot be compared."""
+    """Return inputs and outputs of the second model by name of the first; if names differ, paired in order. Raises
+    UsageError if the two cannot be compared."""
     problems, names = [], dict[str, str]()
     for word, mine, theirs in (("inputs", left.inputs, right.inputs), ("outputs", left.outputs, right.outputs)):
         known = {spec.name: spec for spec in theirs}
@@ -94,13 +94,13 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
 class ComparedCases(Cases):
     """The first model's cases, with parts of the second one for the target to compute."""
 
-    quantized = False  # what a tensor may be off by is measured
+    quantized = False  # bounds of tensors are measured
     closed = None
     trivial_layers = ()
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         super().__init__(request, builder)
-        self._bounds: dict[str, dict[str, Tolerance]] = {}  # by case, then by tensor
+        self._bounds: dict[str, dict[str, Tolerance]] = {}  # case → tensor → bound
         self._same_ops: set[str] = set()  # cases whose operators are the same on both sides, in floats
         self.ends = check_ends(self.whole, self.other_outline)
         if load_product(request.model).sha == self.other.sha:
@@ -109,7 +109,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def whole(self) -> Outline:
-        """The first model, with all its layers."""
+        """The first model with all its layers."""
         return build_outline(self.request.model, groups=self.request.groups)
 
     @cached_property
@@ -122,7 +122,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def left(self) -> ModelSide:
-        find_order(self.proto)  # refuses a cycle; layers have the places of the file
+        find_order(self.proto)  # refuses a cycle; layers keep the order of the file
         return ModelSide(self.proto)
 
     @cached_property
@@ -131,7 +131,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def pairs(self) -> dict[str, GroupPair]:
-        """Without those that have other shapes, as after a change of the layout: no number can be compared."""
+        """The pairs of equal shape: if a change of the layout changes a shape, no number can be compared."""
         found = match_models(self.left, self.right, self.ends)
         return {root: pair for root, pair in found.items() if self._has_one_shape(pair)}
 
@@ -158,14 +158,14 @@ class ComparedCases(Cases):
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """Tensors that both models have."""
+        """The tensors that both models have."""
         return tuple(pair.left.value for pair in self.pairs.values())
 
     # ------------------------------------------------------------ layers
 
     @cached_property
     def _rows(self) -> dict[str, tuple[Layer, GroupPair]]:
-        """What the first model computes between paired tensors, and the pair at its end, by name of the case."""
+        """The part of the first model between paired tensors, and the pair at its end, by name of the case."""
         owners = {index: layer for layer in self.whole.layers for index in layer.nodes}
         rows, used = dict[int, tuple[Layer, GroupPair]](), set[int]()
         for pair in (each for each in self.pairs.values() if each.left.node in owners):
@@ -199,7 +199,7 @@ class ComparedCases(Cases):
         return replace(self.whole, layers=tuple(layer for layer, _ in self._rows.values()))
 
     def finish(self, report: ModelReport) -> ModelReport:
-        """The report with how each layer was paired, and how many were; few pairs prove little."""
+        """Add to the report how each layer was paired, and how many were; few pairs prove little."""
         left, right = (sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right))
         ways = Counter(pair.description for pair in self.pairs.values() if pair.left.node >= 0)
         pairs, least = ways.total(), min(left, right)
@@ -224,7 +224,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        """The second file as it is; with the names of the first where it has others."""
+        """The second file unchanged; tensors get the first model's names where these differ."""
         base, model = super().full, self.other
         if any(name != counterpart for name, counterpart in self.ends.items()):
             names = {counterpart: name for name, counterpart in self.ends.items()}
@@ -280,7 +280,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _types(self) -> dict[str, TensorSpec]:
-        """The type of each paired tensor in the second model, without sizes, in which samples may differ."""
+        """The type of each paired tensor in the second model, without sizes, since samples may differ in shape."""
         found = {}
         for folder in (self.samples[0].path, self.activations[0]):
             for spec in (each for each in load_specs(folder) if each.name in self.stops):
@@ -289,7 +289,7 @@ class ComparedCases(Cases):
         return found
 
     def _write_values(self, values: Arrays, proto: Any) -> Product:
-        """Write the inputs of a part of the second model, in its types."""
+        """Write the inputs of a part of the second model in its types."""
         kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
         found = {name: values[name] for name in kinds}
         return self.write_inputs(
@@ -305,14 +305,14 @@ class ComparedCases(Cases):
 
     @cached_property
     def _ranges(self) -> dict[str, tuple[float, float, float]]:
-        """The least and largest number that the second model's integers can express, and a step, by paired tensor."""
+        """Least and largest number that the second model's integers can express, and a step, by paired tensor."""
         found = {
             pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
         }
         return {name: each for name, each in found.items() if each is not None}
 
     def _cut_off(self, values: Arrays) -> Arrays:
-        """Tensors of the first model, cut off at what the integers of the second can express."""
+        """Clip tensors of the first model to the range that the integers of the second can express."""
         ranges = self._ranges
 
         def load(name: str) -> Any:
@@ -322,7 +322,7 @@ class ComparedCases(Cases):
         return LazyArrays(values, load)
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:
-        """What is wrong with the scales of a layer's outputs, whatever the numbers are."""
+        """Yield findings on the scales of a layer's outputs, which do not depend on the values."""
         for pair in (each for each in self.pairs.values() if each.left.value in case.outputs and each.left.node >= 0):
             name, readers = pair.left.value, self.left.readers.get(pair.left.root, ())
             shifted = (
@@ -330,7 +330,7 @@ class ComparedCases(Cases):
             )
             for text in filter(None, (self.right.find_contradiction(pair.right), shifted)):
                 yield Finding(VerdictKind.FAIL, name, text)
-            is_cut = len(readers) == 1 and readers[0].kind in ("Relu", "Clip")  # which the integers do for it
+            is_cut = len(readers) == 1 and readers[0].kind in ("Relu", "Clip")  # the integers do this clipping
             values = Tensors(self.activations[0])
             if name in self._ranges and name in values and not is_cut:
                 found = judge_range(name, values[name], *self._ranges[name])
@@ -340,7 +340,7 @@ class ComparedCases(Cases):
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
 
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
-        """Several times a step of the type, as errors add up, for each tensor after a cast into 16 bits or fewer."""
+        """Return several steps of the type, as errors add up, for each tensor after a cast to 16 bits or fewer."""
         coarse = find_coarse(self.right.model)
         found = {
             name: coarse_tolerance(coarse[counterpart])
@@ -356,7 +356,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _rounded(self) -> str:
-        """The first model's tensors when it is rounded, of the first sample; empty: the second is not, or it fails."""
+        """The rounded first model's tensors for the first sample; empty if the second is not rounded, or on failure."""
         if self.bits == (None, None):
             return ""
         values = Tensors(self.samples[0].path, self.activations[0])
@@ -392,7 +392,7 @@ class ComparedCases(Cases):
 
 
 def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """The least and largest values of tensors of floats, zero among them."""
+    """Return the least and largest values of tensors of floats, including zero."""
     found = {}
     for name in names:
         array = values.get(name)

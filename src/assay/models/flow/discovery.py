@@ -1,8 +1,8 @@
-"""The models of a project: where they are, the names of their cases, and names that tolerances are given for.
+"""The models of a project: their paths, the names of their cases, and the names for which tolerances may be given.
 
-Names come from the graphs alone, so that listing them costs very little. A tolerance for a name that nothing has would
-be a bound without effect: what is set for one model (a flag, its own table) has to be in it. What a project sets for
-all its models has to be in one of them; an operator of ONNX that none of them uses is not an error there.
+Names come from the graphs alone, so listing them is fast. A tolerance for an unknown name would be a bound without
+effect: a name that is set for one model (by a flag, or in its own table) must be in that model. A name that a project
+sets for all its models must be in one of them; an operator of ONNX that none of them uses is not an error there.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from assay.models.values.model import FULL_MODEL, Outline, Tolerances
 from assay.system.fast_dataclasses import dataclass, field
 
 SUFFIX = ".onnx"
-SKIPPED = "disable"  # names that begin with it: models, and whole folders, that are put aside
+SKIPPED = "disable"  # prefix of models and folders that are ignored
 SETTINGS_FILES = ("assay.toml", "pyproject.toml")
-CHIPS = "chips"  # the folder next to that of the models
+CHIPS = "chips"  # a folder next to that of the models
 TOLERANCE_FLAG = "--tolerance"
-_ELEMENT = re.compile(r"\[\d+\]$")  # of an output that is a sequence
+_ELEMENT = re.compile(r"\[\d+\]$")  # the index of an output of a sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    folder: str  # of its settings, else where it was looked for
+    folder: str  # the folder of its settings, else the one that was searched
     settings: ModelSettings
-    targets: tuple[str, ...] = ()  # that its settings describe
+    targets: tuple[str, ...] = ()  # that its settings define
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Project:
 
 
 def load_project(folder: str) -> Project:
-    """Raises UsageError for settings that are wrong."""
+    """Load a project. Raises UsageError for invalid settings."""
     settings = load_settings(folder, os.environ)
     files = [path for path in settings.files if os.path.basename(path) in SETTINGS_FILES]
     base = os.path.dirname(files[-1]) if files else os.path.abspath(folder)
@@ -58,23 +58,23 @@ def load_project(folder: str) -> Project:
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """What a tolerance can be for."""
+    """The names for which a tolerance can be given."""
 
-    operators: frozenset[str] = frozenset()  # that layers are judged by
+    operators: frozenset[str] = frozenset()  # operators by which layers are judged
     tensors: frozenset[str] = frozenset()
-    leaders: frozenset[tuple[str, str]] = frozenset()  # (Clip, Conv): the first is only judged with the second
+    leaders: frozenset[tuple[str, str]] = frozenset()  # (Clip, Conv): the first is only judged together with the second
 
     def has_tensor(self, name: str) -> bool:
         return name in self.tensors or _ELEMENT.sub("", name) in self.tensors
 
     def covers(self, given: Tolerances) -> bool:
-        """Whether all operators and tensors that these tolerances name are known."""
+        """Return whether all operators and tensors that these tolerances name are known."""
         return self.operators >= set(given.by_op) and all(map(self.has_tensor, given.by_tensor))
 
     def refuse_others(
         self, ops: Iterable[str], tensors: Iterable[str], whose: str, ops_at: str, tensors_at: str
     ) -> None:
-        """Raises UsageError for an operator or a tensor that is not known. `ops_at`: where the operators are named."""
+        """Raise UsageError for an unknown operator or tensor. `ops_at`: the key that names the operators."""
         for op in ops:
             if op not in self.operators:
                 leaders = sorted(leader for follower, leader in self.leaders if follower == op)
@@ -89,7 +89,7 @@ class KnownNames:
 
 @dataclass(frozen=True, slots=True)
 class NamedCase:
-    """`name` is what Assay calls it; `shown` differs where two folders have a model of one name."""
+    """A case. `name` is Assay's name of it; `shown` differs if two folders have a model of one name."""
 
     name: str
     shown: str
@@ -101,17 +101,17 @@ class ModelFile:
     stem: str
     shown: str  # the stem in the names of its cases
     cases: tuple[NamedCase, ...]
-    problem: str = ""  # why it is not a model: then its only case is the full model
-    names: KnownNames = field(default_factory=KnownNames)  # that tolerances can be for
+    problem: str = ""  # why the file is not a model: its only case is then the full model
+    names: KnownNames = field(default_factory=KnownNames)  # names for which tolerances can be given
 
 
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
-    """The models in the order of their names. Raises MissingExtraError where no model can be read at all."""
+    """Return the models in the order of their names. Raises MissingExtraError if no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
     stems = Counter(_stem(path) for path, _ in found)
-    # the stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number
+    # the stem; if two have it also the folders; if that is not enough (`a/b_c` and `a_b/c`) a number
     names = []
-    for path, base in found:  # `sub/net.onnx` → `sub_net`; the folder's own name goes before what is in it directly
+    for path, base in found:  # `sub/net.onnx` → `sub_net`; files of the folder itself get the folder's own name
         inside = os.path.splitext(os.path.relpath(path, os.path.dirname(os.path.abspath(base))))[0]
         names.append(_stem(path) if stems[_stem(path)] == 1 else inside.replace(os.sep, "_"))
     models = [_read(path, _stem(path), _number(names, index), groups) for index, (path, _) in enumerate(found)]
@@ -119,7 +119,7 @@ def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> 
 
 
 def list_stems(folders: Sequence[str]) -> list[str]:
-    """The names of all models, which are not read for it."""
+    """Return the names of all models without reading the models."""
     return [_stem(path) for base in folders for path in sorted(_walk(base))]
 
 
@@ -132,10 +132,10 @@ def _number(names: Sequence[str], index: int) -> str:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """The paths of models; links are followed, but not one that leads back to a folder that it is in."""
+    """Yield the paths of models; links are followed, unless they lead back to a folder that contains them."""
     if os.path.isfile(base):
         yield base
-    above: dict[str, frozenset[str]] = {}  # folder → itself and those around it, wherever they really are
+    above: dict[str, frozenset[str]] = {}  # folder → the real paths of itself and of the folders that contain it
     for folder, folders, names in os.walk(base, followlinks=True):
         real, around = os.path.realpath(folder), above.get(os.path.dirname(folder), frozenset())
         if real in around:
@@ -182,26 +182,26 @@ def join_names(several: Iterable[KnownNames]) -> KnownNames:
 
 
 def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:
-    """Raises UsageError for a name in `--tolerance` that the model does not have."""
+    """Raise UsageError for a name in `--tolerance` that the model does not have."""
     given = parse_tolerance_texts(texts)
     known.refuse_others(given.by_op, given.by_tensor, "the model", TOLERANCE_FLAG, TOLERANCE_FLAG)
 
 
 def refuse_unknown_of_model(settings: ModelSettings, stem: str, known: KnownNames) -> None:
-    """Raises UsageError for a name in the table of one model that this model does not have."""
+    """Raise UsageError for a name in the table of one model that this model does not have."""
     own, table = settings.models.get(stem), f"models.models.{stem}"
     if own is not None:
         known.refuse_others(own.ops, own.tensors, "the model", f"{table}.ops", f"{table}.tensors")
 
 
 def refuse_unknown_of_all(settings: ModelSettings, known: KnownNames) -> None:
-    """Raises UsageError for a name in the table of all models that none of them has. `known`: the names of all."""
+    """Raise UsageError for a name in the table of all models that is in none of them. `known`: all their names."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
     known.refuse_others(ops, settings.tolerances.by_tensor, "any model", "models.ops", "models.tensors")
 
 
 def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
-    """Raises UsageError for any name in the settings. A model that cannot be read may have every name."""
+    """Raise UsageError for an unknown name in the settings. A model that cannot be read may have every name."""
     if not models or any(model.problem for model in models):
         return
     for model in models:
@@ -210,7 +210,7 @@ def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -
 
 
 def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
-    """A message for each table of a model that does not exist."""
+    """Return a message for each table of a model that does not exist."""
     return [
         f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
         for stem in settings.models

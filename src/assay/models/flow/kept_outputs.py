@@ -1,6 +1,6 @@
 """`assay model judge`: the verdict on outputs that a check or a comparison kept, without running anything.
 
-It is the same check, with a target that has its results already: neither a back end nor the model is needed.
+This is the same check with a target whose results exist already: neither a back end nor the model is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from assay.values.verdict import Finding, Verdict
 
 
 def load_kept(folder: str) -> KeptOutputs:
-    """Raises FormatError for files that are damaged, missing or were changed."""
+    """Load kept outputs. Raises FormatError if files are damaged, missing or changed."""
     path = os.path.join(folder, INDEX_FILE)
     with open(path, "rb") as file:
         content = read_versioned(file.read(), KIND, path, FORMATS)
@@ -49,7 +49,7 @@ def load_kept(folder: str) -> KeptOutputs:
 
 
 def judge_kept(folder: str, tolerances: Tolerances | None) -> ModelReport:
-    """The report of the check, with its own tolerances or with these."""
+    """Return the report of the check, judged with its own tolerances or with these."""
     kept = load_kept(folder)
     request = kept.request if tolerances is None else replace(kept.request, tolerances=tolerances)
     cases = KeptCases(request, folder, kept)
@@ -91,7 +91,7 @@ class KeptCases(Cases):
         self.outline, self.coarse, self.steps = kept.outline, dict(kept.coarse), dict(kept.step_sizes)
 
     def load(self, side: str, case: str, number: int) -> LazyArrays:
-        """The arrays of one case and sample on one side."""
+        """Return the arrays of one case and sample on one side."""
         file, dtypes, prefix = self._files[side], self.kept.dtypes, f"{case}/{number}/"
 
         def load(name: str) -> Any:
@@ -133,7 +133,7 @@ class KeptCases(Cases):
         return (replace(self._require(layer.name), layer=layer) for layer in self.outline.choose(names))
 
     def discard(self, case: ModelCase) -> None:
-        """Remove nothing: no file was made for it."""
+        """Remove nothing: no file was made for the case."""
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
         return self.known[case.name].bounds
@@ -168,11 +168,11 @@ class KeptExamination(Examination):
         return Work(kept.steps if kept else ()), [self.cases.load("target", case.name, each) for each in numbers]
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:  # noqa: ARG002 as it is called
-        """The verdict with the vote that the second reference had; where it was not asked, it has none."""
+        """Return the verdict with the kept vote of the second reference; without a kept vote it has none."""
         results = [self.cases.load("voter", case.name, number) for number in range(len(case.trials))]
         if not all(results) or self.cases.known[case.name].is_refused:
             return verdict
         return judge_votes(ours, self.judge(case, results)[1])
 
     def _keep_pair(self, *_: Any) -> None:
-        """Keep nothing: the tensors are kept already."""
+        """Keep nothing: the tensors are already kept."""

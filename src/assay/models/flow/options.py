@@ -1,4 +1,4 @@
-"""From flags and settings to a request: a flag goes before the project's settings."""
+"""Builds a request from flags and settings: a flag overrides the project's settings."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from assay.system.fast_dataclasses import fields, replace
 
 Goal = Literal["check", "compare", "bisect", "reduce"]
 TORCH = "torch"  # the back end of torch modules, and their reference
-FLOAT64 = Target("torch-float64", TORCH, {"precision": "float64"})  # votes
-_TORCH_RUN_S = 900.0  # torch.compile is a part of it
-_OTHERS = (  # what only an ONNX model has
+FLOAT64 = Target("torch-float64", TORCH, {"precision": "float64"})  # the voter
+_TORCH_RUN_S = 900.0  # includes the time of torch.compile
+_OTHERS = (  # flags that only apply to ONNX models
     "inputs function ranges dims keep_dims groups compile_flags run_flags ir_dir compile_profile_dir run_profile_dir "
     "recompute"
 )
 
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
-    """Raises UsageError for what cannot be meant, before anything runs."""
+    """Build the request. Raises UsageError for invalid flags before anything runs."""
     _check_flags(flags, goal)
     if is_torch_model(flags.model):
         return build_torch_request(flags, goal)
@@ -68,8 +68,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     others = list_stems(project.folders) if settings.models else []
     notes = [*_judge_names(flags, project, stem, known), *find_unknown_stems(settings, [stem, *others])]
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
-    is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
-    # settings are for other models too
+    is_own = tolerances != settings.tolerances  # set for the model's own name: another file would not get them
+    # settings are for other models, too: names that this one lacks are left out
     kept = [text for text in render_tolerances(held) if known.covers(parse_tolerance_texts([text]))]
     return replace(
         _begin_request(flags, goal, reference, target, held, StepLimits()),
@@ -85,7 +85,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
 def _begin_request(
     flags: ModelFlags, goal: Goal, reference: Target, target: Target, tolerances: Tolerances, limits: StepLimits
 ) -> ModelRequest:
-    """What the requests for ONNX models and for torch modules have in common."""
+    """Build the common part of requests for ONNX models and for torch modules."""
     return ModelRequest(
         os.path.abspath(flags.model),
         reference,
@@ -132,8 +132,8 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
 
 
 def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNames) -> tuple[str, ...]:
-    """Raises UsageError for tolerances of what is not there. What the settings say of all models may be for others;
-    where the project has none to look at, it is only noted."""
+    """Raise UsageError for tolerances of unknown names. Tolerances that the settings give for all models may be for
+    others; if the project has no other models, they are only noted."""
     settings = project.settings
     refuse_unknown_flags(flags.tolerances, known)
     refuse_unknown_of_model(settings, stem, known)
@@ -148,7 +148,7 @@ def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNam
 
 
 def build_split_request(flags: ModelFlags) -> ModelRequest:
-    """A request in which the reference is its own target: nothing else computes."""
+    """Build a request in which the reference is its own target: nothing else computes."""
     name = flags.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
@@ -187,7 +187,7 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
 
 
 def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
-    """Raises UsageError for what cannot be meant, before anything runs."""
+    """Build the request. Raises UsageError for invalid flags before anything runs."""
     path, _, name = flags.model.rpartition(":")
     if not os.path.isfile(path):
         raise UsageError(
@@ -215,7 +215,7 @@ def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
 
 
 def is_torch_target(text: str, folder: str) -> bool:
-    """Raises NotFoundError for a target that is not known."""
+    """Return whether the target computes torch modules. Raises NotFoundError for an unknown target."""
     return _is_rewrite(text) or load_checked_target(text, folder).backend == TORCH
 
 
@@ -224,7 +224,7 @@ def _is_rewrite(text: str) -> bool:
 
 
 def load_torch_target(text: str) -> Target:
-    """A target that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
+    """Load a target that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for others."""
     if _is_rewrite(text):
         source, _, name = text.rpartition(":")
         place = f"{os.path.abspath(source)}:{name}" if source.endswith(".py") else text
@@ -242,7 +242,7 @@ def load_torch_target(text: str) -> Target:
 
 
 def build_manner(flags: ModelFlags, reference: str | None, target: Target, tolerances: Sequence[str]) -> Flags:
-    """Flags that ask the same of another model."""
+    """Return flags that request the same of another model."""
     limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
     given = [
         ("--reference", reference),
@@ -259,14 +259,14 @@ def build_manner(flags: ModelFlags, reference: str | None, target: Target, toler
 
 
 def build_origin(flags: ModelFlags) -> Flags:
-    """Flags that give the same inputs to the same model."""
+    """Return flags that give the same inputs to the same model."""
     words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
     switches = [("--keep-dims", "")] if flags.keep_dims else []
     return (*zip(words[::2], words[1::2], strict=True), *switches)
 
 
 def render_tolerances(tolerances: Tolerances) -> list[str]:
-    """The values of `--tolerance` that give these tolerances; what has its default is left out."""
+    """Return the values of `--tolerance` that give these tolerances; defaults are left out."""
     texts = [("", tolerances.model), *tolerances.by_op.items()]
     texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
     default = Tolerance()
@@ -320,7 +320,7 @@ def _parse_memory(text: str) -> int:
 
 
 def _absolute_input(text: str) -> str:
-    """`PATH`, or `NAME=PATH` where there is no file of that name."""
+    """Make the path in `PATH` absolute, or in `NAME=PATH` if there is no file of that name."""
     name, equals, path = text.rpartition("=")
     if not equals or os.path.exists(text):
         name, equals, path = "", "", text

@@ -1,4 +1,4 @@
-"""`--keep-outputs`: the tensors of both sides in plain files, for `assay model judge` (`flow.kept_outputs`).
+"""`--keep-outputs`: writes the tensors of both sides into plain files for `assay model judge` (`flow.kept_outputs`).
 
 A folder has `reference.npz`, `target.npz` and `inputs.npz`, whose arrays are called `CASE/SAMPLE/TENSOR`, and
 `outputs.json`, which is written last: the request, the cases, and facts about their graph. `context.npz` has what
@@ -36,7 +36,7 @@ SIDES = ("reference", "target", "inputs", "context", "voter")
 
 @dataclass(frozen=True, slots=True)
 class KeptCase:
-    """One case as it was computed. Arrays are in the files, under its name."""
+    """One computed case. Its arrays are in the files, under its name."""
 
     name: str
     layer: Layer | None = None
@@ -49,20 +49,20 @@ class KeptCase:
     bounds: Mapping[str, Tolerance] = field(default_factory=dict)
     chance: Mapping[str, str] = field(default_factory=dict)
     integers: tuple[Finding, ...] = ()
-    ops: tuple[str, ...] = ()  # of a layer that is judged by how far correct runtimes are apart
+    ops: tuple[str, ...] = ()  # for a layer that is judged by how much correct runtimes differ
     terms: tuple[int, ...] = ()  # by sample
-    is_refused: bool = False  # the second reference has no vote here
+    is_refused: bool = False  # whether the second reference has no vote in this case
 
 
 @dataclass(frozen=True, slots=True)
 class KeptOutputs:
-    """`outputs.json`."""
+    """The content of `outputs.json`."""
 
     request: ModelRequest
     report: ModelReport  # without its cases
     outline: Outline
     cases: tuple[KeptCase, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)  # case → why it was not computed alone
+    skipped: Mapping[str, str] = field(default_factory=dict)  # case → why the case was not computed alone
     matched: Mapping[str, str] = field(default_factory=dict)
     coarse: Mapping[str, str] = field(default_factory=dict)
     step_sizes: Mapping[str, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class KeptOutputs:
 
 
 def choose_folder(path: str | None) -> str:
-    """Where outputs go. Raises UsageError for a folder with something else in it."""
+    """Return the folder for outputs. Raises UsageError if the folder contains other files."""
     if not path:
         return ""
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, INDEX_FILE)):
@@ -87,7 +87,7 @@ def choose_folder(path: str | None) -> str:
 
 
 class OutputKeeper:
-    """Writes what an examination computes, case by case: the activations of a large model do not fit in memory."""
+    """Writes an examination's results case by case: the activations of a large model do not fit in memory."""
 
     def __init__(self, folder: str, cases: Cases) -> None:
         self._folder, self._cases = folder, cases
@@ -96,7 +96,7 @@ class OutputKeeper:
         try:
             os.makedirs(folder, exist_ok=True)
             for name in os.listdir(folder):
-                os.remove(os.path.join(folder, name))  # ours: see `choose_folder`
+                os.remove(os.path.join(folder, name))  # an earlier output of ours: see `choose_folder`
             self._paths = {side: os.path.join(folder, f"{side}.npz") for side in SIDES}
             self._files = {side: zipfile.ZipFile(path, "w", allowZip64=True) for side, path in self._paths.items()}
         except OSError as error:
@@ -141,7 +141,7 @@ class OutputKeeper:
     def _write(self, key: str, arrays: Mapping[str, Any]) -> None:
         for side, array in arrays.items():
             if not hasattr(array, "dtype"):
-                continue  # a sequence: it is not compared
+                continue  # sequences are not compared
             if name_dtype(array) != STRING and array.dtype.isbuiltin != 1:
                 self._dtypes[f"{side}/{key}"] = name_dtype(array)
             plain = array.astype(str) if name_dtype(array) == STRING else store(np.asarray(array, order="C"))

@@ -1,8 +1,8 @@
 """`assay model reduce`: the smallest model that still shows a target's failure.
 
-The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names taken out of
-the message; or outputs that differ. Every sample goes along, and what comes out is computed again, past the cache,
-before it is reported. Of a torch module it is the first wrong call, with as few rows as still fail.
+The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names removed from
+the message; or outputs that differ. Every sample is kept, and the result is computed again without the cache
+before it is reported. For a torch module the result is the first wrong call, with the fewest rows that fail.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def _search(examination: Examination) -> FaultSearch:
     if examination.request.is_torch:
         return _reduce_call(examination)
     search, report_case = LayerSearch(examination), examination.report_case
-    with examination.builder.forgetting():  # no copy is kept of what was tried
+    with examination.builder.forgetting():  # no files of trials are kept
         find_wrong(search)
         case, report = _choose_start(search)
-        if report.verdict.kind not in WRONG:  # the verdict is right, or not decided
+        if report.verdict.kind not in WRONG:  # the target is right, or the verdict is undecided
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
             request = examination.request
@@ -70,7 +70,7 @@ def _search(examination: Examination) -> FaultSearch:
 
 
 def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
-    """The first wrong layer where it fails in isolation, else the whole model."""
+    """Return the first wrong layer if it fails in isolation, else the whole model."""
     report = search.reports.get(search.first.name) if search.first else None
     if report is not None and report.verdict.kind in WRONG:
         return search.cases.find(report.name), report
@@ -79,7 +79,7 @@ def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
 
 
 def _choose_samples(search: LayerSearch, case: ModelCase, report: CaseReport) -> _Trials:
-    """Choose all samples; where they differ in shape, those of the first shape that fails: a model has one."""
+    """Choose all samples; if their shapes differ, those of the first shape that fails: a model has only one."""
     signature = build_signature(report)
     assert signature is not None
     for model in dict.fromkeys(trial.model for trial in case.trials):
@@ -136,7 +136,7 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSear
 
 
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: KnownNames) -> str:
-    """The command that reproduces it, without the tolerances for what the smaller model does not have."""
+    """Return the command that reproduces the failure, without tolerances for names that the smaller model lacks."""
     targets = (("--reference", request.reference.name), ("--target", request.target.name))
     manner = [
         (flag, value)
@@ -151,7 +151,7 @@ def render_check(model: str, flags: Flags) -> str:
 
 
 def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
-    """Examine a case past the cache: what is reported has been seen twice."""
+    """Examine a case without the cache: a reported failure has been seen twice."""
     builder = search.examination.builder
     builder.begin_again()
     with builder.changing(recompute=True):
@@ -159,7 +159,7 @@ def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
 
 
 def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]:
-    """The model and a folder of inputs for each sample, where a person finds them."""
+    """Write the model and a folder of inputs for each sample to the folder of the reduction."""
     request = search.examination.request
     path = os.path.abspath(
         request.output or os.path.join(search.examination.keep, f"{search.cases.outline.stem}_reduced.onnx")
@@ -174,14 +174,14 @@ def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """Candidates on the reference and on the target."""
+    """Computes candidates on the reference and on the target."""
 
     search: LayerSearch
     case: ModelCase
     signature: Signature
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
-        """The report of a candidate; None where the reference cannot compute it, so that it proves nothing."""
+        """Return the report of a candidate; None if the reference cannot compute it, so that it proves nothing."""
         with self.search.examination.builder.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
@@ -207,8 +207,8 @@ class _Trials:
         return ModelCase(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
 
     def _find_layer(self, model: Any) -> Layer | None:
-        """One node is judged as a layer of its operator, under the name that it has in the whole model: that of the
-        layer which makes the same tensor, else of the one that we began with."""
+        """Return the layer of a single node, which is judged by its operator under the name of the layer in the whole
+        model that makes the same tensor, else of the one that the reduction began with."""
         nodes = [node for node in model.graph.node if node.op_type != "Constant"]
         if len(nodes) != 1:
             return None
@@ -313,13 +313,13 @@ def _reduce_call(examination: Examination) -> FaultSearch:
 
 @dataclass(frozen=True, slots=True)
 class _CallReduction:
-    """The search for the fewest rows of its inputs with which a call fails alone."""
+    """The search for the fewest rows of inputs with which a call fails alone."""
 
     examination: Examination
     layer: Layer
 
     def shrink(self) -> tuple[str, int] | None:
-        """The file and how many rows its inputs have, 0: all; None: it does not fail alone."""
+        """Return the file and how many rows its inputs have, 0: all; None if the call does not fail alone."""
         smallest = self._try(0)
         one = self._try(1) if smallest is not None and smallest[1] > 1 else None
         while one is None and smallest is not None and smallest[1] > 1:
@@ -336,7 +336,7 @@ class _CallReduction:
         return self._write(path, smallest[0]), smallest[1]
 
     def _try(self, rows: int) -> tuple[str, int] | None:
-        """The folder of the inputs; None: a part with so many rows does not fail."""
+        """Return the folder of the inputs; None if a part with so many rows does not fail."""
         examination, cases = self.examination, self.examination.cases
         assert isinstance(cases, TorchCases)
         folder, count = cases.keep_inputs(self._label, rows)
@@ -381,7 +381,7 @@ class _CallReduction:
 
 
 def build_request(request: ModelRequest, path: str) -> ModelRequest:
-    """The request for a part of a module; a rewritten part is taken out of the rewritten whole."""
+    """Return the request for a part of a module; a rewritten part is taken out of the rewritten module."""
     target = request.target
     if "rewrite" in target.options:
         target = Target(f"{path}:target", target.backend, {**target.options, "rewrite": f"{path}:target"})

@@ -37,12 +37,12 @@ KIND = "model"
 COMMAND = "model"
 SLOTS_NAME = "checks"
 _TAIL_BYTES = 3000
-_LONGEST_ARGUMENT = 100_000  # characters, plain ASCII: Linux takes 128 KiB, and quoting adds some
+_LONGEST_ARGUMENT = 100_000  # characters of plain ASCII: Linux allows 128 KiB, and quoting adds some
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The report of a run; None where the run was interrupted."""
+    """The report of a run; None if the run was interrupted."""
 
     report: ModelReport | None
     run_dir: str
@@ -57,20 +57,20 @@ def run_model(
     watch_timings: Callable[[], Any] | None = None,
     command_line: tuple[str, ...] = (),
 ) -> Finished:
-    """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
+    """Run a request and return its report. Raises its process's errors: invalid model or inputs, a missing extra."""
     settings = load_settings(os.getcwd(), os.environ)
     location = find_study_location(STUDY, flags.root, settings)
     study = build_bare_study(STUDY, "assay model", os.getcwd())
     farm = choose_asked_farm(study, flags.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
-    if flags.root and request.manner:  # what the advised commands make is found next to this one
+    if flags.root and request.manner:  # so that the results of the advised commands are in the same root
         request = replace(request, manner=(*request.manner, ("--root", location.root)))
-    if farm is not None:  # the advised commands go there as well
+    if farm is not None:  # the advised commands run on the same farm
         request = replace(request, origin=(*request.origin, ("--farm", farm.name)))
     spec = build_spec(request, flags, location)
     watch = watch_timings() if watch_timings is not None else None
     given = hooks or RunHooks(tick_s=0.1)
-    # one that profiles is a measurement: it has the machine for itself, as a benchmark has
+    # profiling is a measurement: it has the machine for itself, like a benchmark
     is_profiling = request.compile_profile_dir is not None or request.run_profile_dir is not None
     use: Use = "benchmark" if is_profiling else "check"
     watched = run_specs(
@@ -97,14 +97,14 @@ def run_model(
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(finished.report)
             watch.add(location.root, flags.label, folder, cpu_s, notes.append, **timings)
-        except (AssayError, OSError) as error:  # changes no verdict
+        except (AssayError, OSError) as error:  # this changes no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
     return replace(finished, notes=tuple(dict.fromkeys(notes)))
 
 
 def render_request(request: ModelRequest, location: StudyLocation) -> str:
-    """The request for the child's command line, or the file of the study that has one which is too long for it, so that
-    the run can be started again."""
+    """Return the request for the child's command line; if it is too long for that, the path of a file in the study that
+    has it, so that the run can be started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
@@ -120,7 +120,7 @@ def render_request(request: ModelRequest, location: StudyLocation) -> str:
 
 def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) -> RunSpec:
     stem = os.path.splitext(os.path.basename(request.model))[0]
-    now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
+    now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 local time, as for benchmarks
     text = render_request(request, location)
     python = shlex.quote(sys.executable) if flags.on in (None, LOCAL) else NODE_PYTHON
     words = [python, "-P", "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
@@ -146,7 +146,7 @@ def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) 
 
 
 def conclude(report: Report) -> Finished:
-    """The report that the run left behind. Raises what kept it from having one."""
+    """Return the report of a run. If the run has none, raises the reason."""
     if not report.entries or report.problem:
         raise InfrastructureError(report.problem or "the check was not started")
     entry = report.entries[0]
@@ -174,12 +174,12 @@ def conclude(report: Report) -> Finished:
 # ---------------------------------------------------------------- times for the benchmark history
 #
 # The history gets only complete measurements: a check of all cases in which nothing came from the cache. An execution
-# without the numbers of a layer means that the layer broke: cases that fail are left out. The run time of a
-# simulator is an estimate and is left out as well.
+# without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The run time
+# of a simulator is an estimate and is left out as well.
 
 
 def build_timings(report: ModelReport) -> dict[str, Any]:
-    """The facts of the history's execution, as `timings.watch` takes them."""
+    """Return the facts of the history's execution, as `timings.watch` takes them."""
     return {
         "id": os.path.basename(report.run_dir)[-26:],
         "method": name_method(report),
@@ -192,7 +192,7 @@ def build_timings(report: ModelReport) -> dict[str, Any]:
 
 
 def is_whole(request: ModelRequest, report: ModelReport) -> bool:
-    """Whether this was a check of all cases, of which some passed and none came from the cache."""
+    """Return whether this was a check of all cases, of which some passed and none came from the cache."""
     steps = [step for case in _choose_cases(report) for step in case.steps]
     return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
 
@@ -202,12 +202,12 @@ def _choose_cases(report: ModelReport) -> list[CaseReport]:
 
 
 def name_method(report: ModelReport) -> str:
-    """`model.<stem>.<target>`, in letters that a command line takes."""
+    """Return `model.<stem>.<target>`, in characters that need no quotes in a command line."""
     return ".".join([KIND, *(re.sub(r"[^\w+-]+", "_", part) for part in (report.stem, report.target))])
 
 
 def collect_samples(report: ModelReport) -> dict[str, tuple[float, ...]]:
-    """`Conv_3.compile_s`, `full_model.run_s`: every time that was measured."""
+    """Return every time that was measured, as `Conv_3.compile_s` or `full_model.run_s`."""
     samples = {}
     for case in _choose_cases(report):
         label = case.layer.label if case.layer else FULL_MODEL

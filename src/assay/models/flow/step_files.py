@@ -1,10 +1,10 @@
 """Files that steps leave: the inputs of a failed step, and dumps of tools.
 
-A step works on files in temporary folders. What a failure needs of them is copied next to the tensors that differ, and
-the texts of the outcome name the copies, so that its command line can be run again.
+A step works on files in temporary folders. Files that are needed to reproduce a failure are copied next to the tensors
+that differ, and the texts of the outcome name the copies, so that its command line can be executed again.
 
 Dumps get one folder per case, and in it one for each further sample. Users may have files there as well. So a dump
-records what it wrote, and only that is removed before the next one: passes of two compilations must not be mixed.
+records its files, and only those are removed before the next one: passes of two compilations must not be mixed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from assay.models.values.model import Job, StepOutcome, Target
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import write_atomic
 
-MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it
+MOST_BYTES = 64 * 1024 * 1024  # of one file or folder: a larger one is not copied, and the command keeps its path
 
 
 def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
-    """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
+    """Return the outcome with paths that stay valid. If the disk is full, only the copy is lost."""
     if not failure_dir:
         return outcome
     name = re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}")
@@ -43,13 +43,13 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
 
 
 def _copy(old: str, new: str) -> bool:
-    """Copy a file or a folder; False where it is too large, or cannot be copied."""
+    """Copy a file or a folder; return False if it is too large, or cannot be copied."""
     pairs = [(os.path.normpath(os.path.join(old, name)), os.path.join(new, name)) for name in _find_files(old)]
     with suppress(OSError):
         if sum(os.path.getsize(source) for source, _ in pairs) > MOST_BYTES:
             return False
         if os.path.isdir(old):
-            for folder, _, _ in os.walk(old):  # a command writes into them, empty or not
+            for folder, _, _ in os.walk(old):  # a command writes into these folders, so empty ones are copied, too
                 os.makedirs(os.path.normpath(os.path.join(new, os.path.relpath(folder, old))), exist_ok=True)
         for source, copy in pairs:
             copied = os.path.normpath(copy)
@@ -60,7 +60,7 @@ def _copy(old: str, new: str) -> bool:
 
 
 def _find_files(path: str) -> Iterator[str]:
-    """The names of files relative to a path; a model's external data is next to it."""
+    """Yield the names of files relative to a path; a model's external data is next to it."""
     if os.path.isdir(path):
         for folder, _, names in os.walk(path):
             yield from (os.path.relpath(os.path.join(folder, name), path) for name in names)
@@ -72,7 +72,7 @@ def _find_files(path: str) -> Iterator[str]:
 
 
 def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
-    """The outcome with the new paths in its texts; the longest path first: one may be inside another."""
+    """Return the outcome with the new paths in its texts; longest first, as one path may contain another."""
 
     def change(text: str) -> str:
         for old in sorted(moved, key=len, reverse=True):
@@ -84,7 +84,7 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
 
 
 def _change_words(command: str, change: Callable[[str], str]) -> str:
-    """Change a shell command word by word: a new path may need quotes where the old one needed none."""
+    """Change a shell command word by word: a new path may need quotes that the old one did not need."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -98,7 +98,7 @@ def _join(words: list[str]) -> str:
     return " ".join(word if word == "&&" else shlex.quote(word) for word in words)
 
 
-NOTE = ".assay-dump"  # names of the files that a dump wrote, one in a line
+NOTE = ".assay-dump"  # lists the names of the files that a dump wrote, one per line
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class DumpFolders:
     _begun: dict[str, Callable[[], tuple[str, ...]]] = field(default_factory=dict)  # folder → what was written since
 
     def choose(self, base: str, case: str, step: str, sha: str) -> str:
-        """The first sample's, or the model's where all samples share it, is the case's own; then `sample_2`, … Steps
-        may share a folder."""
+        """Return the case's own folder for the first sample, or for the model if all samples share it; then `sample_2`,
+        … Steps may share a folder."""
         folder = os.path.join(os.path.abspath(base), case)
         known = self._samples.setdefault((folder, step), [])
         if sha not in known:
@@ -119,7 +119,7 @@ class DumpFolders:
         return make_folder(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
 
     def clear(self, folder: str) -> None:
-        """Remove what an earlier dump wrote, once for each process."""
+        """Remove the files of an earlier dump, once for each process."""
         if folder in self._begun:
             return
         names: list[str] = []
@@ -130,10 +130,10 @@ class DumpFolders:
         self._begun[folder] = watch_folder(folder)
 
     def note(self, folder: str) -> None:
-        """Note the files that are there now and were not before `clear`, or have changed."""
+        """Record the files that are new or have changed since `clear`."""
         written = [os.path.relpath(path, folder) for path in self._begun[folder]()]
         names, path = [name for name in written if name != NOTE], os.path.join(folder, NOTE)
-        with suppress(OSError):  # without it the next dump clears nothing
+        with suppress(OSError):  # without the note the next dump removes nothing
             if not names:
                 os.unlink(path)
                 return
@@ -141,7 +141,7 @@ class DumpFolders:
 
 
 def _remove(folder: str, path: str) -> None:
-    """Remove a file, and folders inside that are empty then: tools make some for their passes."""
+    """Remove a file, and folders that are empty afterwards: tools make some for their passes."""
     if not path.startswith(folder + os.sep):
         return
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A case step by step, for callers that want each step on its own: pytest's fixtures, any of which may be replaced.
+"""Runs a case step by step, for callers that need single steps: pytest's fixtures, any of which may be replaced.
 
-What a step takes is what the caller hands in, so a replaced piece counts; what it makes comes from the store where the
-store has it. Several samples are several of everything; what is the same for all of them is made once.
+A step gets its inputs from the caller, so that a replaced input counts; its result comes from the store if the store
+has it. Several samples have several of everything; what is equal for all of them is made once.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Samples = list[dict[str, Any]]  # arrays by name
 
 
 class Stepwise:
-    """All cases of a process. Tests come model by model: only the last models are kept in memory."""
+    """All cases of a process. Tests run model by model: only the last models are kept in memory."""
 
     _MOST_MODELS = 2
 
     def __init__(self, builder: ArtifactBuilder, dumps: Dumps) -> None:
         self.builder = builder
-        self.dumps = dumps  # of the target that is tested only
+        self.dumps = dumps  # of the tested target only
         self._cases: dict[str, Cases] = {}
-        self._products: dict[str, Product] = {}  # what was handed out, by its path
-        self._chosen: dict[str, int] = {}  # model → which of several references can compute it
+        self._products: dict[str, Product] = {}  # path → the product that was returned for it
+        self._chosen: dict[str, int] = {}  # model → index of the first reference that can compute it
 
     @contextmanager
     def visiting(self, keep: str) -> Iterator[None]:
-        """Serve one test: artifacts that it takes may leave the store afterwards; what a failed step was given stays in
-        `keep`."""
+        """Serve one test: artifacts that it takes may be removed from the store afterwards; inputs of a failed step are
+        kept in `keep`."""
         try:
             with self.builder.borrowing(), self.builder.changing(failure_dir=keep):
                 yield
         finally:
-            self._products.clear()  # paths into the store, which lead nowhere now
+            self._products.clear()  # paths in the store that are no longer valid
 
     def open_case(self, request: ModelRequest, name: str, label: str) -> CaseSteps:
-        """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
+        """Open a case; `label`: its folder for dumps. Raises StepFailedError if the reference cannot compute it."""
         key = repr(request)
         cases = self._cases.pop(key, None) or Cases(request, self.builder)
         self._cases[key] = cases
@@ -56,7 +56,7 @@ class Stepwise:
         return CaseSteps(self, cases, cases.find(name), label)
 
     def open_first(self, requests: Sequence[ModelRequest], name: str, label: str) -> CaseSteps:
-        """Open a case with the first reference that can compute the model. Raises the first's error where none can."""
+        """Open a case with the first reference that can compute the model; else raise the first one's error."""
         path = requests[0].model
         for number in range(self._chosen.get(path, 0), len(requests)):
             try:
@@ -68,20 +68,20 @@ class Stepwise:
         return self.open_case(requests[0], name, label)
 
     def hand_out(self, product: Product, path: str | None = None) -> str:
-        """The path of a product, by which `take_in` finds it again."""
+        """Return the path of a product, by which `take_in` finds it again."""
         shown = path or product.path
         self._products[shown] = product
         return shown
 
     def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
-        """The product of a path, handed out or the user's own; `artifact` is the file that counts in a folder."""
+        """Return the product of a path, our own or the user's; `artifact` is the file that counts in a folder."""
         given_path = os.path.abspath(path)
         if given_path in self._products:
             return self._products[given_path]
         if not os.path.exists(given_path):
             raise UsageError(f"there is no {given_path}")
         if given_path.endswith(".onnx"):
-            with suppress(UsageError):  # one that is broken has no external data either
+            with suppress(UsageError):  # a broken model has no external data either
                 return load_product(given_path)
         chosen = given_path
         if os.path.isdir(given_path):
@@ -90,7 +90,7 @@ class Stepwise:
                 chosen = os.path.join(given_path, artifact)
             elif len(files) == 1:
                 chosen = os.path.join(given_path, files[0])
-        return Product(chosen, hash_tree(given_path))  # a tool may read what is next to it
+        return Product(chosen, hash_tree(given_path))  # a tool may read files next to it
 
 
 @dataclass(slots=True)
@@ -101,14 +101,14 @@ class CaseSteps:
     cases: Cases
     case: ModelCase
     label: str
-    steps: list[StepOutcome] = field(default_factory=list)  # of the target that is tested
+    steps: list[StepOutcome] = field(default_factory=list)  # of the tested target
     given: list[Product] = field(default_factory=list)  # inputs that are not the case's own
 
     # ------------------------------------------------------------ what goes in
 
     @property
     def models(self) -> list[Product]:
-        """The case as ONNX files, one for each sample; they are one and the same where nothing depends on values."""
+        """The case as ONNX files, one for each sample; equal files if nothing depends on values."""
         return [trial.model for trial in self.case.trials]
 
     @property
@@ -120,7 +120,7 @@ class CaseSteps:
         return tuple(ref.name for ref in load_refs(self.case.trials[0].inputs.path))
 
     def write_inputs(self, samples: Samples) -> list[Product]:
-        """The inputs as files for a run; the case's own are not written once more. Raises UsageError."""
+        """Write the inputs as files for a run, unless they are the case's own. Raises UsageError."""
         names, known = self.input_names, {trial.inputs.sha: trial.inputs for trial in self.case.trials}
         self.given = []
         for arrays in samples:
@@ -135,7 +135,7 @@ class CaseSteps:
     # ------------------------------------------------------------ steps
 
     def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
-        """What every step before the run makes of the models."""
+        """Return the results of all steps before the run."""
         sources = self.models
         for step in build_backend(target).steps:
             if step is not Step.RUN:
@@ -154,12 +154,12 @@ class CaseSteps:
     def run(
         self, target: Target, artifacts: Sequence[Product], inputs: Sequence[Product], *, tested: bool = False
     ) -> Samples:
-        """The outputs of each sample. One artifact serves all samples, or each has its own."""
+        """Return the outputs of each sample. One artifact serves all samples, or each has its own."""
         chosen = [artifacts[min(number, len(artifacts) - 1)] for number in range(len(inputs))]
         known = {trial.inputs.sha: trial.specs for trial in self.case.trials}
 
         def work(number: int) -> StepOutcome:
-            # samples may differ in shape; what is known of one holds for its own inputs alone
+            # samples may differ in shape: known specs hold for their own sample only
             wants = Wants(self.case.outputs, known.get(inputs[number].sha) or self.case.specs)
             return self.stand.builder.run(target, chosen[number], inputs[number], wants, self.case.name)
 
@@ -169,7 +169,7 @@ class CaseSteps:
     def _each(
         self, target: Target, keys: Sequence[str], work: Callable[[int], StepOutcome], *, tested: bool
     ) -> list[StepOutcome]:
-        """The outcome of `work` for each number; numbers with equal keys share one. Only what is tested is dumped."""
+        """Return the outcome of `work` for each number; equal keys share one. Only a tested target writes dumps."""
         made: dict[str, StepOutcome] = {}
         with self.stand.builder.changing(dumps=replace(self.stand.dumps, name=self.label) if tested else Dumps()):
             for number, key in enumerate(keys):
@@ -181,13 +181,13 @@ class CaseSteps:
         return [made[key] for key in keys]
 
     def expect(self, reference: Target, inputs: Sequence[Product]) -> Samples:
-        """What the reference makes of these inputs: known for the case's own, computed for others."""
+        """Return the reference's outputs for these inputs: known for the case's own, computed for others."""
         if [product.sha for product in inputs] == [trial.inputs.sha for trial in self.case.trials]:
             return [{name: trial.expected[name] for name in self.case.outputs} for trial in self.case.trials]
         return self.run(reference, self.prepare(reference, tested=False), inputs)
 
     def compare(self, request: ModelRequest, keep: str, expected: Samples, actual: Samples) -> CaseReport:
-        """The report of the case; tensors that differ are written below `keep`."""
+        """Return the report of the case; tensors that differ are written below `keep`."""
         if len(expected) != len(actual):
             raise UsageError(f"{self.case.name}: {len(actual)} samples of results, {len(expected)} of the reference")
         trials = []
@@ -201,7 +201,7 @@ class CaseSteps:
 
 
 def read_samples(value: Any, names: Sequence[str]) -> Samples:
-    """What a fixture of the user's own returns: arrays in the graph's order, or by name, or a list of such."""
+    """Convert a user's fixture's result: arrays in the graph's order, or by name, or a list of such."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if hasattr(value, "shape"):

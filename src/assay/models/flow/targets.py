@@ -1,4 +1,4 @@
-"""Targets by name, checked before anything runs; the targets of a project; the second reference, which votes where a
+"""Targets by name, checked before anything runs; the targets of a project; and the second reference, which votes if a
 target differs.
 
 The second reference is neither the target nor the first reference: a target that votes for itself always agrees with
@@ -33,7 +33,7 @@ from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 
 LLVM_CPU = "iree"  # the reference of the Torq spellings
-TORQ = "torq"  # their target, where the project has none of the hardware's name
+TORQ = "torq"  # the target of the Torq spellings, if the project has none of the hardware's name
 _WITH_TOOLS = ("command", "ssh")
 _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
 
@@ -41,11 +41,9 @@ _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOT
 def load_checked_target(
     text: str, folder: str | None = None, equip: Callable[[Target], Target] = lambda target: target
 ) -> Target:
-    """The target of this name, in this folder. Raises NotFoundError, or ConfigError for a table that is wrong.
-
-    What `equip` makes of it is looked at: a board's address turns a target of commands into one that ssh reaches.
-    A user's own back end is only loaded where it runs.
-    """
+    """Load the target of this name from this folder. Raises NotFoundError, or ConfigError for an invalid table. The
+    result of `equip` is checked: a board's address turns a target of commands into one that ssh reaches. A user's own
+    back end is only loaded by its worker."""
     settings = load_settings(folder or os.getcwd(), os.environ)
     named = parse_target(text, settings)
     target = equip(named)
@@ -63,8 +61,8 @@ def load_checked_target(
 
 
 def load_reference(text: str, folder: str | None = None) -> Target:
-    """The reference of this name. onnxruntime does not optimise unless its table says so: optimised, it computes int4
-    weights in 8 bits, and is up to 2% off."""
+    """Return the reference of this name. onnxruntime does not optimise unless its table requests it: optimised, it
+    computes int4 weights in 8 bits, and is up to 2% off."""
     found = load_checked_target(text, folder)
     if found.backend != "ort" or "optimize" in found.options:
         return found
@@ -72,14 +70,14 @@ def load_reference(text: str, folder: str | None = None) -> Target:
 
 
 def _build_problem(target: Target, settings: Settings, error: UsageError) -> Problem:
-    """Back ends say `target npu: compile: …`; what is before the text says the place: the table that has the key, of a
-    target that is like another one."""
+    """Build the problem of an error such as `target npu: compile: …`: its position is the table that has the key, which
+    may be that of the target that this one is like."""
     match = _MESSAGE.fullmatch(error.message)
     key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
     tables, name = read_target_tables(settings), target.name
     while not tables[name].find(key) and (like := tables[name].find("like")) and like.value in tables:
-        name = str(like.value)  # no circle: the target could be read
+        name = str(like.value)  # not circular: the target could be read
     name = name if tables[name].find(key) else target.name
     place = f"targets.{name}.{key}" if key else f"targets.{name}"
     position = (tables[name].find(key) or tables[name]).position
@@ -91,7 +89,7 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a target gets next to its own settings. An absent value changes nothing."""
+    """Settings that a target gets in addition to its own. An absent value changes nothing."""
 
     chip: Mapping[str, Any] = field(default_factory=dict)
     hardware: str | None = None
@@ -103,7 +101,7 @@ class Extras:
 
 
 def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
-    """The targets that were given, else every one that the settings describe. Raises UsageError."""
+    """Return the given targets, else every target of the settings. Raises UsageError."""
     names = tuple(given) or project.targets
     for name in names:
         load_checked_target(name, project.folder)
@@ -120,13 +118,13 @@ def build_target(project: Project, name: str, extras: Extras) -> Target:
 
 
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
-    """The project's own target of this name; else Torq's tools, with the name of the hardware."""
+    """Return the project's own target of this name; else one of Torq's tools, with the name of the hardware."""
     name = hardware if hardware in project.targets else TORQ
     return replace(build_target(project, name, replace(extras, hardware=hardware)), name=hardware)
 
 
 def explain_hardware(project: Project, hardware: str) -> str:
-    """A hint for when Torq's own tools fail: perhaps a target of the project was meant."""
+    """Return a hint for failures of Torq's own tools: perhaps a target of the project was meant."""
     if hardware in project.targets:
         return ""
     known = did_you_mean(hardware, project.targets)
@@ -136,7 +134,7 @@ def explain_hardware(project: Project, hardware: str) -> str:
 def build_reference(
     project: Project, name: str | None, compile_flags: Sequence[str], run_flags: Sequence[str]
 ) -> Target:
-    """The reference of this name; only one that compiles gets the flags."""
+    """Return the reference of this name; only a reference that compiles gets the flags."""
     found = load_reference(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
     if found.backend != "iree":
         return found
@@ -151,7 +149,7 @@ def _equip(target: Target, extras: Extras) -> Target:
     commands = str([target.options.get(name) for name in ("import", "compile", "run")])
     has_flags = extras.chip.get("compile_flags") or extras.chip.get("run_flags")
     if chip and not (has_tools and ("{chip}" in commands or has_flags)):
-        # it would compute the same for all of them, and every test would pass for the wrong chip
+        # the reference would compute the same for all of them, and every test would pass for the wrong chip
         raise UsageError(
             f"the target {target.name} does not use chips", "name {chip} in its commands, or leave --torq-chips out"
         )
@@ -169,20 +167,20 @@ def _equip(target: Target, extras: Extras) -> Target:
 
 # ---------------------------------------------------------------- the second reference
 
-_USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime where that is the first
-_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # where it runs makes no other engine of it
+_USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime if the evaluator is the first reference
+_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # without those of its location
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The target that votes, if any. `note`: why a voter of the settings does not."""
+    """The target that votes, if any. `note`: why a voter of the settings does not vote."""
 
     voter: Target | None = None
     note: str = ""
 
 
 def choose_voter(flag: str | None, setting: str | None, reference: Target, target: Target, folder: str | None) -> Vote:
-    """Raises UsageError for a flag that names one of the two. Settings serve several targets: there it is a note."""
+    """Choose the voter. Raises UsageError if a flag names one of the two; a setting may be for other targets."""
     text = flag or setting
     if text == NO_VOTER:
         return Vote()
@@ -201,7 +199,7 @@ def choose_voter(flag: str | None, setting: str | None, reference: Target, targe
 
 def is_same_engine(one: Target, other: Target) -> bool:
     """Whether both are one library, with any options: its kernels share their faults. Programs, and users' own back
-    ends, must get equal commands: with others, one may well compute in another way."""
+    ends, are the same engine only if their commands are equal: with others, one may compute in another way."""
     are_tools = one.backend in _WITH_TOOLS and other.backend in _WITH_TOOLS
     if not are_tools and one.backend != other.backend:
         return False
@@ -217,15 +215,15 @@ def is_same_engine(one: Target, other: Target) -> bool:
 
 @dataclass(slots=True)
 class VoterTests:
-    """Which operators the references compute right. Each use of an operator is tried once; the store keeps what an
-    evaluator made of it until its version changes."""
+    """Tests which operators the references compute right. Each use of an operator is tried once; the store keeps an
+    evaluator's result until its version changes."""
 
     builder: ArtifactBuilder
     cases: Cases
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def find_fault(self, engine: Target, case: ModelCase) -> str:
-        """The first operator of the case that this reference computes wrong, and by how much; "": none is known."""
+        """Return the first operator of the case that this reference computes wrong, and its error; "" if none is."""
         parts = [case] if case.layer is not None else self._choose_layers(case)
         return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
 
@@ -282,7 +280,7 @@ class VoterTests:
         return f"{engine.name} computes {case.op} (opset {find_opset(model)}) wrong: {off} from {whose}"
 
     def _compute(self, engine: Target, case: ModelCase, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What a reference makes of these inputs; None where it cannot compute the case."""
+        """Return a reference's outputs for these inputs; None if it cannot compute the case."""
         product, trial = self.cases.write_inputs(inputs), case.trials[0]
         with self.builder.forgetting():
             work = self.builder.compute(engine, trial.model, product, case.build_wants(trial), f"{case.op}_ordinary")

@@ -1,9 +1,9 @@
 """The cases of a torch module: its calls of modules or ops, forward and backward, in the place of a model's layers.
 
-The reference records every call with its tensors, once for each sample. A call is then made alone by the reference and
-by the target, from the same inputs, rounded to the target's type: what differs is the call's own. How much may differ
-is measured by the reference itself, with rounding of the target's type added at each border: for a call alone, and for
-the whole model, inside which errors accumulate.
+The reference records every call with its tensors, once for each sample. Then the reference and the target execute each
+call alone from the same inputs, rounded to the target's type: a difference is the call's own. The reference itself
+measures how much may differ, with rounding of the target's type added at each border: for a call alone, and for the
+whole model, in which errors accumulate.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from assay.system.fast_dataclasses import asdict, replace
 from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
-NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
-LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers show nothing
+NOISE_FACTOR = 4.0  # times the effect of rounding at the borders on the reference
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers prove nothing
 _CHANCE = "random numbers"
 
 
@@ -61,9 +61,9 @@ class TorchCases(Cases):
         super().__init__(request, builder)
         self.stem = os.path.splitext(os.path.basename(request.model))[0]
         self._alone: dict[str, dict[str, Tolerance]] = {}  # bounds, by case
-        self._errors: dict[tuple[str, str], TypicalError] = {}  # by case and tensor
-        self._noisy: dict[tuple[str, int], Arrays] = {}  # by case and sample: the reference with rounding in it
-        self._unknown: set[str] = set()  # tensors that are rounding alone
+        self._errors: dict[tuple[str, str], TypicalError] = {}  # (case, tensor) → error
+        self._noisy: dict[tuple[str, int], Arrays] = {}  # (case, sample) → the reference's results with rounding
+        self._unknown: set[str] = set()  # tensors that consist of rounding errors
 
     # ------------------------------------------------------------ what the reference and the target have
 
@@ -87,7 +87,7 @@ class TorchCases(Cases):
 
     @cached_property
     def survey(self) -> dict[str, Any]:
-        """Which calls the target can make, its type, and what can be seen of its inside."""
+        """The calls that the target can make, its type, and which of its inner tensors can be observed."""
         spec = self._write(self._spec("survey", 0))
         folder = self._compute(self.request.target, spec, self.samples[0], f"{self.stem}_survey")
         return _load(os.path.join(folder, SURVEY_FILE))
@@ -99,7 +99,7 @@ class TorchCases(Cases):
 
     @cached_property
     def calls(self) -> list[dict[str, Any]]:
-        """Calls of all samples that the target can make, in the order of their ends. Notes name the others."""
+        """Calls of all samples that the target can make, in the order of their ends. Notes name the other calls."""
         plan, known = self.plans[0], self.survey["labels"]
         self.notes += plan["notes"]
         shared = set.intersection(*({call["label"] for call in each["calls"]} for each in self.plans))
@@ -145,7 +145,7 @@ class TorchCases(Cases):
             self.notes.append(
                 f"{self.request.target.name} has no parameter of this name and shape for {left} gradients"
             )
-        known = self._choose_known(self.bounds, names)  # what the module returns is judged in any case
+        known = self._choose_known(self.bounds, names)  # outputs of the module are always judged
         return self._build("full", self.outline.full_name, tuple(n for n in names if n in known or ":grad" not in n))
 
     @cached_property
@@ -194,14 +194,14 @@ class TorchCases(Cases):
         return ModelCase(layer.name, layer, outputs, (), tuple(trials), problem)
 
     def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
-        """The names without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
+        """Return the names without tensors that are rounding errors only, as the gradient of a useless bias."""
         lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
         self._unknown |= lost & set(names)
         return tuple(name for name in names if name not in lost) or tuple(names)
 
     def _widen(self, bounds: dict[str, Tolerance], exact: Arrays, noisy: Arrays, size: int) -> None:
-        """By tensor: what rounding of the target's type does to it, several times; in the gradient of a bias or a
-        scale, which is a sum over `size` elements, torch may round after each of them."""
+        """Widen each tensor's bound to several times the effect of rounding to the target's type; in the gradient of a
+        bias or a scale, which is a sum over `size` elements, torch may round after each of them."""
         least, unit = self._least, FLOATS[self._kind].eps
         for name in noisy:
             if name not in exact:
@@ -212,7 +212,7 @@ class TorchCases(Cases):
             is_sum = ":grad" in name and array.ndim == 1
             sums = unit * math.sqrt(size / array.size) if is_sum and array.size else 0.0
             largest = max(compared.max_rel * NOISE_FACTOR, sums)
-            if compared.sqnr_db is None:  # no number of it is finite, or it has none
+            if compared.sqnr_db is None:  # the tensor is empty, or none of its numbers is finite
                 bounds[name] = known
                 continue
             usual = max(10 ** (-compared.sqnr_db / 20) * NOISE_FACTOR, sums, least.rel or 0.0)
@@ -220,9 +220,9 @@ class TorchCases(Cases):
             bounds[name] = replace(least, rel=max(known.rel or 0.0, largest), min_sqnr_db=worst_db)
 
     def _find_state(self, spec: PartSpec, sample: Product, expected: Arrays) -> str:
-        """Why a call is not a function of its inputs: alone, the reference gives something else than in the model."""
+        """Return why a call is not a function of its inputs: the reference gives other results alone than inside."""
         if spec.backward or self.grain != self.plans[0]["grain"]:
-            return ""  # rounded to another type, they are not comparable
+            return ""  # tensors of another type are not comparable
         inside = Tensors(sample.path)
         compared = [compare_tensors(name, inside[name], expected[name]) for name in expected if name in inside]
         worst = max((each.error for each in compared), default=0.0)
@@ -231,19 +231,19 @@ class TorchCases(Cases):
         )
 
     def keep_inputs(self, label: str, rows: int) -> tuple[str, int]:
-        """A folder with the arguments of a call, and how many rows they have."""
+        """Return a folder with the arguments of a call, and how many rows they have."""
         spec = self._write(replace(self._spec("keep", 0), label=label, rows=rows))
         folder = self._compute(self.request.reference, spec, self.samples[0], f"{self.stem}_keep")
         return folder, int(Tensors(folder)["rows"])
 
     def discard(self, case: ModelCase) -> None:
-        """Remove nothing: files of a call are small, and go with the store."""
+        """Remove nothing: files of a call are small, and are removed with the store."""
 
     # ------------------------------------------------------------ how far off is right
 
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
-        """What rounding of the target's type does to each tensor inside the reference, several times."""
+        """Several times the effect of rounding to the target's type on each tensor inside the reference."""
         found: dict[str, Tolerance] = {}
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))
@@ -254,22 +254,22 @@ class TorchCases(Cases):
 
     @property
     def _least(self) -> Tolerance:
-        """What the coarser of the two types allows."""
+        """The tolerance of the coarser of the two types."""
         return Tolerance(rel=FLOATS[self._kind].rel, check_dtype=False)
 
     @property
     def _kind(self) -> str:
-        return "float16" if self.grain == "tf32" else self.grain  # as many bits
+        return "float16" if self.grain == "tf32" else self.grain  # tf32 has as many bits as float16
 
     def choose_tolerances(self, given: Tolerances, case: ModelCase) -> Tolerances:
-        """The bounds of a layer alone: what the reference does with rounding in it, unless a user gave a bound."""
+        """Return the bounds of a layer alone: the effect of rounding on the reference, unless a user gave a bound."""
         if given.model.rel is not None:
             return given
         model = replace(given.model, rel=self._least.rel, check_dtype=False)
         return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
 
     def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
-        """The verdict with rows and columns of a layer alone; gradients of the whole are not scores of classes."""
+        """Add findings on rows and columns of a layer alone; gradients of the whole model get no ranks of scores."""
         if case.layer is None:
             return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
         compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
@@ -283,11 +283,11 @@ class TorchCases(Cases):
     ) -> TensorComparison:
         noisy, floor = self._noisy[case.name, number].get(compared.name), find_floor(self.grain)
         error = measure_typical(expected, actual)
-        if noisy is None or error is None or expected.ndim < 2:  # the gradient of a bias may cancel to rounding alone
+        if noisy is None or error is None or expected.ndim < 2:  # the gradient of a bias may be rounding errors alone
             return compared
         label = case.layer.label if case.layer else ""
         call = self.parts[label.removesuffix(BACKWARD)]
-        if label.endswith(BACKWARD) and not call["is_leaf"]:  # one activation at a threshold moves its gradients
+        if label.endswith(BACKWARD) and not call["is_leaf"]:  # one activation at a threshold changes its gradients
             return compared
         shapes = str([self._shapes.get(name) for name in call["inputs"]])
         factor = FACTOR if call["is_leaf"] else COMPOSITE_FACTOR
@@ -321,7 +321,7 @@ class TorchCases(Cases):
         return {}
 
     def describe_idle(self, _layers: Sequence[Layer]) -> list[str]:
-        return []  # what is not called is in the plan
+        return []  # the plan lists what is not called
 
     def find_magnitude(self, _case: ModelCase, _number: int, _tensor: str) -> Any:
         return 0.0
@@ -348,7 +348,7 @@ class TorchCases(Cases):
         return Product(path, hashlib.sha256(text.encode()).hexdigest())
 
     def _compute(self, engine: Target, spec: Product, inputs: Product, what: str) -> str:
-        """A folder of tensors. Raises UsageError for what the user's own code does, StepFailedError for a crash."""
+        """Return a folder of tensors. Raises UsageError for errors in the user's code, StepFailedError for a crash."""
         with self._builder.keeping():
             work = self._builder.compute(engine, spec, inputs, Wants(()), what)
         if work.failed is None:
@@ -363,7 +363,7 @@ def _forget_ranks(compared: TensorComparison) -> TensorComparison:
 
 
 def _build_layer(call: dict[str, Any], direction: str, stem: str, number: int) -> Layer:
-    """The layer of one call in one direction."""
+    """Return the layer of one call in one direction."""
     path, inputs, outputs = call["label"] + direction, call["inputs"], call["outputs"]
     if direction:
         grads = [f"{call['label']}:grad.{name}" for name in call["params"]]

@@ -1,4 +1,4 @@
-"""Another opset for a model: old models are the usual reason why an importer refuses one."""
+"""Converts a model to another opset: old models are the usual reason why an importer refuses one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.libraries import onnx
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
-_TRIED_BYTES = 100_000_000  # a second or so
+_TRIED_BYTES = 100_000_000  # takes about a second
 _NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
 _NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
 _NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
-_ASSERTION = re.compile(r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?")  # where it is in their code
+_ASSERTION = re.compile(r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?")  # a position in onnx's code
 _BROADCAST = "multibroadcastable"
 _OPERATOR = re.compile(r"OpType|op_type|[Oo]perator|Op \w+|node \w+")
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
@@ -27,10 +27,10 @@ def find_newest_opset() -> int:
 
 
 def can_help(before: int, after: int, message: str, operator: str) -> bool:
-    """Whether another opset could make a back end take a model that it refused with this message.
+    """Return whether another opset could make a back end accept a model that it refused with this message.
 
-    An older one only where the opset itself was too new; and never where the operator that is lacking is the same in
-    both: a back end has none of it, or not for these types. One that onnx does not know itself it cannot convert.
+    An older opset helps only if the opset itself was too new; no opset helps if the missing operator is the same in
+    both: the back end lacks it, or lacks it for these types. onnx cannot convert an operator that it does not know.
     """
     if before == after or max(before, after) > find_newest_opset():
         return False
@@ -40,7 +40,7 @@ def can_help(before: int, after: int, message: str, operator: str) -> bool:
 
 
 def find_obstacle(model: Model, opset: int, name: str) -> str:
-    """Why onnx cannot convert a model, found by trying; empty where it can, or the model is too large to try."""
+    """Return why onnx cannot convert a model, by trying; empty if it can, or if the model is too large to try."""
     if measure_weights(model) > _TRIED_BYTES:
         return ""
     try:
@@ -51,7 +51,7 @@ def find_obstacle(model: Model, opset: int, name: str) -> str:
 
 
 def _find_version(operator: str, opset: int) -> int:
-    """The version of ONNX's own operator in an opset; 0 where it has none of this name."""
+    """Return the version of ONNX's own operator in an opset; 0 if the opset lacks it."""
     try:
         return int(onnx.defs.get_schema(operator, opset, "").since_version)
     except onnx.defs.SchemaError:
@@ -59,8 +59,8 @@ def _find_version(operator: str, opset: int) -> int:
 
 
 def convert_opset(source: str | os.PathLike[str], target: str | os.PathLike[str], opset: int) -> tuple[Model, Model]:
-    """Write `source` with another opset to `target`, and return both models. Raises UsageError, which names the
-    operator that is in the way."""
+    """Write `source` with another opset to `target`, and return both models. Raises UsageError that names the operator
+    that cannot be converted."""
     model = load_model(source)
     converted = build_converted(model, opset, name=os.fspath(source))
     write_model(converted, target)
@@ -100,7 +100,7 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
         converted = version_converter.convert_version(model, opset)
         onnx.checker.check_model(converted, full_check=True)
     except faults as error:
-        if isinstance(error, version_converter.ConvertError):  # it stumbled over the graph itself
+        if isinstance(error, version_converter.ConvertError):  # the converter failed at the graph itself
             _refuse_broken(model, before, name)
         why = _explain(str(error), f"{before}{opset}", model)
         hint = "try a lower opset, or export the model again"
@@ -111,12 +111,12 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
 
 
 def _refuse_broken(model: Model, before: int, name: str) -> None:
-    """Raise UsageError for a file that breaks a rule of its own opset or IR version: that is the fault."""
+    """Raise UsageError for a file that breaks a rule of its own opset or IR version, since that is the cause."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [str(error)]
-        if not _OPERATOR.search(lines[0]):  # the line that names the operator may be another one
+        if not _OPERATOR.search(lines[0]):  # another line may name the operator
             lines[1:] = [line for line in lines[1:] if _OPERATOR.search(line)]
         else:
             del lines[1:]
@@ -135,9 +135,9 @@ def _explain(text: str, versions: str, model: Model) -> str:
         return f"onnx cannot convert the operator {op} {direction.lower()} version {version}"
     if newer:
         return f"the operator {newer[1]} did not exist yet"
-    if unknown:  # the library forgets to fill in its message, and appends the values
+    if unknown:  # the library does not fill in its message, and appends the values
         return f"onnx has no operator {unknown[1].removesuffix(versions)}"
-    if _BROADCAST in text:  # of an operator with a `broadcast` of its own, as they had it up to opset 6
+    if _BROADCAST in text:  # for an operator with an attribute `broadcast`, as up to opset 6
         ops = {node.op_type for node in model.graph.node if any(each.name == "broadcast" for each in node.attribute)}
         return f"the operator {' or '.join(sorted(ops))}: {words}" if ops else words
     return (f"the operator {named[1]}: " if named else "") + words

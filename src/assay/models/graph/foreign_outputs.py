@@ -28,14 +28,14 @@ _FORMS = "a .npz file, Polygraphy's JSON, or a folder of .npy files or of raw fi
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one side made, by sample; each has its arrays by name."""
+    """The outputs of one side, by sample; each sample has its arrays by name."""
 
     name: str
     samples: tuple[Mapping[str, Any], ...]
 
 
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
-    """The outputs of both sides, from two files or folders, or from one that has both. Raises UsageError."""
+    """Load the outputs of both sides, from two files or folders, or from one with both. Raises UsageError."""
     if second is not None:
         return _load_only(first), _load_only(second)
     if os.path.isdir(first):
@@ -68,7 +68,7 @@ def _refuse_runners(path: str, found: Sequence[Outputs], hint: str) -> NoReturn:
 
 
 def load_outputs(path: str) -> list[Outputs]:
-    """The outputs of each runner in a file; all files but Polygraphy's have one."""
+    """Load the outputs of each runner in a file; only Polygraphy's files may have several."""
     name = os.path.splitext(os.path.basename(os.path.normpath(path)))[0]
     if os.path.isdir(path):
         found = _load_folder(path)

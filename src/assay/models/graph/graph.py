@@ -1,8 +1,8 @@
 """ONNX models: loading, writing, the outline of their parts from the graph alone, and their weights.
 
 Collecting tests needs the names of the layers of every model in a folder; for that, the type and dimensions of a tensor
-are enough. So a model's file is read by its wire format, and gigabytes are neither read nor copied. Small tensors stay:
-they are the shapes and axes that shape inference needs.
+are enough. So a model's file is read by its wire format, and gigabytes are neither read nor copied. Small tensors are
+read: shape inference needs them as shapes and axes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from assay.system.files import replacing, write_new
 from assay.values import protobuf
 
 Groups = Sequence[Sequence[str]]
-_EXTERNAL_BYTES = 1_800_000_000  # beyond, protobuf cannot serialise: the weights go to a file of their own
+_EXTERNAL_BYTES = 1_800_000_000  # protobuf cannot serialise more: the weights go to a file of their own
 
 
 # ---------------------------------------------------------------- files
 
 
 def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
-    """The model; without weights, large tensors are left empty and external data is not looked at.
+    """Load a model; without weights, large tensors are left empty and external data is ignored.
 
-    `external=False` leaves external data where it is, for a model that is only split into layers: each then loads
-    its own. Raises UsageError: a file that is missing or not ONNX, external data that is missing or cut short.
+    `external=False` leaves external data in its file, for a model that is only split into layers: each then loads its
+    own. Raises UsageError for a file that is missing or not ONNX, and for external data that is missing or cut short.
     """
     name = os.fspath(path)
     try:
@@ -89,7 +89,7 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
             if os.path.exists(f"{name}.data"):
                 os.remove(f"{name}.data")  # the library would append to it
             onnx.save_model(model, aside, save_as_external_data=True, location=data, convert_attribute=False)
-            load_external(model, os.path.dirname(os.path.abspath(name)))  # saving took them out of the caller's model
+            load_external(model, os.path.dirname(os.path.abspath(name)))  # saving removed them from the caller's model
     except (OSError, onnx.checker.ValidationError) as error:
         raise InfrastructureError(f"the model {name} cannot be written: {error}") from error
 
@@ -102,12 +102,12 @@ def measure_weights(model: Model) -> int:
 
 
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
-    """Type and shape of every tensor that shape inference, or the model itself, knows something of."""
+    """Return type and shape of every tensor, as far as shape inference or the model itself knows them."""
     slim = build_skeleton(model)
     try:
         graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
-        graph = slim.graph  # the model's own declarations must do: it may have an unknown operator
+        graph = slim.graph  # use only the model's own declarations: it may have an unknown operator
     values = (*graph.value_info, *graph.output, *graph.input)
     specs = {value.name: build_spec(value) for value in values}
     for tensor in graph.initializer:
@@ -121,7 +121,7 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
 def build_outline(
     source: str | os.PathLike[str] | Model, *, groups: Groups = DEFAULT_GROUPS, stem: str | None = None
 ) -> Outline:
-    """The model's parts by name. Nothing is executed, no weight is read."""
+    """Return the model's parts by name. Nothing is executed, no weight is read."""
     path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else ""
     model: Model = load_model(path, weights=False) if path else source
     wiring = build_wiring(model.graph)
@@ -148,7 +148,7 @@ def build_outline(
 
 
 def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
-    """The places of each part's nodes: one, or the longest group that fits; Constant nodes are in none."""
+    """Yield the node indices of each part: one node, or the longest matching group; Constant nodes are in none."""
     longest_first = sorted((tuple(group) for group in groups if len(group) > 1), key=len, reverse=True)
     taken: set[int] = set()
     for index, node in enumerate(wiring.nodes):
@@ -161,9 +161,9 @@ def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
 
 
 def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
-    """The nodes of the group that begins here, or nothing.
+    """Return the nodes of the group that begins here, or nothing.
 
-    Each must be the only one that reads the one before, and must need nothing that is made after the group's begin:
+    Each must be the only reader of the one before, and must need no tensor that is made after the group's first node:
     parts keep the order in which they are computed.
     """
     if wiring.nodes[index].op_type != group[0]:
@@ -185,7 +185,7 @@ def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) ->
 
 
 def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what goes into these nodes, what comes out of them); all of a dead end's outputs come out."""
+    """Return the inputs and the outputs of these nodes; outputs that nothing reads are included."""
     inside = set(indices)
     made = dict.fromkeys(name for index in indices for name in wiring.nodes[index].output if name)
     read = dict.fromkeys(name for index in indices for name in wiring.reads[index])
@@ -199,7 +199,7 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
 
 
 def walk_tensors(model: Model) -> Iterator[Any]:
-    """Every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
+    """Yield every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
     nodes = list(walk_nodes(model.graph, *model.functions))
     for graph in (model.graph, *(inner for node in nodes for inner in find_subgraphs(node))):
         yield from graph.initializer
@@ -211,7 +211,7 @@ def walk_tensors(model: Model) -> Iterator[Any]:
 
 
 def find_locations(model: Model) -> list[str]:
-    """The files' names, as the model gives them: relative to it."""
+    """Return the names of external files relative to the model."""
     entries = (entry for tensor in walk_tensors(model) for entry in tensor.external_data)
     return sorted({str(entry.value) for entry in entries if entry.key == "location"})
 
@@ -229,7 +229,7 @@ def is_external(tensor: Any) -> bool:
 
 
 def check_external(tensors: Iterable[Any], folder: str) -> None:
-    """Raises UsageError with all files that are missing or too short."""
+    """Raise UsageError that lists all files that are missing or too short."""
     problems: dict[str, str] = {}
     for tensor in tensors:
         entry = {pair.key: pair.value for pair in tensor.external_data}
@@ -263,7 +263,7 @@ def load_external_tensor(tensor: Any, folder: str) -> None:
 
 KEPT_BYTES = 4096  # a tensor message up to this size stays whole
 
-# Which fields of ONNX's messages lead to tensors: message → field number → message.
+# The fields of ONNX's messages that lead to tensors: message → field number → message.
 _INSIDE = {
     "model": {7: "graph", 25: "function"},
     "function": {7: "node"},
@@ -272,12 +272,12 @@ _INSIDE = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-_TENSOR_FIELDS = frozenset((1, 2, 8))  # what stays of a large tensor
+_TENSOR_FIELDS = frozenset((1, 2, 8))  # the fields that a large tensor keeps
 _TENSOR_NAMES = ("dims", "data_type", "name")  # these fields by name
 
 
 def load_skeleton(path: str) -> Model:
-    """The model with its large tensors emptied. Raises ValueError for a file that is something else, and OSError."""
+    """Load the model with its large tensors emptied. Raises ValueError for other files, and OSError."""
     with open(path, "rb") as stream:
         try:
             content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -291,7 +291,7 @@ def load_skeleton(path: str) -> Model:
 
 
 def build_skeleton(model: Model) -> Model:
-    """A model in memory without its large weights; the model itself is not changed. A small one is returned itself."""
+    """Return a model without its large weights; the given model is not changed. A small one is returned itself."""
     if measure_weights(model) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()
@@ -304,7 +304,7 @@ def build_skeleton(model: Model) -> Model:
 
 
 def measure_tensor(tensor: Any) -> int:
-    """A tensor's size in bytes, from its declaration: protobuf would serialise it to find out."""
+    """Return a tensor's size in bytes, from its declaration: protobuf would serialise the tensor for it."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type else 1
@@ -312,7 +312,7 @@ def measure_tensor(tensor: Any) -> int:
 
 
 def copy_fields(source: Any, target: Any, *, leave: tuple[str, ...] = (), only: tuple[str, ...] | None = None) -> None:
-    """Copy a message field by field: copying one as a whole fails beyond two gigabytes."""
+    """Copy a message field by field: copying it as a whole fails beyond two gigabytes."""
     for descriptor, value in source.ListFields():
         name = descriptor.name
         if name in leave or (only is not None and name not in only):
@@ -329,7 +329,7 @@ def copy_fields(source: Any, target: Any, *, leave: tuple[str, ...] = (), only: 
 
 
 def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:
-    """The message again, with the large tensors in it reduced to what they are."""
+    """Return the message with the large tensors in it reduced to their declarations."""
     inside = _INSIDE[kind]
     parts = []
     for number, begin, body, end in protobuf.scan_fields(content, start, stop):

@@ -1,7 +1,6 @@
-"""Inputs for a model: seeded random numbers that suit each input, arrays from files, or a function's.
+"""Inputs for a model: seeded random numbers that suit each input, arrays from files, or from a user's function.
 
-Each number depends on the seed, the sample and the input's name alone: another input, another process or another
-machine changes nothing.
+Each number depends on the seed, the sample and the input's name alone, not on other inputs, the process or the machine.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from assay.system.fast_dataclasses import dataclass, replace
 
 Dims = Mapping[str, int | Sequence[int]]  # a symbol's size, or an input's whole shape
 _MOST_VALUES = 4  # inputs whose values a message describes
-_NAMELESS = ("", "?")  # symbols that stand for nothing: two of them need not be equal
+_NAMELESS = ("", "?")  # symbols without a meaning: two of them need not be equal
 
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """How an input is filled."""
+    """The way in which an input is filled."""
 
     name: str
     dtype: str
@@ -58,11 +57,11 @@ def build_samples(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> list[Sample]:
-    """As many samples as were chosen, or as the files hold. Raises UsageError, naming all that does not fit.
+    """Return as many samples as were chosen, or as the files have. Raises UsageError, naming all that does not fit.
 
-    Files are whole samples, or those of some inputs: the others stay random. `least` is the smallest size of an open
-    dimension that is only guessed. A function sees the inputs with their open dimensions closed, as random ones would
-    have them; what it returns may have others.
+    Files are whole samples, or have some inputs: the others stay random. `least` is the smallest size of an open
+    dimension that is only guessed. A function gets the inputs with their open dimensions closed, as random ones would
+    have them; its results may have others.
     """
     known, files, seed = [spec.name for spec in outline.inputs], parse_files(choice.files), choice.seed
     for name in (*choice.ranges, *(files if isinstance(files, Mapping) else ())):
@@ -99,7 +98,7 @@ def build_samples(
 
 
 def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
-    """The choice with the shapes of arrays that are given."""
+    """Return the choice with the shapes of the given arrays."""
     return replace(choice, dims={**{name: array.shape for name, array in fixed.items()}, **choice.dims})
 
 
@@ -109,7 +108,7 @@ def plan_inputs(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> tuple[InputPlan, ...]:
-    """What the inputs would be filled with, and why."""
+    """Return how each input would be filled, and why."""
     odd = [spec for spec in outline.inputs if spec.dtype in NON_TENSORS or not spec.dtype]
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)
@@ -124,7 +123,7 @@ def plan_inputs(
 
 
 def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> str:
-    """What was invented in the random inputs, and the flags that change it; empty where nothing was."""
+    """Describe what was invented in the random inputs, and the flags that change it; empty if nothing was."""
     files = parse_files(choice.files)
     if choice.function or not isinstance(files, Mapping):
         return ""
@@ -153,7 +152,7 @@ def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> st
 
 
 def close_specs(outline: Outline, model: Model, dims: Dims) -> tuple[TensorSpec, ...]:
-    """The inputs with numbers for their open dimensions; others (unknown rank, not a tensor) stay as they are."""
+    """Return the inputs with numbers for their open dimensions; others (unknown rank, not a tensor) stay unchanged."""
     shapes = _resolve_shapes(InputGraph(model, infer_specs(model)), outline, dims)
     return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
 
@@ -179,7 +178,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
     domain = plan.domain
     try:
         np.empty(plan.shape)
-    except (MemoryError, ValueError):  # numpy has both for what is too large
+    except (MemoryError, ValueError):  # numpy raises both for too large arrays
         sizes = " x ".join(map(str, plan.shape))
         raise UsageError(f"the input {plan.name!r} of {sizes} {plan.dtype} is too large for this machine") from None
     if plan.dtype == "string":
@@ -187,7 +186,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
         return np.array(["".join(map(chr, word)) for word in words], dtype=object).reshape(plan.shape)
     if domain.is_mask:
         drawn = np.asarray(rng.random(plan.shape) < 0.75)
-        drawn[(..., slice(1)) if plan.shape else ()] = True  # a row without any would make a softmax of nothing
+        drawn[(..., slice(1)) if plan.shape else ()] = True  # a row of zeros would make a softmax of nothing
     elif domain.whole:
         drawn = rng.integers(int(domain.low), int(domain.high), plan.shape, endpoint=True)
     else:
@@ -202,7 +201,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
 
 
 def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
-    """Every input's shape; a symbol means the same size everywhere."""
+    """Return every input's shape; a symbol means the same size everywhere."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
     names = {spec.name for spec in outline.inputs}
     for name in dims:
@@ -233,7 +232,7 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
     if dim is None or dim in _NAMELESS:
         return suggest_size(graph, spec, axis, least)
     if dim not in sizes:
-        parts = [part.strip() for part in dim.split("+")]  # `past_length + sequence_length`, as exporters write it
+        parts = [part.strip() for part in dim.split("+")]  # `past_length + sequence_length`, as exporters write sums
         if len(parts) > 1 and all(part.isdigit() or part in sizes for part in parts):
             sizes[dim] = sum(int(part) if part.isdigit() else sizes[part] for part in parts)
         else:
@@ -245,7 +244,7 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
-    """Arrays in the order of the inputs; plain numbers and lists take the input's type."""
+    """Return arrays in the order of the inputs; plain numbers and lists get the input's type."""
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:
@@ -256,7 +255,7 @@ def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
 
 
 def find_problems(specs: Sequence[TensorSpec], sample: Mapping[str, Array]) -> list[str]:
-    """Everything that a model would refuse: inputs that are missing or unknown, other types, other shapes."""
+    """Describe everything that a model would refuse: inputs that are missing or unknown, other types, other shapes."""
     known = {spec.name for spec in specs}
     problems = [f"{spec.name!r} is missing" for spec in specs if spec.name not in sample]
     problems += [f"{name!r} is not an input of the model" for name in sample if name not in known]
@@ -285,7 +284,7 @@ def _fits(spec: TensorSpec, array: Array, sizes: dict[str, int]) -> bool:
 
 
 def describe(spec: TensorSpec) -> str:
-    """`float32[batch, 3, ?]`"""
+    """Render a spec as `float32[batch, 3, ?]`."""
     dims = "" if spec.shape is None else ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     return f"{spec.dtype or 'unknown'}[{dims if spec.shape is not None else '…'}]"
 
@@ -294,7 +293,7 @@ def describe(spec: TensorSpec) -> str:
 
 
 def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
-    """`NAME=FILE` for some inputs, or plain paths for whole samples; not both."""
+    """Parse `NAME=FILE` for some inputs, or plain paths for whole samples; not both."""
     named = [text for text in texts if "=" in text and not os.path.exists(text)]
     if named and len(named) != len(texts):
         raise UsageError("give the inputs either as NAME=FILE, or as whole samples")
@@ -315,7 +314,7 @@ _NUMBERED = re.compile(r"(?:input|arr|in)_?(\d+)")
 
 
 def load_samples(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Sample]:
-    """One sample per archive or folder; single arrays together make one sample, in the order of the inputs."""
+    """Load one sample per archive or folder; single arrays together are one sample, in the order of the inputs."""
     single = [name for name in names if not os.path.isdir(name) and not name.endswith(".npz")]
     if single and len(single) != len(names):
         raise UsageError("give the inputs either as single arrays, or as one archive or folder per sample")
@@ -330,7 +329,7 @@ def load_samples(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Samp
 
 
 def load_named(files: Mapping[str, str], specs: Sequence[TensorSpec]) -> Sample:
-    """Arrays for some inputs by name."""
+    """Load arrays for some inputs by name."""
     known = {spec.name: spec for spec in specs}
     return {name: _load_one(path, known.get(name)) for name, path in files.items()}
 
@@ -339,7 +338,7 @@ def _load_one(path: str, spec: TensorSpec | None) -> Array:
     is_raw = path.endswith((".bin", ".raw"))
     shape = [dim if isinstance(dim, int) else -1 for dim in spec.shape] if spec and spec.shape is not None else None
     if shape is not None and shape.count(-1) > 1:
-        shape = None  # raw bytes cannot tell two open dimensions apart: the check of shapes will say so
+        shape = None  # the size of raw bytes does not determine two open dimensions: the check of shapes reports it
     return load_array(path, spec.dtype if spec else None, shape if is_raw else None)
 
 
@@ -361,12 +360,12 @@ def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
 
 
 def _order_naturally(text: str) -> list[tuple[int, str]]:
-    """A key for sorting: `set_10` after `set_9`."""
+    """Return a key for sorting: `set_10` after `set_9`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
-    """`input_0` and numpy's `arr_0` are places, where no input has such a name; `a_b` is `a/b` where a file says so."""
+    """Return an input's name: `input_0` and numpy's `arr_0` are indices unless an input has it; `a_b` may be `a/b`."""
     if any(spec.name == name for spec in specs):
         return name
     match = _NUMBERED.fullmatch(name)
@@ -380,7 +379,7 @@ def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
 
 
 def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:
-    """One sample of a user's function, which is handed what its signature names: `sample`, `rng`, `inputs`."""
+    """Call a user's function for one sample with the arguments of its signature: `sample`, `rng`, `inputs`."""
     found = load_function(label)
     offered = {"sample": number, **given}
     parameters = inspect.signature(found).parameters.values()
@@ -399,7 +398,7 @@ def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """`module:function`, looked for from the working directory, or `path/to/file.py:function`."""
+    """Load `module:function`, found from the working directory, or `path/to/file.py:function`."""
     source, _, attribute = name.rpartition(":")
     if not source or not attribute:
         hint = "write it as module:function or path/to/file.py:function"

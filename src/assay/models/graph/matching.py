@@ -1,9 +1,9 @@
-"""Which tensors of two models are the same one: before and after quantisation, a fusion, or under other names.
+"""Finds tensors of two models that are the same: before and after quantisation, a fusion, or under other names.
 
-Tensors are looked at in groups: what a node makes, with all that only hands it on (QuantizeLinear, DequantizeLinear, a
-cast, an Identity). Groups are paired by name; then by structure, in the order of computation: the same operator that
-reads what is paired already; then by weights that are equal, or equal to within a step once they are dequantised. A
-node without a counterpart (a Relu or a BatchNormalization that was fused) belongs to the one before it.
+Tensors are compared in groups: the output of a node, with all nodes that only pass it on (QuantizeLinear,
+DequantizeLinear, a cast, an Identity). Groups are paired by name; then by structure, in the order of computation: the
+same operator that reads tensors already paired; then by weights that are equal, or equal to within a step once they are
+dequantised. A node without a counterpart (a Relu or a BatchNormalization that was fused) belongs to the node before it.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _ABSORBED = words("Relu Clip BatchNormalization Sigmoid Tanh LeakyRelu HardSigmo
 _COMMUTING = words("Add Mul Max Min Sum Mean")
 _MOVING = words("MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Gather Slice Split Relu Clip Pad")
 _SCALES = {"QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QGemm": 7, "QLinearConcat": 0}
-_AXES = {"QLinearConv": 0, "QLinearMatMul": 1, "QGemm": 1}  # of the weights, along which scales differ
-_MOST_WRONG_NAMES = 0.2  # of the names that both have: beyond, they are the numbers of another export
-_EXACT = 1e-6  # of the largest weight
+_AXES = {"QLinearConv": 0, "QLinearMatMul": 1, "QGemm": 1}  # the axis of the weights along which scales differ
+_MOST_WRONG_NAMES = 0.2  # of the common names: with more wrong ones, the names are numbers of another export
+_EXACT = 1e-6  # relative to the largest weight
 _FEWEST_WEIGHTS = 16
-_SHIFT = 0.25  # steps: rounding in any way is off by less on average
+_SHIFT = 0.25  # steps: any way of rounding is off by less on average
 
 
 def name_kind(op: str) -> str:
-    """The operator without how it computes: `QLinearConv`, `ConvInteger` and `FusedConv` are convolutions."""
+    """Return the operator's kind: `QLinearConv`, `ConvInteger` and `FusedConv` are convolutions."""
     bare = op.removeprefix("QLinear")
     return _KINDS.get(bare, bare)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorGroup:
-    """A tensor that a node makes (-1: an input of the model), and all that only hands it on."""
+    """A tensor that a node makes (-1: an input of the model), and all tensors that only pass it on."""
 
     root: str
     node: int
     kind: str
     names: tuple[str, ...]
     sources: tuple[str, ...] = ()  # roots of the groups that the node reads
-    weights: tuple[str, ...] = ()  # constants that it reads
-    value: str = ""  # the tensor that is read in the end: after a DequantizeLinear, where there is one
+    weights: tuple[str, ...] = ()  # constants that the node reads
+    value: str = ""  # the tensor that later nodes read: after a DequantizeLinear, if there is one
     scaling: tuple[str, str] | None = None  # names of the scale and zero point of its integers
-    is_whole: bool = False  # `value` is integers itself
+    is_whole: bool = False  # `value` itself is integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class GroupPair:
     left: TensorGroup
     right: TensorGroup
     how: str
-    weights: str = ""  # how those of the two compare; empty: there are none
+    weights: str = ""  # how the weights of the two compare; empty: there are none
 
     @property
     def description(self) -> str:
@@ -78,7 +78,7 @@ class GroupPair:
 
 
 class ModelSide:
-    """One of the two models, in groups of tensors."""
+    """One of the two models, as groups of tensors."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -86,7 +86,7 @@ class ModelSide:
         self.folding = build_folding(self.wiring)
         self.specs = infer_specs(model)
         self._roots: dict[str, str] = {}  # tensor → the root of its group
-        self._scalings: dict[str, tuple[str, str]] = {}  # of tensors of integers
+        self._scalings: dict[str, tuple[str, str]] = {}  # tensor of integers → its scale and zero point
         members: dict[str, list[str]] = {name: [name] for name in self.wiring.inputs}
         for node in self.wiring.nodes:
             handed = self._find_handed(node)
@@ -98,7 +98,7 @@ class ModelSide:
         self.groups = {group.root: group for group in built if self._counts(group)}
 
     def _counts(self, group: TensorGroup) -> bool:
-        """Whether a group is paired: constants, shapes and what is computed about scales are not."""
+        """Return whether a group is paired: constants, shapes and computations of scales are not."""
         if group.node < 0:
             return group.root in self.wiring.inputs
         is_about_scales = self.wiring.nodes[group.node].op_type in ROUNDING or (
@@ -114,17 +114,17 @@ class ModelSide:
         return None if index is None else self.wiring.nodes[index]
 
     def _find_handed(self, node: Node) -> str:
-        """The tensor that a node hands on; empty: it computes something."""
+        """Return the tensor that a node passes on; empty if the node computes something."""
         read = [name for name in node.input if name and not self._is_known(name)]
         if not read:
             return ""
         if node.op_type in _HANDING_ON:
             return read[0] if node.op_type != "Cast" or self._is_float(node) else ""
         products = [name for name in read if self._is_integer_product(name)] if node.op_type == "Mul" else []
-        return products[0] if len(products) == 1 else ""  # scales that follow a product of integers
+        return products[0] if len(products) == 1 else ""  # scales multiplied with a product of integers
 
     def _is_float(self, cast: Node) -> bool:
-        """Whether a Cast leads to floats, from floats or from a product of integers."""
+        """Return whether a Cast converts to floats, from floats or from a product of integers."""
         kinds = [spec.dtype if (spec := self.specs.get(name)) else "" for name in (cast.input[0], cast.output[0])]
         return kinds[1] in FLOATS and (kinds[0] in FLOATS or self._is_integer_product(cast.input[0]))
 
@@ -133,7 +133,7 @@ class ModelSide:
         return maker is not None and maker.op_type in ("MatMulInteger", "ConvInteger")
 
     def _note_scaling(self, node: Node) -> None:
-        """Note the scale of integers that a node makes; one that only moves them leaves them the scale they have."""
+        """Record the scale of integers that a node makes; a node that only moves integers keeps their scale."""
         at = 1 if node.op_type == "QuantizeLinear" else _SCALES.get(node.op_type)
         if at is None and node.op_type.startswith("QLinear"):
             at = 3
@@ -165,7 +165,7 @@ class ModelSide:
 
     @cached_property
     def readers(self) -> dict[str, list[TensorGroup]]:
-        """The groups whose nodes read a root, by root."""
+        """For each root, the groups whose nodes read it."""
         found: dict[str, list[TensorGroup]] = {}
         for group in self.groups.values():
             for source in dict.fromkeys(group.sources):
@@ -174,12 +174,12 @@ class ModelSide:
 
     @cached_property
     def by_name(self) -> dict[str, TensorGroup]:
-        """The groups by every name of their tensors."""
+        """Each group by every name of its tensors."""
         return {name: group for group in self.groups.values() for name in group.names}
 
     @cached_property
     def by_stem(self) -> dict[str, TensorGroup]:
-        """The groups by the names of their tensors without what a quantiser adds to them."""
+        """Each group by the names of its tensors without what a quantiser adds to names."""
         return {_SUFFIX.sub("", name): group for group in self.groups.values() for name in group.names}
 
     @cached_property
@@ -190,7 +190,7 @@ class ModelSide:
         return any(self.wiring.is_output(name) for name in group.names)
 
     def list_sizes(self, group: TensorGroup) -> list[list[int]]:
-        """Constants that say where to cut or what shape to make."""
+        """Return constants that state where to cut or which shape to make."""
         found = [load_constant(self.wiring, name) for name in group.weights]
         return [
             each.ravel().tolist() for each in found if each is not None and each.dtype == "int64" and each.size < 64
@@ -199,8 +199,8 @@ class ModelSide:
     # ------------------------------------------------------------ integers
 
     def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
-        """The least and the largest number that its integers can express, and their step; None: it has no integers of
-        one scale."""
+        """Return the least and the largest number that the group's integers can express, and their step; None if it has
+        no integers, or no single scale."""
         scale, zero = (load_constant(self.wiring, name) for name in group.scaling or ("", ""))
         if scale is None or scale.size != 1 or (zero is not None and zero.dtype.kind not in "iu"):
             return None
@@ -209,7 +209,7 @@ class ModelSide:
         return None if kind is None else ((kind.min - offset) * step, (kind.max - offset) * step, step)
 
     def find_contradiction(self, group: TensorGroup) -> str:
-        """Integers that are written with one scale and zero point, and read with others; empty: there are none."""
+        """Describe integers that are written with one scale and zero point, and read with others; else empty."""
         for name in (name for name in group.names if name in self._scalings):
             written = [self._load_number(each) for each in self._scalings[name]]
             for index in self.wiring.consumers.get(name, ()):
@@ -231,7 +231,7 @@ class ModelSide:
     # ------------------------------------------------------------ weights
 
     def load_weights(self, group: TensorGroup) -> tuple[Array, Array | float] | None:
-        """The largest constant that a node of weights reads, as numbers, and how large a step of them is (0: none)."""
+        """Return the largest constant that a node of weights reads, as numbers, and the size of its steps (0: none)."""
         if group.node < 0 or group.kind not in WEIGHTED:
             return None
         found = [each for name in group.weights if (each := self._load_numbers(name, group)) is not None]
@@ -255,7 +255,7 @@ class ModelSide:
             return None
         whole, scale, zero = (*known, np.zeros(1))[:3]
         if scale.size > 1 and (scale.ndim != 1 or whole.ndim <= axis or whole.shape[axis] != scale.size):
-            return None  # of blocks
+            return None  # scales of blocks
         shape = [scale.size if at == axis and scale.size > 1 else 1 for at in range(whole.ndim)]
         step = scale.reshape(shape)
         return (whole - (zero.reshape(shape) if zero.size == scale.size else zero.reshape(-1)[0])) * step, np.abs(step)
@@ -265,7 +265,7 @@ class ModelSide:
 
 
 def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> dict[str, GroupPair]:
-    """The pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
+    """Return the pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
     found = _Pairing(left, right)
     for one in left.wiring.inputs:
         found.add(left.by_name[one], right.by_name[ends[one]], NAME if ends[one] == one else STRUCTURE)
@@ -282,7 +282,7 @@ def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> 
 class _Pairing:
     def __init__(self, left: ModelSide, right: ModelSide) -> None:
         self.left, self.right = left, right
-        self.pairs: dict[str, GroupPair] = {}  # by root of the left
+        self.pairs: dict[str, GroupPair] = {}  # root of the left → pair
         self._taken: dict[str, str] = {}  # root of the right → root of the left
 
     def add(self, left: TensorGroup, right: TensorGroup, how: str) -> None:
@@ -293,7 +293,7 @@ class _Pairing:
             self._taken[right.root] = left.root
 
     def compare(self, pair: GroupPair) -> GroupPair:
-        """The pair with how its weights compare: those of its node, which comes before what was fused into it."""
+        """Return the pair with the comparison of the weights of its node, not of a node that was fused into it."""
         left = self._find_weighted(self.left, pair.left, self.pairs)
         right = self._find_weighted(self.right, pair.right, self._taken)
         return replace(pair, weights=compare_weights(self.left.load_weights(left), self.right.load_weights(right)))
@@ -301,12 +301,12 @@ class _Pairing:
     def _find_weighted(self, side: ModelSide, group: TensorGroup, paired: Container[str]) -> TensorGroup:
         while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] not in paired:
             if group.sources[0] not in side.groups:
-                break  # nothing makes it, as the runtime will say
+                break  # no node makes it, which the runtime reports
             group = side.groups[group.sources[0]]
         return group
 
     def _absorb(self, left: TensorGroup, right: TensorGroup) -> tuple[TensorGroup, TensorGroup]:
-        """The groups with what follows on one side only: an activation, a normalisation or a bias that was fused."""
+        """Add to the groups what follows on one side only: an activation, a normalisation or a bias that was fused."""
         while True:
             mine, theirs = self._find_next(self.left, left), self._find_next(self.right, right)
             others = {each.kind for each in self.right.readers.get(right.root, ())}
@@ -329,7 +329,7 @@ class _Pairing:
         return readers[0] if is_simple else None
 
     def pair_names(self) -> None:
-        lists = (self.right.by_name, self.right.by_stem)  # a name itself goes before what it was made of
+        lists = (self.right.by_name, self.right.by_stem)  # exact names come before names without a quantiser's suffix
         shared = [
             (left, known[left.root]) for known in lists for left in self.left.groups.values() if left.root in known
         ]
@@ -339,14 +339,14 @@ class _Pairing:
                 self.add(left, right, NAME)
 
     def _is_likely(self, left: TensorGroup, right: TensorGroup) -> bool:
-        """Whether one name can mean one thing: the same operator, one that holds it, or one the other model lacks."""
+        """Whether equal names may mean one thing: the same operator, a part of it, or one that only one model has."""
         is_fused = left.kind in _ABSORBED and (right.kind in WEIGHTED or right.kind in _ABSORBED)
         is_split = right.kind in ("Add", "Mul") and left.kind in WEIGHTED
         is_alone = right.kind not in self.left.kinds or left.kind not in self.right.kinds
         return left.kind == right.kind or is_fused or is_split or is_alone
 
     def pair_structure(self) -> None:
-        """Pair operators that read what is paired; of several equal ones, those with equal weights or attributes."""
+        """Pair operators that read paired tensors; of several equal ones, those with equal weights or attributes."""
         for left in self.left.groups.values():
             if left.root in self.pairs or not left.sources or any(name not in self.pairs for name in left.sources):
                 continue
@@ -368,7 +368,7 @@ class _Pairing:
         return same in (EQUAL, WITHIN_STEP) or (not same and self._has_same_form(left, right))
 
     def _has_same_form(self, left: TensorGroup, right: TensorGroup) -> bool:
-        """Whether axes, orders and sizes are equal; numbers such as an epsilon may be wrong."""
+        """Return whether axes, orders and sizes are equal; numbers such as an epsilon may be wrong."""
         mine, theirs = (
             read_attributes(side.wiring.nodes[group.node]) for side, group in ((self.left, left), (self.right, right))
         )
@@ -399,11 +399,11 @@ def _order(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array, Array | float] | None) -> str:
-    """How two constants compare, each with the size of its steps; empty where one of the two cannot be read."""
+    """Return how two constants compare, each with the size of its steps; empty if one of them cannot be read."""
     if left is None or right is None or not left[0].size:
         return ""
     views = [right]
-    if right[0].ndim == 2:  # a Gemm may hold what a MatMul has the other way round
+    if right[0].ndim == 2:  # the weights of a Gemm may be those of a MatMul transposed
         views.append((right[0].T, np.transpose(right[1])))
     for turned, step in views:
         if turned.shape == left[0].shape:
@@ -414,7 +414,7 @@ def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array
             if (gap <= 0.51 * (step + left[1]) + exact).all():
                 return WITHIN_STEP
             steps = (turned - left[0]) / step if np.all(step) else gap[:0]
-            # all weights are off by about as many steps, and each by its own rounding besides
+            # all weights are shifted by about as many steps, plus a rounding of their own
             if steps.size >= _FEWEST_WEIGHTS and abs(steps.mean()) > _SHIFT and steps.std() < 2 * _SHIFT:
                 return SHIFTED
     return OTHER

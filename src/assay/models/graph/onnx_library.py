@@ -15,14 +15,14 @@ Graph = Any  # onnx.GraphProto
 
 
 def import_evaluator() -> Any:
-    """onnx's own class for computing models; `import onnx` alone does not load it."""
+    """Import onnx's own class for computing models; `import onnx` alone does not load it."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
 
 
 def words(text: str) -> frozenset[str]:
-    """A table of names, as it is written: `"Relu Clip"`."""
+    """Return the names in a text such as `"Relu Clip"`."""
     return frozenset(text.split())
 
 
@@ -45,11 +45,11 @@ DRAWING = words("RandomNormal RandomNormalLike RandomUniform RandomUniformLike M
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The top graph of a model; nodes inside If, Loop and Scan belong to the node that holds them."""
+    """The top graph of a model; nodes inside If, Loop and Scan belong to the node that contains them."""
 
     nodes: tuple[Node, ...]
-    reads: tuple[tuple[str, ...], ...]  # of each node: its inputs, then what its sub-graphs take from outside
-    inputs: tuple[str, ...]  # initialisers that are listed as inputs do not count
+    reads: tuple[tuple[str, ...], ...]  # by node: its inputs, then tensors that its sub-graphs read from outside
+    inputs: tuple[str, ...]  # without initialisers that are listed as inputs
     outputs: tuple[str, ...]
     weights: Mapping[str, Any]  # initialisers, sparse ones included
     constants: Mapping[str, int]  # outputs of Constant nodes → the node
@@ -64,11 +64,11 @@ class Wiring:
 
     @property
     def intermediates(self) -> tuple[str, ...]:
-        """What nodes make, in their order; constants and outputs of the graph do not count."""
+        """The outputs of nodes in their order, without constants and outputs of the graph."""
         return tuple(name for name in self.producers if name not in self.outputs)
 
     def find_ancestors(self, names: Iterable[str], stop: Iterable[str] = ()) -> list[int]:
-        """The nodes that these tensors need, Constant nodes included, in the graph's order; `stop` needs nothing."""
+        """Return the nodes that these tensors need, with Constant nodes, in the graph's order, back to `stop`."""
         seen = set(stop)
         wanted = [name for name in names if name not in seen]
         nodes: set[int] = set()
@@ -115,7 +115,7 @@ def is_constant_node(node: Node) -> bool:
 
 
 def find_reads(node: Node) -> Iterator[str]:
-    """Names that the node needs from the graph that it is in; one that is left out is not a name."""
+    """Yield names that the node reads from its graph; an omitted input has no name."""
     yield from (name for name in node.input if name)
     for graph in find_subgraphs(node):
         yield from _find_captured(graph)
@@ -129,7 +129,7 @@ def find_subgraphs(node: Node) -> Iterator[Graph]:
 
 
 def walk_nodes(*parts: Any) -> Iterator[Node]:
-    """Every node of these graphs and functions, also those inside of others."""
+    """Yield every node of these graphs and functions, also those inside of others."""
     waiting = [node for part in parts for node in part.node]
     while waiting:
         node = waiting.pop()
@@ -138,7 +138,7 @@ def walk_nodes(*parts: Any) -> Iterator[Node]:
 
 
 def _find_captured(graph: Graph) -> Iterator[str]:
-    """What a sub-graph takes from outside: an output of it may come straight from there, too."""
+    """Yield tensors that a sub-graph reads from outside: one of its outputs may be such a tensor, too."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {tensor.values.name for tensor in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
@@ -153,21 +153,21 @@ _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": 
 
 
 def build_spec(value: Any) -> TensorSpec:
-    """The declaration of a value in a graph; `dtype` is "sequence", "optional" or "map" for what is not a tensor."""
+    """Return the declaration of a value in a graph; `dtype` is "sequence", "optional" or "map" for other values."""
     kind = value.type.WhichOneof("value")
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])
     tensor = value.type.tensor_type
     dims: list[Dim] = []
     for dim in tensor.shape.dim:
-        is_known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0  # exporters write -1 for what is open
+        is_known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0  # exporters write -1 for an open one
         dims.append(int(dim.dim_value) if is_known else dim.dim_param or None)
     shape = tuple(dims) if tensor.HasField("shape") else None
     return TensorSpec(value.name, name_elem_type(tensor.elem_type), shape)
 
 
 def name_elem_type(elem_type: int) -> str:
-    """ONNX's number of a type by numpy's name; "" where there is none."""
+    """Return numpy's name of ONNX's number of a type; "" if there is none."""
     if elem_type == onnx.TensorProto.STRING:
         return "string"
     try:
@@ -177,23 +177,23 @@ def name_elem_type(elem_type: int) -> str:
 
 
 def find_opset(model: Model) -> int:
-    """The version of ONNX's own operators; 0 where the model uses none of them."""
+    """Return the version of ONNX's own operators; 0 if the model uses none of them."""
     return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
 
 
 def unify_domains(model: Model) -> None:
-    """Leave ONNX's own domain unnamed: runtimes take both of its names for one, the checker does not."""
+    """Leave ONNX's own domain unnamed: runtimes accept both of its names as one, the checker does not."""
     versions = (entry for part in (model, *model.functions) for entry in part.opset_import)
     for each in (*versions, *model.functions, *walk_nodes(model.graph, *model.functions)):
         if each.domain == DEFAULT_DOMAINS[1]:
             each.domain = DEFAULT_DOMAINS[0]
 
 
-_NEW_FIELDS = {"functions": 8, "configuration": 11}  # of a model: the IR version that each came with
+_NEW_FIELDS = {"functions": 8, "configuration": 11}  # field of a model → the IR version that introduced it
 
 
 def find_least_ir(model: Model) -> int:
-    """The IR version that a model needs: types and fields came with one, and types with operators that take them."""
+    """Return the least IR version that a model needs for its types, its fields and its operators."""
     parts = (model, *model.functions)
     opsets = [entry for part in parts for entry in part.opset_import]
     fields = [version for name, version in _NEW_FIELDS.items() if getattr(model, name, None)]
@@ -204,7 +204,7 @@ _NOT_NAMES = ("doc_string", "metadata_props", "producer_name", "producer_version
 
 
 def find_unreadable(message: Any) -> str | None:
-    """A name in it that is not text, or a tensor of a type that the library does not know; None: neither."""
+    """Describe a name that is not text, or a tensor whose type the library does not know; None if there is neither."""
     for field, value in message.ListFields():
         if field.name in _NOT_NAMES:
             continue

@@ -1,8 +1,8 @@
-"""Facts about operators: their names, what they compute in float64, and the size of the terms that they add up.
+"""Facts about operators: their names, their results in float64, and the size of the terms of their sums.
 
-The float64 formulas are written from ONNX's specification alone, for the operators that models are mostly made of.
-They serve twice: an evaluator that gives a second opinion is tested against them, and fed with absolute values
-they give the sum of the terms' magnitudes, which is what rounding errors are proportional to when the terms cancel.
+The float64 formulas are written from ONNX's specification alone, for the operators that most models consist of. They
+have two uses: an evaluator that gives a second opinion is tested against them; and with absolute values as inputs they
+give the sum of the terms' magnitudes, to which rounding errors are proportional if the terms cancel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from assay.models.graph.submodel import find_functions, load_constant
 from assay.models.graph.tensorfile import Array
 from assay.models.libraries import np, onnx
 
-Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
+Inputs = Sequence[Any]  # None: an omitted optional input
 Attributes = Mapping[str, Any]
 Formula = Callable[[Inputs, Attributes, int], Array]
 
@@ -38,7 +38,7 @@ _SEED = 1234
 
 
 def is_operator(name: str) -> bool:
-    """Whether there is an operator of this name, in any domain and of any age."""
+    """Return whether there is an operator of this name, in any domain and of any version."""
     return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
 
 
@@ -46,7 +46,7 @@ def is_operator(name: str) -> bool:
 
 
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
-    """The first output, from the definition of the operator. None: there is no formula for it, or for this use."""
+    """Compute the first output from the definition of the operator; None without a formula for this use."""
     formula = _build_formulas().get(op)
     if formula is None:
         return None
@@ -55,7 +55,7 @@ def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int)
         with np.errstate(all="ignore"):
             return formula(wide, attributes, opset)
     except (ValueError, IndexError, KeyError, TypeError, NotImplementedError):
-        return None  # a use that the formula does not cover
+        return None  # the formula does not cover this use
 
 
 def _widen(array: Array) -> Array:
@@ -63,7 +63,7 @@ def _widen(array: Array) -> Array:
 
 
 def is_float(array: Array | None) -> bool:
-    """Whether an array has floats; those of ml_dtypes count as well, which numpy calls void."""
+    """Return whether an array has floats; those of ml_dtypes, which numpy calls void, count as well."""
     return array is not None and array.dtype.kind in "fV" and "int" not in array.dtype.name
 
 
@@ -119,7 +119,7 @@ def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 
 def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    """Normalize as in inference, with the mean and the variance that are given."""
+    """Normalize as in inference, with the given mean and variance."""
     if attributes.get("training_mode") or (opset < 7 and not attributes.get("is_test")):
         raise NotImplementedError
     x = inputs[0]
@@ -146,7 +146,7 @@ def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
 
 
 def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    """Up to opset 12 over all axes from `axis` on, later over that one."""
+    """Compute over all axes from `axis` on up to opset 12, later over that axis alone."""
     x = inputs[0]
     first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
     axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
@@ -164,7 +164,7 @@ def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Arra
 
 
 def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    """One matrix product for each position in the kernel."""
+    """Compute one matrix product for each position in the kernel."""
     x, weight = inputs[0], inputs[1]
     kernel, group = weight.shape[2:], attributes.get("group", 1)
     windows = _slide(x, kernel, attributes, 0.0)
@@ -196,7 +196,7 @@ def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 def _slide(
     x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
 ) -> list[tuple[tuple[int, ...], Array]]:
-    """For each position in the kernel, the elements that it is applied to."""
+    """Return the elements that each position in the kernel is applied to."""
     count = len(kernel)
     automatic = attributes.get("auto_pad", b"NOTSET")
     if automatic not in (b"NOTSET", b"VALID", b"") or attributes.get("ceil_mode"):
@@ -222,7 +222,7 @@ def _slide(
 
 
 def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-    """The first output of each node of a model. None: there is no formula for one of them."""
+    """Compute the first output of each node of a model; None if one of them has no formula."""
     wiring, opset = build_wiring(model.graph), find_opset(model)
     values: dict[str, Array] = dict(inputs)
     for name in (*wiring.weights, *wiring.constants):
@@ -233,7 +233,7 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
     for position in sorted(set(wiring.producers.values())):
         node = wiring.nodes[position]
         given = [values.get(name) if name else None for name in node.input]
-        is_known = node.domain in DEFAULT_DOMAINS  # an operator of the same name elsewhere may be another one
+        is_known = node.domain in DEFAULT_DOMAINS  # an operator of this name in another domain may be another one
         made = compute_float64(node.op_type, given, read_attributes(node), opset) if is_known else None
         if made is None:
             return None
@@ -242,7 +242,7 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
 
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
-    """Numbers of moderate size, which amplify no rounding, in place of all floats. Integers (indices) stay."""
+    """Replace all floats by numbers of moderate size, which amplify no rounding. Integers (indices) stay."""
     rng = np.random.default_rng(_SEED)
     drawn = {}
     for name, array in inputs.items():
@@ -257,23 +257,23 @@ def is_finite(arrays: Mapping[str, Array]) -> bool:
 
 
 def identify_use(nodes: Sequence[Node], opset: int) -> str:
-    """A key for all that an implementation may depend on: the operators' names, version and attributes."""
+    """Return a key of everything that an implementation may depend on: the operators' names, version and attributes."""
     parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
     return f"{opset} {' '.join(parts)}"
 
 
 # ---------------------------------------------------------------- the size of the terms
 
-# linear in their inputs, and adding up: fed with absolute values, their result is the sum of the terms' magnitudes
+# linear sums of their inputs: with absolute values as inputs, the result is the sum of the terms' magnitudes
 _LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")
 
-# computed from numbers around one, however small the result is: sigmoid(-17) as 1 - 0.99999996
+# computed from numbers around one, even if the result is small: sigmoid(-17) as 1 - 0.99999996
 _AROUND_ONE = words("""
     Sigmoid HardSigmoid Tanh Erf Softplus Log LogSoftmax Elu Celu Selu Sin Cos Asin Atan Asinh Atanh Softsign
     LSTM GRU RNN DynamicQuantizeLSTM If Loop Scan
 """)
 
-# no sum of terms: the result is as precise as its own size, or as what goes in
+# not a sum: the result is as precise as its own size, or as its inputs
 _EXACT = words("""
     Relu LeakyRelu PRelu Clip Neg Abs Mul Div Reciprocal Exp Sqrt Pow Max Min Floor Ceil Round Sign Softmax ReduceMax
     ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare MaxPool GlobalMaxPool LpPool Identity Cast Reshape Transpose
@@ -282,7 +282,7 @@ _EXACT = words("""
     DequantizeLinear Hardmax ThresholdedRelu Shrink
 """)
 
-# a rounding error of an input appears in the output as it is, or (Mul) times the other factor
+# a rounding error of an input appears in the output unchanged, or (Mul) times the other factor
 _CARRYING = words("""
     Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
     Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
@@ -291,9 +291,9 @@ _CARRYING = words("""
 
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
-    """How large the terms are that the operator adds up, as one number or for each element of its first output.
+    """Return how large the terms are that the operator adds up, as one number or for each element of its first output.
 
-    A rounding error is a few units of this, in float32 1.2e-7 of it, even where the terms cancel to nothing.
+    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing.
     """
     if op in _EXACT:
         return 0.0
@@ -317,7 +317,7 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 
 def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
-    """The elements' size, divided by the deviation that normalises them, which is small if all are equal."""
+    """Return the elements' size divided by the deviation that normalises them, which is small if all are equal."""
     x = inputs[0]
     if x is None or x.ndim < 2:
         return None
@@ -331,7 +331,7 @@ def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Arra
 
 
 def _measure_size(array: Array | None) -> float:
-    """Root mean square of the elements that are neither zero nor infinite."""
+    """Return the root mean square of the elements that are neither zero nor infinite."""
     if array is None or not is_float(array) or not array.size:
         return 0.0
     wide = np.abs(array.astype(np.float64))
@@ -343,12 +343,12 @@ def _measure_size(array: Array | None) -> float:
 
 
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
-    """How many terms an element of the output is the sum of, at most; of a recurrent operator over all of its steps."""
+    """Return the most terms in the sum of an output element; for a recurrent operator over all of its steps."""
     shapes: list[tuple[int, ...]] = [() if each is None else each.shape for each in inputs]
     first = shapes[0] if shapes else ()
     axes: Sequence[int] = ()
     if not all(shapes[:3] if op in ("LSTM", "GRU", "RNN") else shapes[:2]):
-        return 1  # an input is not known here
+        return 1  # an input is unknown
     if op in ("Conv", "ConvTranspose") and len(shapes) > 1:
         return math.prod(shapes[1]) // max(shapes[1][0 if op == "Conv" else 1], 1)
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2:
@@ -368,8 +368,8 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
 
 
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
-    """What an operator rounds into its type, in steps of that type, in float64. None: it rounds nothing, or this use is
-    not covered."""
+    """Return in float64 the values that an operator rounds into its type, in steps of that type; None if it rounds
+    nothing, or if this use is not covered."""
     formula = _UNROUNDED.get(op)
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
         return None  # a quotient of short floats may be rounded to one of them first
@@ -378,11 +378,11 @@ def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array 
         with np.errstate(all="ignore"):
             return None if formula is None else formula(wide, attributes)
     except (ValueError, IndexError, AttributeError, TypeError, NotImplementedError):
-        return None  # a use that the formula does not cover, or an input that is not known
+        return None  # the formula does not cover this use, or an input is unknown
 
 
 def _broadcast(values: Array, ndim: int, axis: int) -> Array:
-    """One number, or one for each index of an axis, in a shape that broadcasts."""
+    """Return one number, or one for each index of an axis, in a shape that broadcasts."""
     return values if values.size == 1 else values.reshape([-1 if each == axis % ndim else 1 for each in range(ndim)])
 
 
@@ -426,7 +426,7 @@ _UNROUNDED: dict[str, Callable[[Inputs, Attributes], Array]] = {
 
 
 class Magnitudes:
-    """How large the terms are that each tensor of a model was computed from, with the values of one sample."""
+    """The sizes of the terms that each tensor of a model was computed from, with the values of one sample."""
 
     def __init__(self, model: Model, values: Mapping[str, Array]) -> None:
         self._wiring = build_wiring(model.graph)
@@ -435,8 +435,8 @@ class Magnitudes:
         self._known: dict[tuple[str, int], Array | float] = {}
 
     def find(self, tensor: str, depth: int) -> Array | float:
-        """The size of a tensor's terms. `depth`: over how many operators that only pass on rounding errors these are
-        followed back; 0 where the inputs are those of the reference, which have none."""
+        """Return the size of a tensor's terms. `depth`: through how many operators that only pass on rounding errors
+        these are followed back; 0 if the inputs are those of the reference, which have no rounding errors."""
         position = self._wiring.producers.get(tensor)
         if position is None:
             return 0.0
@@ -454,17 +454,17 @@ class Magnitudes:
         for position, name in enumerate(node.input):
             found = np.asarray(self.find(name, depth - 1), np.float64)
             carried = float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
-            others = sizes[:position] + sizes[position + 1 :]  # what an error of a factor is multiplied with
+            others = sizes[:position] + sizes[position + 1 :]  # the factors that an error is multiplied by
             largest = max(largest, carried * math.prod(others) if node.op_type == "Mul" else carried)
         return own + largest
 
     def count_terms(self) -> int:
-        """The most that an operator of the model adds up: see `count_terms`."""
+        """Return the most terms that an operator of the model adds up: see `count_terms`."""
         nodes = [(node, self._find_inputs(node)) for node in self._wiring.nodes]
         return max((count_terms(node.op_type, inputs, read_attributes(node)) for node, inputs in nodes), default=1)
 
     def compute_unrounded(self, tensor: str) -> Array | None:
-        """What was rounded into this tensor, the first output of its operator: see `compute_unrounded`."""
+        """Return the values that were rounded into this first output of an operator: see `compute_unrounded`."""
         position = self._wiring.producers.get(tensor)
         node = self._wiring.nodes[position] if position is not None else None
         if node is None or node.output[0] != tensor:
@@ -479,13 +479,13 @@ class Magnitudes:
         return [each if hasattr(each, "dtype") else None for each in found]
 
 
-_COARSE = (  # the finest first
+_COARSE = (  # ordered from fine to coarse
     "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
 )  # fmt: skip
 
 
 def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
-    """Each tensor that depends on chance, with the operator that draws. `positions`: only these nodes, of a layer."""
+    """Return each random tensor with the operator that draws. `positions`: only these nodes, of a layer."""
     wiring = build_wiring(model.graph)
     chosen = range(len(wiring.nodes)) if positions is None else positions
     nodes = [wiring.nodes[position] for position in sorted(chosen)]
@@ -493,8 +493,8 @@ def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[st
 
 
 def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
-    """The operator that draws: a node, one inside of it, or one in a function of the model, whose constants are not
-    known (`wiring` is None)."""
+    """Return the operator that draws: a node, one inside of it, or one in a function of the model, whose constants are
+    unknown (`wiring` is None)."""
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
     is_training = node.op_type == "Dropout" and len(node.input) > 2 and wiring and load_constant(wiring, node.input[2])
     if node.op_type in DRAWING or is_training:
@@ -505,8 +505,8 @@ def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
 
 
 def find_coarse(model: Model) -> dict[str, str]:
-    """Each tensor after a rounding into a float type of 16 bits or fewer, with the coarsest such type. Values that are
-    only stored in such a type, and widened before they are used, are exact."""
+    """Return each tensor after a rounding to a float type of 16 bits or fewer, with the coarsest such type. Values that
+    are only stored in such a type, and widened before they are used, are exact."""
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
 
@@ -527,7 +527,7 @@ def _rank(dtype: str) -> int:
 
 
 def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
-    """Each tensor with its mark: `seed` marks nodes; those that read a marked tensor, not its size, are marked too."""
+    """Return each marked tensor: `seed` marks nodes; those that read a marked tensor, not its size, are marked, too."""
     found: dict[str, str] = {}
     for node in nodes:
         what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
@@ -537,8 +537,8 @@ def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callabl
 
 
 def find_steps(model: Model) -> dict[str, float]:
-    """Each output of a DequantizeLinear with a constant scale, with the largest step between two neighbouring values.
-    Those that come from a float type have no steps of one size."""
+    """Return each output of a DequantizeLinear with a constant scale, and the largest step between two of its values.
+    Values that come from a float type have no steps of one size."""
     wiring = build_wiring(model.graph)
     coarse = find_coarse(model)
     found = {}

@@ -1,7 +1,7 @@
-"""The second of two paired models under the names of the first, and the first one rounded as the second is.
+"""The second of two paired models under the names of the first, and the first one rounded like the second.
 
-In the view every paired tensor has the first model's name, and all others a name of their own. Integers become floats
-there and integers again, so that a part of the model can be cut out between any two of them.
+In the view every paired tensor has the first model's name, and all others a name of their own. Integers are converted
+to floats and back, so that a part of the model can be cut out between any two tensors.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
-OWN = "other/"  # before the names of tensors that only the second model has
-_FLOAT8_BITS = 5  # three bits of a mantissa: as coarse as so many of an integer
+OWN = "other/"  # prefix of tensors that only the second model has
+_FLOAT8_BITS = 5  # three bits of a mantissa are as coarse as five of an integer
 
 
 def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
-    """Inputs and paired tensors under the left names; integers are dequantised and quantised again."""
+    """Return the second model with the left names; integers are dequantised and quantised again."""
     model = copy_model(side.model)
     renamed = {pair.right.value: pair.left.value for pair in pairs}
     whole = [pair for pair in pairs if pair.right.is_whole and pair.right.value in side.wiring.producers]
@@ -49,8 +49,8 @@ def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
 
 
 def find_order(model: Model) -> list[int]:
-    """The nodes so that each is after those that it reads: converters append what they add. Raises UsageError for a
-    cycle."""
+    """Return the nodes in an order in which each follows those that it reads: converters append added nodes. Raises
+    UsageError for a cycle."""
     makers = {name: index for index, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [{makers[name] for name in find_reads(node) if name in makers} for node in model.graph.node]
     if all(each < index for index, needed in enumerate(reads) for each in needed):
@@ -73,7 +73,7 @@ def sort_nodes(model: Model) -> Model:
 
 
 def rename_ends(model: Model, names: Mapping[str, str]) -> Model:
-    """The model with inputs and outputs of these names; a tensor inside that has one of them gets another."""
+    """Return the model with inputs and outputs of these names; a tensor inside with one of them is renamed."""
     wiring, renamed = build_wiring(model.graph), copy_model(model)
     known = {*wiring.producers, *wiring.constants, *wiring.weights, *wiring.inputs}
     _rename(renamed.graph, {name: names.get(name, OWN + name) for name in known})
@@ -81,7 +81,7 @@ def rename_ends(model: Model, names: Mapping[str, str]) -> Model:
 
 
 def _merge_copies(graph: Graph, mapping: Mapping[str, str]) -> dict[str, str]:
-    """DequantizeLinear nodes that do what another one does: they are left out, and its output is read."""
+    """Remove DequantizeLinear nodes that do the same as another one, and read that one's output."""
     first, merged, kept = dict[tuple[str, ...], str](), dict[str, str](), list[Node]()
     for node in graph.node:
         same = first.setdefault(tuple(node.input), node.output[0]) if node.op_type == "DequantizeLinear" else ""
@@ -109,7 +109,7 @@ def _rename(graph: Graph, mapping: Mapping[str, str]) -> None:
 
 
 def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -> None:
-    """Behind the node that makes integers: the floats that they stand for, and the integers again for all readers."""
+    """Insert after a node of integers: the floats that they represent, and the integers again for all readers."""
     helper, again = onnx.helper, f"{whole}/again"
     at = next(index for index, node in enumerate(graph.node) if whole in node.output) + 1
     for node in graph.node:
@@ -121,7 +121,7 @@ def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -
 def cut_model(
     model: Model, wiring: Wiring, stops: Iterable[str], outputs: Sequence[str], specs: Specs, name: str
 ) -> Model:
-    """What makes the outputs of the nearest of the stops."""
+    """Return the nodes between the nearest of the stops and the outputs."""
     borders = set(stops) - set(outputs)
     indices = wiring.find_ancestors(outputs, stop=borders)
     inputs, ends = (
@@ -139,7 +139,7 @@ def is_rounding(node: Node) -> bool:
 
 
 def find_bits(side: ModelSide) -> tuple[int | None, int | None]:
-    """The fewest bits of weights and of activations; None: they are not rounded."""
+    """Return the fewest bits of weights and of activations; None: they are not rounded."""
     weights, activations = [], []
     for node in side.wiring.nodes:
         if node.op_type == "DequantizeLinear" and side.wiring.is_constant(node.input[0]):
@@ -162,7 +162,7 @@ def _count_bits(wiring: Wiring, name: str) -> int:
 def build_rounded(
     model: Model, ranges: Mapping[str, tuple[float, float]], bits: tuple[int | None, int | None]
 ) -> Model:
-    """Weights and these tensors rounded to steps of an equal size between their least and largest value."""
+    """Return the model with weights and these tensors rounded to equal steps between their least and largest value."""
     rounded = copy_model(model)
     wiring = build_wiring(rounded.graph)
     if bits[0] is not None:
@@ -192,7 +192,7 @@ def _insert_rounding(graph: Graph, wiring: Wiring, steps: Mapping[str, float]) -
 
 
 def _round(graph: Graph, source: str, target: str, step: float) -> list[Any]:
-    """`floor(x / step + 0.5) * step`, which every opset has."""
+    """Return nodes for `floor(x / step + 0.5) * step`, which every opset has."""
     helper = onnx.helper
     names = [f"{target}/{word}" for word in ("inverse", "half", "step")]
     values = (1.0 / step if step else 1.0, 0.5, step or 1.0)

@@ -1,9 +1,9 @@
-"""Delta debugging on graphs: smaller and smaller models that still show a failure, until nothing more can go.
+"""Delta debugging on graphs: smaller and smaller models that still show a failure, until nothing can be removed.
 
-Any set of nodes is a model: what it reads from outside becomes an input that is fed with the reference's activation,
-what others read of it becomes an output. So the search is ddmin over the nodes, which cuts heads and tails first and
-single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed. What remains
-is 1-minimal: whatever single step is tried, the failure disappears.
+Any set of nodes is a model: tensors that it reads from outside become inputs that are fed with the reference's
+activations, tensors that other nodes read become outputs. So the search is ddmin over the nodes, which cuts heads and
+tails first and single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed.
+The result is 1-minimal: with any single further step the failure disappears.
 
 The caller decides whether a model fails: nothing is run here.
 """
@@ -25,7 +25,7 @@ from assay.models.values.tensors import Dim, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
 Sample = Mapping[str, Array]
-Activations = Sequence[Mapping[str, Any]]  # of each sample: inputs, intermediate tensors, outputs
+Activations = Sequence[Mapping[str, Any]]  # per sample: inputs, intermediate tensors, outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Candidate:
     model: Model
     samples: tuple[Sample, ...]
     nodes: int
-    chunk: int = 1  # how many nodes were taken at once: the search goes on with as many
-    changes_values: bool = False  # the tensors in it are not those of the model before
+    chunk: int = 1  # how many nodes were taken at once: the search goes on with chunks of this size
+    changes_values: bool = False  # its tensors differ from those of the model before
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What is left of the model."""
+    """The reduced model."""
 
     model: Model
     samples: tuple[Sample, ...]
@@ -57,14 +57,14 @@ ActivationsFor = Callable[[Model, Sequence[Sample]], Activations]
 
 @dataclass(slots=True)
 class _Search:
-    """Counts what the oracle is asked, and never asks the same thing twice."""
+    """Counts the calls of the oracle, and never asks for the same model twice."""
 
     oracle: Oracle
     tried: int = 0
     refused: set[bytes] = field(default_factory=set)
 
     def find(self, options: Iterable[Candidate]) -> Candidate | None:
-        """The first that still fails."""
+        """Return the first candidate that still fails."""
         for option in options:
             key = _fingerprint(option)
             if key in self.refused:
@@ -77,10 +77,10 @@ class _Search:
 
 
 def reduce_model(model: Model, samples: Sequence[Sample], activations_for: ActivationsFor, oracle: Oracle) -> Reduced:
-    """The smallest model to be found in which the oracle still sees the failure, with all samples.
+    """Return the smallest model found in which the oracle still sees the failure, with all samples.
 
     `activations_for(model, samples)` is a reference run with every intermediate tensor as an output. Raises UsageError
-    where the model itself does not fail.
+    if the model itself does not fail.
     """
     if not samples:
         raise UsageError("a model cannot be reduced without a sample of its inputs")
@@ -94,13 +94,13 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
         activations = cutter.activations
         if found.changes_values:
             activations = activations_for(found.model, found.samples)
-            search.refused.clear()  # these nodes see other numbers now
+            search.refused.clear()  # the values of these nodes have changed
         cutter = Cutter(found.model, found.samples, activations, found.chunk, keeps_open=cutter.keeps_open)
     return Reduced(cutter.model, cutter.samples, search.tried)
 
 
 def _settle_shapes(search: _Search, cutter: Cutter) -> Cutter:
-    """Use the samples' real shapes, which are simpler, unless the failure is about open ones."""
+    """Use the samples' real shapes, which are simpler, unless the failure needs open ones."""
     static = cutter.build(cutter.indices, len(cutter.indices))
     if static is None or search.find([static]) is None:
         return Cutter(cutter.model, cutter.samples, cutter.activations, keeps_open=True)
@@ -108,7 +108,7 @@ def _settle_shapes(search: _Search, cutter: Cutter) -> Cutter:
 
 
 def count_nodes(model: Model) -> int:
-    """The number of nodes without constants, which are weights in another form."""
+    """Return the number of nodes without constants, which are weights in another form."""
     return sum(not is_constant_node(node) for node in model.graph.node)
 
 
@@ -126,7 +126,7 @@ def _fingerprint(candidate: Candidate) -> bytes:
 
 class Cutter:
     """Builds the models that are one step smaller. `chunk`: how many nodes are taken at once; 0: half of them.
-    `keeps_open`: open dimensions and the computation of shapes belong to the failure."""
+    `keeps_open`: the failure needs open dimensions and the computation of shapes."""
 
     def __init__(
         self, model: Model, samples: tuple[Sample, ...], activations: Activations, chunk: int = 0, *, keeps_open: bool
@@ -139,22 +139,22 @@ class Cutter:
         self._inferred = infer_specs(model) if keeps_open else {}
 
     def list_candidates(self) -> Iterator[Candidate]:
-        """Every smaller model that is one step away, the largest steps first."""
+        """Yield every smaller model that is one step away, the largest steps first."""
         return filter(None, chain(self._cut_nodes(), self._drop_outputs(), map(self._bypass, self.indices)))
 
     def _cut_nodes(self) -> Iterator[Candidate | None]:
-        """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
+        """Yield models by ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
         indices, size = self.indices, self._chunk
         while size and len(indices) > 1:
             chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
             yield from (self.build(kept, size) for kept in chunks)
-            if len(chunks) > 2:  # of two, one is all but the other
+            if len(chunks) > 2:  # of two chunks, one is all but the other
                 for dropped in chunks:
                     yield self.build([index for index in indices if index not in dropped], size)
             size = size // 2 if size > 1 else 0
 
     def _drop_outputs(self) -> Iterator[Candidate | None]:
-        """Only one output, then all but one; nodes that are not needed any more go with them."""
+        """Yield models with only one output, then with all but one; nodes that no output needs are removed as well."""
         outputs, wiring = self.wiring.outputs, self.wiring
         single = [(output,) for output in outputs] if len(outputs) > 1 else []
         others = [tuple(each for each in outputs if each != output) for output in outputs] if len(outputs) > 2 else []
@@ -164,7 +164,7 @@ class Cutter:
                 yield self.build(indices, 1, kept)
 
     def build(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
-        """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
+        """Return the model of these nodes; None if a tensor at its border cannot be an input or an output."""
         inputs, ends = find_ends(self.wiring, indices)
         outputs = ends if outputs is None else outputs
         if not outputs or any(not self._is_known(name) for name in (*inputs, *outputs)):
@@ -187,7 +187,7 @@ class Cutter:
         return all(hasattr(values.get(name), "dtype") for values in self.activations)
 
     def _is_frozen(self, indices: Sequence[int], outputs: Sequence[str], name: str) -> bool:
-        """Whether a value can be a constant: it is equal in all samples, and not a shape that must stay open."""
+        """Return whether a value can be a constant: it is equal in all samples, and not a shape that must stay open."""
         values = [values[name] for values in self.activations]
         if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
             return False
@@ -211,7 +211,7 @@ class Cutter:
     # ------------------------------------------------------------ bypassing
 
     def _find_bypass(self, index: int) -> str | None:
-        """An input that can stand for the node's output: of its type and shape, where nothing else needs the node."""
+        """Return an input that can replace the node's output: of its type and shape, if nothing else needs the node."""
         node = self.wiring.nodes[index]
         made = [name for name in node.output if name]
         output = node.output[0]
@@ -220,7 +220,7 @@ class Cutter:
             return None
         readers = [self.wiring.nodes[reader] for reader in self.wiring.consumers[output]]
         if any(output not in reader.input for reader in readers):
-            return None  # read from inside a sub-graph
+            return None  # a sub-graph reads it
         for name in node.input:
             if name and self._is_known(name):
                 pairs = ((values[name], values[output]) for values in self.activations)
@@ -229,7 +229,7 @@ class Cutter:
         return None
 
     def _bypass(self, index: int) -> Candidate | None:
-        """The model without this node; None where nothing can stand for what it makes."""
+        """Return the model without this node; None if nothing can replace its output."""
         source = self._find_bypass(index)
         if source is None:
             return None
@@ -249,7 +249,7 @@ class Cutter:
 
 
 def _prune(model: Model) -> None:
-    """Remove what no output needs, and what the graph declares about tensors that no longer exist."""
+    """Remove nodes that no output needs, and the graph's declarations of tensors that no longer exist."""
     graph = model.graph
     wiring = build_wiring(graph)
     live = wiring.find_ancestors(wiring.outputs)

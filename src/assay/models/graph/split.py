@@ -1,11 +1,11 @@
-"""Layers as models of their own, with the values that they see in the model.
+"""Layers as models of their own, with the values that they have in the model.
 
-Shapes and activations come from a reference run of one sample, never from shape inference: what that leaves open or
-gets wrong would turn good layers into failing ones.
+Shapes and activations come from a reference run of one sample, never from shape inference: shapes that it leaves open
+or infers wrong would turn good layers into failing ones.
 
-What a compiler would know before it runs, since it comes of constants and of shapes alone, is an initialiser in an
-extracted layer. Left as an input it would make of a Reshape something of open shape, and of a convolution one without
-constant weights: neither is what the target sees in the model.
+Tensors that a compiler would know before the run, since they depend on constants and shapes alone, are initialisers in
+an extracted layer. As inputs they would turn a Reshape into one of open shape, and a convolution into one without
+constant weights: the target sees neither in the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
-SMALL = 4096  # elements: what is computed from shapes may still be a large mask, and stays an activation then
+SMALL = 4096  # elements: a larger tensor computed from shapes, such as a mask, stays an activation
 
 
 _PLAIN_DOMAINS = (*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft")
@@ -50,7 +50,7 @@ _SHAPE_OPS = words(
 _REDUCTIONS = words(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
 )
-# Inputs that state how large something is, or along which axis: they decide the shape of what comes out.
+# Inputs that state a size or an axis: they decide the shape of the output.
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -84,7 +84,7 @@ SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """What a compiler would know of a graph's tensors."""
+    """The tensors of a graph that a compiler would know."""
 
     wiring: Wiring
     constant_made: frozenset[str]
@@ -94,22 +94,22 @@ class Folding:
         return name in self.constant_made or name in self.shape_made
 
     def is_frozen(self, indices: Sequence[int], outputs: Iterable[str], name: str, value: Array) -> bool:
-        """Whether this input of these nodes becomes an initialiser when they are taken out of the graph."""
+        """Return whether this input of these nodes becomes an initialiser when they are taken out of the graph."""
         nodes = (self.wiring.nodes[index] for index in indices)
         if any(name in find_shape_operands(node) for node in nodes):
             return bool(value.size <= SMALL)
         if all(self.is_foldable(output) for output in outputs):
-            return False  # they would have nothing left to compute
+            return False  # else the nodes would have nothing to compute
         return name in self.constant_made or (name in self.shape_made and value.size <= SMALL)
 
 
 def build_folding(wiring: Wiring) -> Folding:
-    """What nodes compute from constants alone; and from shapes and constants, beginning with the shapes themselves."""
+    """Find tensors that nodes compute from constants alone, and those computed from shapes and constants."""
     return Folding(wiring, _spread(wiring, _is_constant_made), _spread(wiring, _is_shape_made))
 
 
 def _is_constant_made(node: Node, known: bool) -> bool:
-    """Whether a node computes from constants alone; one that draws random numbers, or may do so inside, does not."""
+    """Return whether a node computes from constants alone; one that draws random numbers, or may inside, does not."""
     is_plain = node.domain in _PLAIN_DOMAINS and node.op_type not in DRAWING and node.op_type != "Dropout"
     return known and bool(node.input) and is_plain and not any(True for _ in find_subgraphs(node))
 
@@ -120,7 +120,7 @@ def _is_shape_made(node: Node, known: bool) -> bool:
 
 
 def _spread(wiring: Wiring, follows: Callable[[Node, bool], bool]) -> frozenset[str]:
-    """The tensors that such nodes make. Nodes are in the order of their computation: once through is enough."""
+    """Return the tensors that such nodes make. Nodes are in the order of their computation, so one pass is enough."""
     made: set[str] = set()
     for index, node in enumerate(wiring.nodes):
         known = all(name in made or wiring.is_constant(name) for name in wiring.reads[index])
@@ -135,10 +135,8 @@ def find_shape_operands(node: Node) -> frozenset[str]:
 
 
 def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, Array]) -> Array | None:
-    """The value of a tensor that no run has brought, from those that it has; None where that cannot be done.
-
-    For tensors made of shapes and constants only: onnx's own evaluator is slow, and these are small.
-    """
+    """Compute a tensor that is not among the activations from those that are; None if that fails. Only for tensors of
+    shapes and constants: onnx's own evaluator is slow, and these are small."""
     evaluator = import_evaluator()
     known = {border: activations[border] for border in _find_border(wiring, name, activations)}
     types = {border: describe_array(border, value) for border, value in known.items() if hasattr(value, "dtype")}
@@ -146,13 +144,13 @@ def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, 
         cut = build_cut(model, tuple(known), (name,), types)
         feeds = {value.name: known[value.name] for value in cut.graph.input}
         (found,) = evaluator(cut).run(None, feeds)
-    except Exception:  # noqa: BLE001  the evaluator raises whatever its operators raise; then there is no value
+    except Exception:  # noqa: BLE001  the evaluator raises any error of its operators; then there is no value
         return None
     return found
 
 
 def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list[str]:
-    """The nearest tensors before this one whose values are there."""
+    """Return the nearest tensors before this one with known values."""
     border: dict[str, None] = {}
     waiting, seen = [name], {name}
     while waiting:
@@ -171,19 +169,19 @@ def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class LayerModel:
-    """One layer alone. `inputs` may be empty: a layer may need nothing but constants."""
+    """One layer alone. `inputs` may be empty: a layer may need only constants."""
 
     layer: Layer
     model: Model | None  # None: see `problem`
     inputs: Mapping[str, Array] = field(default_factory=dict)  # in the order of the model's inputs
-    outputs: Mapping[str, Array] = field(default_factory=dict)  # what the reference computed
-    problem: str = ""  # why it cannot stand alone
+    outputs: Mapping[str, Array] = field(default_factory=dict)  # the reference's outputs
+    problem: str = ""  # why the layer cannot be a model of its own
 
 
 def build_layers(
     model: Model, outline: Outline, activations: Mapping[str, Array], *, numbers: Container[int] | None = None
 ) -> Iterator[LayerModel]:
-    """The layers of the outline, all or those with these numbers.
+    """Yield the layers of the outline, all or those with these numbers.
 
     `activations` has the model's inputs, all intermediate tensors and the outputs of one sample. External data that is
     not in the model yet is read from next to the model's file, layer by layer.
@@ -198,7 +196,7 @@ class _Splitter:
     def __init__(self, model: Model, outline: Outline, activations: Mapping[str, Array]) -> None:
         self.model = model
         self.wiring: Wiring = build_wiring(model.graph)
-        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each read when it is needed
+        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each is read when needed
         self.folder = os.path.dirname(outline.path)
         self.folding = build_folding(self.wiring)
 
@@ -223,10 +221,10 @@ class _Splitter:
         return LayerModel(layer, None if problem else alone, inputs, outputs, problem)
 
     def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
-        """The layer as a model with shapes that are as static as may be.
+        """Return the layer as a model with shapes that are as static as possible.
 
-        Static inference refuses some of what runs well: a Range whose bounds have one dimension, and shapes that only
-        the branch which is not taken could not bear. Then constants are inputs, and shapes open.
+        Static inference refuses some valid models: a Range whose bounds have one dimension, and shapes that are invalid
+        only in the branch that is not taken. Then constants are inputs, and shapes open.
         """
         first = self._extract(layer, known, frozen, is_open=False)
         if not check(first, with_shapes=True):
@@ -246,7 +244,7 @@ class _Splitter:
     ) -> Model:
         made = (name for index in layer.nodes for name in self.wiring.nodes[index].output)
         inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
-        # what the branches of an If take from outside need not have a shape that suits the one that is not taken
+        # tensors that the branches of an If read need not have a shape that is valid in the branch not taken
         branches = [index for index in layer.nodes if self.wiring.nodes[index].op_type == "If"]
         opened = known if is_open else {name for index in branches for name in self.wiring.reads[index]}
         specs = [describe_array(name, value) for name, value in known.items() if name not in frozen]
@@ -269,7 +267,7 @@ class _Splitter:
 
 
 def _find_problem(inputs: Mapping[str, Array | None], outputs: Mapping[str, Array]) -> str:
-    """Why a layer with these values cannot stand alone; empty where it can."""
+    """Return why a layer with these values cannot be a model of its own; empty if it can."""
     missing = [name for name, value in inputs.items() if value is None]
     if missing:
         return f"the reference run has no value of {', '.join(map(repr, missing))}"
@@ -278,7 +276,7 @@ def _find_problem(inputs: Mapping[str, Array | None], outputs: Mapping[str, Arra
 
 
 def check(model: Model, *, with_shapes: bool = False) -> str:
-    """The complaint of the ONNX checker, in one line; empty where it has none."""
+    """Return the complaint of the ONNX checker in one line; empty if it has none."""
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -287,7 +285,7 @@ def check(model: Model, *, with_shapes: bool = False) -> str:
 
 
 def _build_light(model: Model) -> Model:
-    """The graph with inputs in the place of large weights: gigabytes need not be serialised to be checked."""
+    """Return the graph with inputs in place of large weights: gigabytes need not be serialised for a check."""
     slim = build_skeleton(model)
     if slim is model:
         return model

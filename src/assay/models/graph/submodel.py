@@ -16,7 +16,7 @@ from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
 
 PRODUCER = "assay"
-_FIRST_FREE_IR = 4  # before it, every initialiser had to be listed as an input as well
+_FIRST_FREE_IR = 4  # in earlier versions every initialiser had to be listed as an input as well
 NON_TENSORS = ("sequence", "optional", "map", "sparse")
 
 
@@ -32,10 +32,10 @@ def build_submodel(
     values: Iterable[TensorSpec] = (),
     folder: str = "",
 ) -> Model:
-    """The nodes at these places between inputs and outputs.
+    """Build a model of the nodes with these indices between inputs and outputs.
 
-    `frozen` tensors become initialisers; `values` says what is known of tensors in between; `folder` is where external
-    data is that was not loaded with the model.
+    `frozen` tensors become initialisers; `values` are known specs of tensors in between; `folder` has the external data
+    that was not loaded with the model.
     """
     frozen = frozen or {}
     result = _build_header(model)
@@ -66,7 +66,7 @@ def _build_header(model: Model) -> Model:
 
 
 def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
-    """The model's functions that these nodes call, and those that they call in turn."""
+    """Return the model's functions that these nodes call, and those that they call in turn."""
     known = {(function.domain, function.name, function.overload): function for function in model.functions}
     found: dict[tuple[str, str, str], Any] = {}
     waiting = list(nodes) if known else []
@@ -84,7 +84,7 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
 
 
 def build_value(spec: TensorSpec) -> Any:
-    """The declaration of a tensor in a graph; of one whose type is not known, the name alone."""
+    """Return the declaration of a tensor in a graph; for one of unknown type, only the name."""
     if spec.dtype in NON_TENSORS:
         raise UsageError(f"{spec.name!r} is not a tensor but a {spec.dtype}")
     if not spec.dtype:
@@ -93,7 +93,7 @@ def build_value(spec: TensorSpec) -> Any:
 
 
 def find_elem_type(dtype: str) -> int:
-    """The other way round. Raises UsageError for a type that ONNX lacks."""
+    """Return ONNX's number of this type. Raises UsageError for a type that ONNX lacks."""
     try:
         return int(onnx.helper.np_dtype_to_tensor_dtype(parse_dtype(dtype)))
     except (KeyError, ValueError):
@@ -135,7 +135,7 @@ def _add_weight(result: Model, wiring: Wiring, name: str, folder: str) -> None:
 
 
 def build_constant(node: Node) -> Any:
-    """The tensor of a Constant node, under the name of its output. Raises UsageError where it has not one value."""
+    """Return the tensor of a Constant node, under the name of its output. Raises UsageError if it has not one value."""
     found = [attribute for attribute in node.attribute if attribute.name.startswith("value")]
     if len(found) != 1:
         raise UsageError(f"the constant {node.output[0]!r} has {len(found)} values")
@@ -152,7 +152,7 @@ def build_constant(node: Node) -> Any:
 
 
 def load_constant(wiring: Wiring, name: str) -> Array | None:
-    """The array of a constant; None for what is none, for a sparse one, and for one that was left empty."""
+    """Return the array of a constant; None for other tensors, for a sparse one, and for one that was left empty."""
     try:
         tensor = wiring.weights.get(name)
         if name in wiring.constants:
@@ -169,11 +169,11 @@ Types = Mapping[str, TensorSpec]
 
 
 def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Types | None = None) -> Model:
-    """The model with these tensors as outputs as well, after its own ones; by default all that nodes make.
+    """Return the model with these tensors as additional outputs after its own; by default all that nodes make.
 
-    `types` are what a reference run found: they go before what the graph or shape inference says, for inputs and
-    outputs as well, so that a model with open dimensions becomes one with the sample's. Sequences and the like cannot
-    be compared, and are left out.
+    `types` come from a reference run: they override those of the graph and of shape inference, also for inputs and
+    outputs, so that open dimensions get the sample's sizes. Sequences and the like cannot be compared, and are left
+    out.
     """
     wiring = build_wiring(model.graph)
     wanted = list(wiring.intermediates if names is None else names)
@@ -197,7 +197,7 @@ def copy_model(model: Model) -> Model:
 
 
 def _retype(graph: Any, types: Types) -> None:
-    """Remove what the graph declares about a tensor in between: it may contradict what was found."""
+    """Remove the graph's declarations of tensors in between: they may contradict the types that were found."""
     for values in (graph.input, graph.output):
         for value in values:
             if value.name in types and types[value.name].dtype not in NON_TENSORS:
@@ -215,9 +215,9 @@ def check_names(wiring: Wiring, names: Iterable[str]) -> None:
 
 
 def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types: Types | None = None) -> Model:
-    """The smallest sub-model that computes `outputs` from `inputs`.
+    """Return the smallest sub-model that computes `outputs` from `inputs`.
 
-    Inputs of the model that are needed besides stay inputs; given ones that are not needed are left out. Raises
+    Other inputs of the model that are needed stay inputs; given ones that are not needed are left out. Raises
     UsageError for an input of unknown type, and for an output that no node makes.
     """
     wiring = build_wiring(model.graph)
@@ -251,12 +251,12 @@ def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types
 
 
 def name_part(number: int, name: str) -> str:
-    """The name that an input of one of several models has in `join_models`."""
+    """Return the name that an input of one of several models has in `join_models`."""
     return f"part{number}/{name}"
 
 
 def join_models(models: Sequence[Model]) -> Model:
-    """Parts of one model next to each other in a graph, which share nothing: what they make keeps its name."""
+    """Join independent parts of one model in one graph; their outputs keep their names."""
     joined = _build_header(models[0])
     joined.graph.name = "together"
     for number, model in enumerate(models):

@@ -1,6 +1,6 @@
-"""What an input of a model may be fed with, by the nodes that read it: ranges of values, sizes of open dimensions.
+"""Suggests values for a model's inputs from the nodes that read them: ranges, and sizes of open dimensions.
 
-An index beyond its table, a logarithm of a negative number or a token that does not exist say nothing about a compiler.
+An index beyond its table, a logarithm of a negative number or an unknown token would show nothing about a compiler.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from assay.system.fast_dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Values from `low` to `high`, both included; `why` is for the reader of a report."""
+    """Values from `low` to `high`, both included; `why` is the reason for a report."""
 
     low: float
     high: float
     why: str
-    whole: bool = False  # whole numbers only, also for a float
-    is_mask: bool = False  # 0 and 1, and never all 0
+    whole: bool = False  # only whole numbers, also for a float
+    is_mask: bool = False  # 0 and 1, and never only 0
 
 
 @dataclass(slots=True)
 class InputGraph:
-    """A model as this module looks at it."""
+    """The model in the form that this module needs."""
 
     model: Model
     specs: Mapping[str, TensorSpec]
@@ -45,7 +45,7 @@ class InputGraph:
         self.folding = build_folding(self.wiring)
 
     def load_constant(self, name: str) -> Any:
-        """The array of a constant, also of one that nodes compute from constants alone; None: it is not one."""
+        """Return the array of a constant, also of one that nodes compute from constants alone; None otherwise."""
         if name not in self.folding.constant_made:
             return load_constant(self.wiring, name)
         if name not in self.folded:
@@ -69,7 +69,7 @@ _FORWARDED = 64  # tensors that are followed at most
 
 
 def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
-    """(node, place among its inputs) of all that reads the values, also after nodes that only rearrange them."""
+    """Yield (node, index of its input) for all readers of the values, also after nodes that only rearrange them."""
     waiting, seen = [name], {name}
     while waiting and len(seen) <= _FORWARDED:
         tensor = waiting.pop(0)
@@ -89,7 +89,7 @@ Rule = Callable[[InputGraph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
 _STATE = re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$")
-_NAMED = (  # what names of inputs usually mean, where the graph itself shows nothing
+_NAMED = (  # the usual meaning of names of inputs, if the graph itself shows nothing
     (re.compile(r"mask"), Domain(0, 1, "a mask, by its name", whole=True, is_mask=True)),
     (re.compile(r"^sr$|sampl(e|ing)_?rate"), Domain(16000, 16000, "a sampling rate, by its name", whole=True)),
     (re.compile(r"len(gth)?s?$"), Domain(1, 1, "a length, by its name", whole=True)),
@@ -98,7 +98,7 @@ _NAMED = (  # what names of inputs usually mean, where the graph itself shows no
 
 
 def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
-    """Within all that its readers bear; else by its name; else by its type."""
+    """Return the range that all readers accept; else that of the name; else that of the type."""
     found = []
     for node, input_index in find_readers(graph, spec.name):
         rule = _RULES.get((node.op_type, input_index))
@@ -118,7 +118,7 @@ def is_whole_type(dtype: str) -> bool:
 
 
 def _intersect(domains: list[Domain]) -> Domain:
-    """The first one, made as narrow as the others want it; one that leaves nothing over is not asked."""
+    """Return the first domain, narrowed by the others; one that would leave nothing is ignored."""
     best = domains[0]
     for domain in domains[1:]:
         low, high = max(best.low, domain.low), min(best.high, domain.high)
@@ -140,7 +140,7 @@ def _category(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpe
 
 
 def _compared(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
-    """A switch such as a sampling rate: a single whole number is given the value that it is compared with."""
+    """Return the value for a switch such as a sampling rate: a single whole number gets what it is compared with."""
     other = graph.load_constant(node.input[1 - input_index])
     is_single = spec.shape is not None and all(dim == 1 for dim in spec.shape)
     if other is None or other.size != 1 or not is_single or not is_whole_type(spec.dtype) or spec.dtype == "bool":
@@ -160,7 +160,7 @@ _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "i
 
 
 def _find_range(dtype: str) -> tuple[int, int] | None:
-    """The range of an integer type that is quantised into; None for another type."""
+    """Return the range of a quantised integer type; None for another type."""
     if dtype not in _INTEGERS.values():
         return None
     count = 2 ** int(dtype.lstrip("uint"))
@@ -168,7 +168,7 @@ def _find_range(dtype: str) -> tuple[int, int] | None:
 
 
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
-    """The range that the quantised type can tell apart: that of the zero point, or of `output_dtype`; else uint8."""
+    """Return the range of the quantised type: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
     dtype = _INTEGERS.get(read_attributes(node).get("output_dtype", 0) or onnx.TensorProto.UINT8, "")
     if len(node.input) > 2 and node.input[2]:
@@ -201,7 +201,7 @@ def _between(
 
 
 def _steps(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
-    """Lengths of a recurrent node's sequences: all of them, since what is beyond a length is zero."""
+    """Return the full length for a recurrent node's sequences, since values beyond a length are zero."""
     length = graph.find_dim(node.input[0], 0) or 1
     return Domain(length, length, f"lengths of {node.op_type}'s sequences", whole=True)
 
@@ -232,7 +232,7 @@ _RULES: dict[tuple[str, int], Rule] = {
 
 # ---------------------------------------------------------------- sizes
 
-_SIZES = (  # what symbols usually mean
+_SIZES = (  # usual meanings of symbols
     (re.compile(r"batch|^bs$|^unk"), 1),
     (re.compile(r"height|width"), 64),
     (re.compile(r"samples|audio|wave"), 16000),
@@ -245,9 +245,9 @@ _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8
 
 
 def suggest_size(graph: InputGraph, spec: TensorSpec, axis: int, least: int = 0) -> int:
-    """For an open dimension: what a reader demands (its weights, a constant shape), else by its symbol, else by its
-    place; and never less than its readers need (indices that they gather, pads that they reflect, kernels), nor, for
-    what is only guessed and not a batch or channels, than `least`."""
+    """Return the size of an open dimension: what a reader requires (its weights, a constant shape), else by its symbol,
+    else by its index; never less than its readers need (indices that they gather, pads that they reflect, kernels). A
+    guess that is not a batch or channels is at least `least`."""
     assert spec.shape is not None
     demanded = _find_demanded(graph, spec, axis)
     if demanded is None:
@@ -265,7 +265,7 @@ def _guess_size(spec: TensorSpec, axis: int) -> int:
     symbol = spec.shape[axis]
     if axis == 0 and symbol in ("N", "n", "B", "b"):
         return 1
-    if not symbol and _STATE.search(spec.name.lower()):  # of a state all is known but the batch
+    if not symbol and _STATE.search(spec.name.lower()):  # the shape of a state is known but for the batch
         return 1
     named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
     return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
@@ -278,7 +278,7 @@ Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
 def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
-    """The size that each reader of this axis needs, also after nodes that keep it; 0 where any size will do."""
+    """Yield the size that each reader of this axis needs, also after nodes that keep it; 0 if any size will do."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
         name, input_index = waiting.pop(0)
@@ -292,9 +292,9 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 
 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
-    """Where the axis is in the node's output; None where it is not kept, or not known."""
+    """Return the index of the axis in the node's output; None if the axis is not kept, or not known."""
     if node.op_type == "Gather" and name in node.input[1:] and read_attributes(node).get("axis", 0) == 0:
-        return axis  # of the indices: rows of a table come after it
+        return axis  # an axis of the indices: rows of a table come after it
     if not node.input or node.input[0] != name:
         return None
     if node.op_type in _KEEPING:
@@ -311,20 +311,20 @@ def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | Non
 
 
 def _find_exact(graph: InputGraph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
-    """The only size that the node takes."""
+    """Return the only size that the node accepts."""
     if node.op_type == "Reshape" and node.input[0] == name == spec.name:
         return _find_reshaped(graph, node, spec, axis)
     shape = (spec if name == spec.name else graph.specs.get(name, _UNKNOWN)).shape
     if node.op_type not in _JOINING or shape is None:
         return 0
-    behind = len(shape) - axis  # both are aligned at their last axis
+    behind = len(shape) - axis  # both shapes are aligned at their last axis
     others = [other for other in node.input if other != name and graph.load_constant(other) is not None]
     shapes = [graph.load_constant(other).shape for other in others]
     return max((shape[-behind] for shape in shapes if len(shape) >= behind and shape[-behind] > 1), default=0)
 
 
 def _find_reshaped(graph: InputGraph, node: Node, spec: TensorSpec, axis: int) -> int:
-    """So that as many elements are there as a constant shape wants, or a multiple where it leaves one size open."""
+    """Return a size with as many elements as a constant shape requires, or a multiple if it leaves one size open."""
     wanted = graph.load_constant(node.input[1])
     others = [dim for input_index, dim in enumerate(spec.shape or ()) if input_index != axis]
     if wanted is None or 0 in wanted or not all(isinstance(dim, int) for dim in others):
@@ -336,7 +336,7 @@ def _find_reshaped(graph: InputGraph, node: Node, spec: TensorSpec, axis: int) -
 
 
 def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
-    """The smallest size that the node takes."""
+    """Return the smallest size that the node accepts."""
     if not node.input or node.input[0] != name:
         return 0
     if node.op_type == "Gather" and len(node.input) > 1 and read_attributes(node).get("axis", 0) == axis:
@@ -351,7 +351,7 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
 
 
 def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
-    """The smallest size for a Pad that reflects: more than the pad."""
+    """Return the smallest size for a Pad that reflects: more than the pad."""
     given = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("pads")
     mode = read_attributes(node).get("mode", b"constant")
     if given is None or mode != b"reflect" or len(node.input) > 3:

@@ -1,8 +1,8 @@
-"""Tensors in files: a folder of `.npy` files with a list of names, and single files as users bring them.
+"""Tensors in files: a folder of `.npy` files with a list of names, and single files of users.
 
-numpy's files know neither bfloat16, nor the 8-bit floats, nor 4-bit integers: these lie there as unsigned integers of
-the same width, with the true type in the list. Texts are in JSON files. The list is written last: a folder without one
-was never finished.
+numpy's files support neither bfloat16, nor the 8-bit floats, nor 4-bit integers: they are stored as unsigned integers
+of the same width, with the true type in the list. Texts are in JSON files. The list is written last: a folder without a
+list is incomplete.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
 
 
 def name_dtype(array: Array) -> str:
-    """The type of an array as `TensorSpec.dtype` has it: numpy's or ml_dtypes' name, "string" for texts."""
+    """Return the type of an array as in `TensorSpec.dtype`: numpy's or ml_dtypes' name, "string" for texts."""
     return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
 
 
 def parse_dtype(name: str) -> Any:
-    """The numpy type of this name. Raises NotFoundError."""
+    """Return the numpy type of this name. Raises NotFoundError."""
     if name == STRING:
         return np.dtype(object)
     with suppress(TypeError, ValueError, SyntaxError):
@@ -54,7 +54,7 @@ def parse_dtype(name: str) -> Any:
 
 
 def content_sha(array: Array) -> str:
-    """A hash of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
+    """Return a hash of dtype, shape and bytes, equal for equal tensors of any layout in memory."""
     digest = hashlib.sha256(f"{name_dtype(array)}{list(array.shape)}".encode())
     if name_dtype(array) == STRING:
         digest.update(json.dumps(_texts(array)).encode())
@@ -64,7 +64,7 @@ def content_sha(array: Array) -> str:
 
 
 def store(array: Array) -> Array:
-    """The array's numbers in a type that numpy's files and buffers know, in the machine's byte order."""
+    """Return the array in a type that numpy's files and buffers support, in the machine's byte order."""
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
@@ -78,12 +78,12 @@ def _texts(array: Array) -> list[str]:
 
 
 def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
-    """Write them all, in this order; the folder is made when it is missing, an older list in it is replaced."""
+    """Write all arrays in this order; a missing folder is made, an older list in it is replaced."""
     base = os.path.abspath(folder)
     os.makedirs(base, exist_ok=True)
     listed = os.path.join(base, LIST_FILE)
     if os.path.lexists(listed):
-        os.remove(listed)  # from here on the folder is unfinished
+        os.remove(listed)  # from now on the folder is incomplete
     refs = tuple(_write_one(base, number, name, array) for number, (name, array) in enumerate(arrays.items()))
     rows = [
         {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
@@ -107,7 +107,7 @@ def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
 
 
 def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
-    """What is in the folder, without reading any of it. Raises FormatError for one that is unfinished or damaged."""
+    """Return the tensors of a folder without reading them. Raises FormatError for an incomplete or damaged folder."""
     base = os.path.abspath(folder)
     listed = os.path.join(base, LIST_FILE)
     try:
@@ -131,12 +131,12 @@ def _parse_ref(folder: str, row: Mapping[str, Any]) -> TensorRef:
 
 
 def load_tensors(folder: str | os.PathLike[str]) -> dict[str, Array]:
-    """All tensors of a folder by name."""
+    """Load all tensors of a folder by name."""
     return {ref.name: load_ref(ref) for ref in load_refs(folder)}
 
 
 def load_ref(ref: TensorRef) -> Array:
-    """Raises FormatError where the file is not as the list describes it."""
+    """Load a tensor. Raises FormatError if the file does not match the list."""
     try:
         array = load_array(ref.path, ref.dtype)
     except UsageError as error:
@@ -151,9 +151,9 @@ def load_ref(ref: TensorRef) -> Array:
 
 
 def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Sequence[int] | None = None) -> Array:
-    """One tensor from `.npy`, `.npz` with one array, raw `.bin`/`.raw` (needs `dtype`), ONNX's `.pb`, or our `.json`.
+    """Load one tensor from `.npy`, an `.npz` of one array, raw `.bin`/`.raw` (needs `dtype`), ONNX's `.pb`, or `.json`.
 
-    `dtype` also says what unsigned integers in a file stand for (bfloat16 as uint16). Raises UsageError.
+    `dtype` also states what unsigned integers in a file represent (bfloat16 as uint16). Raises UsageError.
     """
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
@@ -166,7 +166,7 @@ def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Se
     except AssayError:
         raise
     except Exception as error:
-        # numpy reads its headers by Python's own tokenizer, and zip files by zlib: each raises errors of its own
+        # numpy reads headers with Python's tokenizer, and zip files with zlib: each raises errors of its own
         raise UsageError(f"{name} is not a readable {suffix} file: {_one_line(error)}") from error
     array = _typed(array, dtype, name)
     if shape is None:
@@ -178,7 +178,7 @@ def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Se
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """All arrays of an `.npz` file by name, or of a folder that `write_tensors` made."""
+    """Load all arrays of an `.npz` file by name, or of a folder that `write_tensors` made."""
     if os.path.isdir(path):
         return load_tensors(path)
     try:
@@ -223,7 +223,7 @@ def _load_raw(path: str, dtype: str | None) -> Array:
 
 
 def _typed(array: Array, dtype: str | None, path: str) -> Array:
-    """Unsigned integers, and the nameless bytes that numpy makes of types it does not know, get their true type."""
+    """Give unsigned integers, and the raw bytes of types that numpy does not know, their true type."""
     if dtype is None:
         if array.dtype.kind == "V":
             raise UsageError(f"{path} holds a type that numpy's files cannot name", "give its type, such as bfloat16")

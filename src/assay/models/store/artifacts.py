@@ -1,4 +1,4 @@
-"""The artifact store: what tools made of models, found by everything that went into it.
+"""The artifact store: the results of tools for models, found by the hash of everything that they depend on.
 
 <folder>/v2/
     lock                          empty; see RangeLocks in system.locks
@@ -7,10 +7,10 @@
 
 A key is the hash of all inputs (model bytes, tool versions, flags, input tensors), so an entry is never out of date: a
 changed input has another key. The newest version of a key counts. Locks: `<key>` is held exclusively by the process
-that builds it; `<key>/<version>.<bytes>` is shared by all that use the entry, and exclusive for the one that removes
-it. An entry loses its manifest first, and without one it does not count: a kill at any time leaves nothing that is
-wrong. Above the size limit entries are removed, least recently used (the mtime of their folder) first; never one that
-a live process uses, and never the one that was just made.
+that builds it; `<key>/<version>.<bytes>` is shared by all that use the entry, and exclusive for the process that
+removes it. An entry loses its manifest first, and without a manifest it does not count: a kill at any time leaves no
+wrong entry. Above the size limit entries are removed, least recently used (the mtime of their folder) first; never an
+entry that a live process uses, and never the one that was just made.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def choose_store_folder(env: Mapping[str, str], start: str) -> str:
-    """ASSAY_CACHE (relative: to `start`), else `artifacts` in the user's cache folder."""
+    """Return ASSAY_CACHE (relative to `start`), else `artifacts` in the user's cache folder."""
     if env.get(ENV_CACHE):
         return os.path.abspath(os.path.join(start, env[ENV_CACHE]))
     return os.path.join(cache_dir(env), "artifacts")
@@ -78,7 +78,7 @@ def choose_limit(env: Mapping[str, str]) -> int:
 
 
 def parse_limit(text: str) -> int:
-    """`20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
+    """Parse `20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
     if text.strip().lower() == "none":
         return NO_LIMIT
     size = parse_size(text)
@@ -92,7 +92,7 @@ def parse_limit(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """What was made, in `folder`: to be read, never changed.
+    """A result in `folder`: it may be read, but must never be changed.
 
     It cannot be evicted until `close` (or the end of a `with`), the store's `close`, or the end of the process.
     """
@@ -126,13 +126,13 @@ class StoreEntry(EntryManifest):
 class Cleared:
     removed: int
     freed_bytes: int
-    kept: int  # in use by live processes
+    kept: int  # entries in use by live processes
 
 
 class ArtifactStore:
-    """Safe between threads and processes. Nothing is written before the first `make`.
+    """The store, safe between threads and processes. Nothing is written before the first `make`.
 
-    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` holds the reasons why entries are damaged, by key.
+    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` has the reasons why entries are damaged, by key.
     """
 
     def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
@@ -141,11 +141,11 @@ class ArtifactStore:
         self.damaged: dict[str, str] = {}
         self._base = os.path.join(self.folder, _LAYOUT)
         self._locks = RangeLocks(os.path.join(self._base, "lock"))
-        self._checked: dict[str, Stamps] = {}  # entry → stamps of its files when they were intact
+        self._checked: dict[str, Stamps] = {}  # entry → stamps of its files when they were last found intact
         self._size_bytes: int | None = None  # of all entries, as far as this process knows; None: nothing made yet
 
     def close(self) -> None:
-        """Release everything that was loaded here, and leave no more than the limit allows."""
+        """Release everything that was loaded here, and reduce the store to its limit."""
         self._locks.close()
         if self._size_bytes is not None:
             with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ class ArtifactStore:
     # ------------------------------------------------------------ loading
 
     def load(self, key: str) -> StoredArtifact | None:
-        """The artifact; None where there is none, or it was damaged and is removed: `damaged[key]` has the reason."""
+        """Return the artifact; None if there is none, or a damaged one was removed: `damaged[key]` has the reason."""
         try:
             return self._load(key)
         except OSError as error:
@@ -177,14 +177,14 @@ class ArtifactStore:
             except EntryError as error:
                 self.damaged[key] = str(error)
                 self._locks.release(name)
-                with contextlib.suppress(OSError):  # a read-only store stays as it is
+                with contextlib.suppress(OSError):  # a read-only store cannot be changed
                     self._retire(name)
                 return None
             except BaseException:
                 self._locks.release(name)
                 raise
             else:
-                with contextlib.suppress(OSError):  # read-only: nothing is evicted there
+                with contextlib.suppress(OSError):  # in a read-only store nothing is evicted
                     os.utime(self._path(name))
                 return self._build_artifact(name, manifest)
         return None
@@ -208,12 +208,12 @@ class ArtifactStore:
         )
 
     def _release_once(self, names: list[str]) -> None:
-        """Closing an artifact twice must not release what another one holds."""
+        """Release names only once: closing an artifact twice must not release another one's."""
         while names:
             self._locks.release(names.pop())
 
     def explain(self, parts: Mapping[str, Any]) -> str:
-        """Why these parts are a hit or a miss now, in one line. To be called before `make`: afterwards it is a hit."""
+        """Explain in one line why these parts are a hit or a miss. Call it before `make`: afterwards it is a hit."""
         key = build_key(parts)
         artifact = self.load(key)
         if artifact is not None:
@@ -225,7 +225,7 @@ class ArtifactStore:
         return render_miss(parts, ((entry.parts, entry.used_at) for entry in self.load_entries()))
 
     def load_entries(self) -> list[StoreEntry]:
-        """The newest version of each key, most recently used first; the files themselves are not read."""
+        """Return the newest version of each key, most recently used first; the files themselves are not read."""
         found = []
         for name in filter(None, map(self._find_newest, self._list_keys())):
             with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
@@ -244,11 +244,11 @@ class ArtifactStore:
         recompute: bool = False,
         made_since: float | None = None,
     ) -> tuple[StoredArtifact | None, bool]:
-        """The artifact, and whether it was made now. `key` is `build_key(parts)`.
+        """Return the artifact, and whether it was made now. `key` is `build_key(parts)`.
 
         `build` fills an empty folder and returns facts to store (JSON-like), or None if it failed: then nothing is
-        stored. One process builds a key at a time; the others wait and take what it made. `recompute` builds in any
-        case, `made_since` only what was made before that time: one session that recomputes builds each key once. If
+        stored. One process builds a key at a time; the others wait and use its result. `recompute` builds in any case,
+        `made_since` only if the entry is older than this time: one session that recomputes builds each key once. If
         building again fails, the old entry is removed as well.
         """
         if key != build_key(parts):
@@ -261,19 +261,19 @@ class ArtifactStore:
             with self._writing():
                 os.makedirs(self._base, exist_ok=True)
                 stack.enter_context(self._locks.exclusive(key))
-            found = self._load_since(key, oldest)  # another process may have made it while we waited
+            found = self._load_since(key, oldest)  # another process may have made it during the wait
             if found is not None:
                 return found, False
             name = self._build(key, parts, build)
         if name is None:
             return None, False
         self.damaged.pop(key, None)
-        with contextlib.suppress(OSError):  # a failure to evict is not a reason to fail what was just made
+        with contextlib.suppress(OSError):  # a failure to evict must not fail the build
             if self._size_bytes is not None:
                 self._size_bytes += _find_size(name)  # others may add entries at the same time; `close` counts again
             if self._size_bytes is None or self._size_bytes > self.limit_bytes:
                 self._evict(keep=name)
-        # read back: callers see the same types whether it was made or loaded
+        # read back, so that callers see the same types in both cases
         return self._build_artifact(name, load_manifest(self._path(name))), True
 
     def _load_since(self, key: str, oldest: float | None) -> StoredArtifact | None:
@@ -286,7 +286,7 @@ class ArtifactStore:
         return None
 
     def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> str | None:
-        """Build an entry. Returns its name, which is held. The caller has the key's lock."""
+        """Build an entry. Returns its name, which is locked. The caller has the key's lock."""
         building = self._path(key, _BUILDING)
         folder = os.path.join(building, FILES)
         try:
@@ -326,7 +326,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _writing(self, only: tuple[int, ...] = ()) -> Iterator[None]:
-        """Turn errors of the disk into one that a user can act on."""
+        """Turn errors of the disk into errors that a user can fix."""
         try:
             yield
         except OSError as error:
@@ -363,11 +363,11 @@ class ArtifactStore:
         try:
             os.stat(self._path(name, MANIFEST))
             return os.stat(self._path(name)).st_mtime
-        except OSError:  # removed in part: first of all
+        except OSError:  # partly removed: remove it first
             return 0.0
 
     def _remove(self, name: str) -> bool:
-        """Remove an entry. Returns False where it is in use."""
+        """Remove an entry. Returns False if it is in use."""
         key = os.path.dirname(name)
         with self._locks.exclusive(name, wait=False) as is_free:
             if not is_free:
@@ -382,13 +382,13 @@ class ArtifactStore:
         return True
 
     def _retire(self, name: str) -> None:
-        """Make an entry count no more; if it is in use, its files stay until a later removal."""
+        """Invalidate an entry; if it is in use, its files stay until a later removal."""
         if not self._remove(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(name, MANIFEST))
 
     def _remove_remains(self) -> None:
-        """Remove what builds and removals left that were killed."""
+        """Remove the files of builds and removals that were killed."""
         for key in self._list_keys():
             names = _list(self._path(key))
             if not names or _BUILDING in names:
@@ -433,7 +433,7 @@ def _list(folder: str) -> list[str]:
 
 def _remove_tree(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
-    if os.path.isdir(path):  # of a tool that makes read-only folders
+    if os.path.isdir(path):  # a tool may make read-only folders
         for folder, _, _ in os.walk(path):
             with contextlib.suppress(OSError):
                 os.chmod(folder, stat.S_IRWXU)
@@ -443,6 +443,6 @@ def _remove_tree(path: str) -> None:
 def _describe_us() -> str:
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's made-up user
+    except KeyError:  # a user without a name, as in a container
         user = f"user {os.getuid()}"
     return f"{user}@{os.uname().nodename}"

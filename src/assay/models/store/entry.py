@@ -2,10 +2,10 @@
 
 <entry>/
     manifest.json   key, parts, facts, files, others, built_in, made_at, made_by
-    files/          what the builder made
+    files/          the builder's files
 
-An entry whose files differ from the manifest is damaged and counts as missing: a file that is missing, longer, shorter
-or different, and also one that was added later, since a tool may read it.
+An entry whose files differ from the manifest is damaged and counts as missing: if a file is missing, longer, shorter or
+different, and also if one was added later, since a tool may read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLDER, _LINK, _SPECIAL = "/", "-> ", "?"
 
 
 class EntryError(Exception):
-    """Why an entry counts as missing, in one line."""
+    """The reason why an entry counts as missing, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EntryManifest:
     facts: Mapping[str, Any]
     files: Mapping[str, tuple[int, str]]  # relative path → size, sha256
     others: Mapping[str, str]  # folders and links
-    built_in: str  # where the builder saw the folder: paths in the facts begin with it
+    built_in: str  # the path of the folder during the build: paths in the facts begin with it
     made_at: float
     made_by: str
 
@@ -53,9 +53,9 @@ class EntryManifest:
 
 
 def build_key(parts: Mapping[str, Any]) -> str:
-    """The sha256 of the parts as canonical JSON: the order of names does not count, everything else does.
+    """Return the sha256 of the parts as canonical JSON: the order of names does not count, everything else does.
 
-    Only what JSON has can be a part, and names are strings: {1: …} and {"1": …} must not get the same key.
+    Parts have only JSON's types, and names are strings: {1: …} and {"1": …} must not get the same key.
     """
     return sha256(_render(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -82,7 +82,7 @@ def _canonical(value: Any) -> Any:
 def build_manifest(
     key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], folder: str, made_at: float, made_by: str
 ) -> tuple[EntryManifest, Stamps]:
-    """Describe everything in `folder`. Raises InfrastructureError for what cannot be stored."""
+    """Describe everything in `folder`. Raises InfrastructureError for files that cannot be stored."""
     stamps, others = _list_contents(folder)
     for path, kind in others.items():
         target = kind.removeprefix(_LINK)
@@ -99,7 +99,7 @@ def build_manifest(
 
 
 def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
-    """The regular files in a folder, and everything else by kind. Nothing is opened."""
+    """Return the regular files in a folder, and everything else by kind. Nothing is opened."""
     stamps, others = {}, {}
     for path, entry in _walk(folder, ""):
         if entry.is_symlink():
@@ -130,7 +130,7 @@ def hash_file(path: str) -> str:
 
 
 def load_manifest(entry: str) -> EntryManifest:
-    """Read a manifest. Raises FileNotFoundError, and EntryError where it is not as it was written."""
+    """Read a manifest. Raises FileNotFoundError, and EntryError if it has changed."""
     path = os.path.join(entry, MANIFEST)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -183,14 +183,14 @@ def _check_file(folder: str, path: str, found_size: int, size: int, digest: str)
 
 
 def _as_entry_error(error: OSError, what: str) -> Exception:
-    """A process without descriptors or memory must not take intact entries for damaged ones."""
+    """Convert an error, so that a process without descriptors or memory does not take intact entries for damaged."""
     if error.errno in _OUT_OF_RESOURCES:
         return InfrastructureError(f"cannot read the artifact cache: {error.strerror}: {error.filename}")
     return EntryError(f"{what} cannot be read ({error.strerror})")
 
 
 def relocate(value: Any, old: str, new: str) -> Any:
-    """Facts with `new` for `old`: they name files where the builder saw them, which are in the entry's folder now."""
+    """Replace `old` by `new` in facts: they name files by their path during the build, which are now in the entry."""
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, Mapping):
@@ -204,14 +204,14 @@ def relocate(value: Any, old: str, new: str) -> Any:
 
 _NAMES = {"source": "the model", "model": "the model", "inputs": "the inputs"}
 _NAMES_OF_RUN = {**_NAMES, "source": "the output of the previous step"}
-_CODE = "tools.code "  # of a user's own back end: the file follows
+_CODE = "tools.code "  # a user's own back end; the file follows
 _ABSENT = object()
 _MOST_CHANGES = 3
 _LONGEST = 60
 
 
 def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, Any], float]]) -> str:
-    """`entries`: parts of each stored entry and when it was last used; the most similar of the same kind is named."""
+    """Describe the most similar entry of the same kind. `entries`: parts of each stored entry and its last use."""
     similar = [
         (sum(1 for _ in _find_changes(old, parts)), -used_at, old)
         for old, used_at in entries
@@ -227,12 +227,12 @@ def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, A
 
 
 def _find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """What differs, as (name, old, new); inside of mappings `tools.iree`."""
+    """Yield differences as (name, old, new); names inside of mappings are like `tools.iree`."""
     for name in sorted({*old, *new}):
         before, after = old.get(name, _ABSENT), new.get(name, _ABSENT)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _find_changes(before, after, f"{prefix}{name}.")
-        elif _ABSENT in (before, after) or _render(before) != _render(after):  # 1 is neither 1.0 nor true
+        elif _ABSENT in (before, after) or _render(before) != _render(after):  # 1 differs from 1.0 and from true
             yield f"{prefix}{name}", before, after
 
 
@@ -252,7 +252,7 @@ def _render_change(name: str, before: Any, after: Any, names: Mapping[str, str])
 
 
 def _render_lists(before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> str:
-    """What was added to a list and removed from it alone: a compiler has many flags."""
+    """Render only what was added to a list and removed from it: a compiler has many flags."""
     removed = [each for each in before if each not in after]
     added = [each for each in after if each not in before]
     if removed and added:
