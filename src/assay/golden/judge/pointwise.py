@@ -68,7 +68,7 @@ def compare(operator: str, tested: float, expected: float, margin: float, texts:
 
 
 def _exact(value: float, text: str | None) -> Fraction:
-    """The decimal number that was written; otherwise the shortest one that represents the float."""
+    """Return the decimal number that was written; without a text the shortest one that represents the float."""
     try:
         return Fraction(Decimal(text)) if text else Fraction(Decimal(repr(value)))
     except (InvalidOperation, ValueError, OverflowError):
@@ -87,7 +87,7 @@ def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
 
 
 def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
-    """The indices where a value that was logged and is finite fails."""
+    """Return the indices of values that were logged, are finite and fail."""
     operator, margin = rule.operator or "==", rule.margin or 0.0
     with_texts = len(golden.texts) == len(golden.values) and bool(check.texts)
     return [
@@ -165,7 +165,7 @@ def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | 
 
 
 def _differ(one: float, other: float) -> bool:
-    """Whether the bits differ, as those of 0.0 and -0.0 do. A missing value was reported as such."""
+    """Whether the bits differ, as those of 0.0 and -0.0 do. A missing value is reported elsewhere."""
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 
@@ -207,6 +207,6 @@ def render_fraction(value: float) -> str:
 
 
 def render_bounded(value: float, low: float, high: float, digits: int = 3) -> str:
-    """`+3.02% [+2.9%, +3.1%]`; the bounds only where they differ from the value."""
+    """Render `+3.02% [+2.9%, +3.1%]`; the bounds only if they differ from the value."""
     shown, *around = (render_effect(each, digits) for each in (value, low, high))
     return shown if set(around) == {shown} else f"{shown} [{', '.join(around)}]"
