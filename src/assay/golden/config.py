@@ -215,7 +215,7 @@ class _Reader(Fields):
         return tuple(FlagSpec(name, word) for word in words)
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
-        """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
+        """Read `{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
         named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
         return tuple(self._variant(each, join_key(key, each.key)) for each in named)
 
@@ -259,7 +259,7 @@ class _Reader(Fields):
             return ()
 
     def _selftest(self) -> tuple[Fault, ...]:
-        """`{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
+        """Read `{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
         key, faults = join_key(SECTION, "selftest"), list[Fault]()
         fields = self.mapping(self._top["selftest"].node, key, ("env", "flags")) if "selftest" in self._top else {}
         kinds: dict[str, Literal["env", "flag"]] = {"env": "env", "flags": "flag"}

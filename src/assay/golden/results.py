@@ -68,7 +68,7 @@ class Rebased:
     archived: str | None = None
     interrupted: str | None = None
     shifts: Mapping[str, MetricShift] = field(default_factory=dict)  # against the noise; by metric and label
-    kept: str = ""  # why the old one stays, although there is no reason against the new one
+    kept: str = ""  # why the old one stays, although the new one was not refused
 
     @property
     def is_accepted(self) -> bool:

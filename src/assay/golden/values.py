@@ -279,7 +279,7 @@ class MetricReport:
     verdict: Verdict
     golden: Mapping[str, tuple[Track, ...]]  # label -> replicas
     check: Mapping[str, tuple[Track, ...]]  # label -> one for each run of the check
-    noise: float | None = None  # of the golden, as measured when it was gathered
+    noise: float | None = None  # the golden's noise, as measured when it was gathered
     delta: float | None = None  # the delta of the verdict: the rule's or the default
 
     @property
@@ -297,7 +297,7 @@ class SegmentRun:
     elapsed_s: float | None = None
     last_step: int | None = None
     stopped_early: str | None = None  # the reason
-    saved_steps: int = 0  # by the early stop
+    saved_steps: int = 0  # steps that the early stop saved
     saved_s: float = 0.0
 
 
@@ -305,7 +305,7 @@ class SegmentRun:
 class SegmentReport:
     start_step: int
     checkpoint: str
-    verdict: Verdict  # of its metrics and of its runs
+    verdict: Verdict  # of all its metrics and runs
     metrics: tuple[MetricReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()
 
@@ -333,11 +333,11 @@ class GoldenTestReport:
     notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
-    exit_code: ExitCode | None = None  # of an error that left nothing to judge
-    interrupted: str | None = None  # by this signal
-    problem: str | None = None  # of the infrastructure
+    exit_code: ExitCode | None = None  # the exit code of an error that left nothing to judge
+    interrupted: str | None = None  # the signal that interrupted it
+    problem: str | None = None  # a problem of the infrastructure
     same: tuple[SameReport, ...] = ()
-    origin: Mapping[str, str] = field(default_factory=dict)  # of a check: commit, packages, device
+    origin: Mapping[str, str] = field(default_factory=dict)  # origin of a check: commit, packages, device
 
     @property
     def saved_s(self) -> float:

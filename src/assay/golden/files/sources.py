@@ -176,7 +176,7 @@ def _strip(key: str) -> str:
 
 Wanted = Mapping[str, frozenset[int]]  # metric → the steps that are kept
 _LINES = (CSV, EVENTS, JSON_LINES, MLLOG, TITAN)
-_MOST_VALUES = 1_000_000  # of a golden
+_MOST_VALUES = 1_000_000  # values of one metric of a golden
 _MOST_METRICS = 10_000
 
 

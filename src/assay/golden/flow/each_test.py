@@ -97,7 +97,7 @@ def _each_test(
 
 
 def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> GoldenReport:
-    """What began the difference that the last check of each test found; nothing is checked again."""
+    """Explain what began the difference that the last check of each test found; nothing is checked again."""
 
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         checks = [wanted for wanted, mode in list_ids(context.location) if mode == "check"]
@@ -121,7 +121,7 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
 
 @dataclass(slots=True)
 class Validation:
-    """What is known without running anything."""
+    """The findings of a validation, for which nothing was run."""
 
     file: GoldenFile
     commands: list[tuple[str, str, str]] = field(default_factory=list)  # test, gather or check, what would run

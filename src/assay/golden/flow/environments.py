@@ -44,7 +44,7 @@ def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_key(key: Key) -> str:
-    """`NVIDIA H100, torch 2.5.1`."""
+    """Describe a key as `NVIDIA H100, torch 2.5.1`."""
     return ", ".join(value if name == "GPU" else f"{name} {value}" for name, value in key.items()) or "unknown"
 
 

@@ -21,7 +21,7 @@ from assay.values.run import Ending, Usage
 from assay.values.study import MetricFile, Pattern
 
 _TAIL_BYTES = 2000
-_LOG_BYTES = 32 << 20  # of a log without any value: enough to find the reason
+_LOG_BYTES = 32 << 20  # enough of a log without any value to find the reason
 NO_LINE = "matches no line of the log"
 NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
@@ -149,7 +149,7 @@ class SegmentFollower:
 
 
 def describe_end(entry: Entry) -> str:
-    """Why a run that is not done ended, with the last line of its output."""
+    """Describe why a run that is not done ended, with the last line of its output."""
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
     errors = [entry.spec.other_log_name] if entry.spec.log_stream == "stdout" else []
     for template in (*errors, entry.spec.log_name):  # the last line on stderr, or of the only log

@@ -373,7 +373,7 @@ class _StartGathering(_Gathering):
 
 
 def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """What was logged up to this step; of the metric files only what is judged."""
+    """Return what was logged up to the step `end`; of the metric files only what is judged."""
     wanted = test.parsed_metrics | {rule.metric for rule in test.rules}
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for (metric, label), found in values.found.items():

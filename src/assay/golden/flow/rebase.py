@@ -316,7 +316,7 @@ _NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the 
 
 
 def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
-    """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
+    """Describe why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
         segment = golden.segments[index]

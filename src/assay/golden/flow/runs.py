@@ -51,7 +51,7 @@ _SESSION = re.compile(
 )
 GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
-_MOST_FILES = 2000  # of code, that a manifest lists
+_MOST_FILES = 2000  # files of code that a manifest lists
 
 Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
@@ -482,7 +482,7 @@ def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) 
 
 
 def cut_values(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
-    """What one run logged at the segment's steps: metric → label → values."""
+    """Return what one run logged at the segment's steps: metric → label → values."""
     found: dict[str, dict[str, Track]] = {}
     for metric, label, runs in segment.walk():
         found.setdefault(metric, {})[label] = values.cut(metric, label, runs[0].steps)

@@ -98,7 +98,7 @@ def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenCont
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
-    """What is appended to the command; most programs use the last of several equal flags."""
+    """Return what a fault appends to the command; most programs use the last of several equal flags."""
     match = _SCALE.fullmatch(fault.value)
     value = fault.value
     if match:

@@ -32,7 +32,7 @@ SURE_TAIL = 0.001
 FLOOR = 1e-5
 FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
-FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
+FLOOR_SCHEDULE = 1e-6  # for learning rates, which are set, not computed from data
 # as many variants that differ show what rounding does, and the floor is only for the last bits
 ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
@@ -93,7 +93,7 @@ def find_rule_problem(rule: Rule) -> str | None:
 
 
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
-    """Where each window begins, as indices into `steps`. A short remainder belongs to the last window."""
+    """Return the index in `steps` at which each window begins. A short remainder belongs to the last window."""
     at = np.asarray(steps)
     spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
     span = int(at[-1] - at[0]) + spacing

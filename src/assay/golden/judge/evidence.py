@@ -19,7 +19,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.series import find_direction
 
 ENOUGH_VALUES = 5  # fewer may be equal by chance, next to others that move
-FEWEST_VALUES = 2  # of all segments together, where nothing else moves
+FEWEST_VALUES = 2  # values of all segments together, if nothing else moves
 _LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo entropy crossentropy hinge cost objective"
 _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")

@@ -39,7 +39,7 @@ from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
-ENOUGH_REPLICAS = 3  # to compare other seeds
+ENOUGH_REPLICAS = 3  # needed to compare other seeds
 
 
 # ---------------------------------------------------------------- paired
@@ -335,7 +335,7 @@ class WindowReport:
         return render_bounded(relative, float(low[window]), float(high[window]), digits)
 
     def _limit(self, window: int) -> str:
-        """`5%`; if the first window has its own limit, both: `1% (the first window's; 5% later)`."""
+        """Render the limit as `5%`; if the first window has its own, both: `1% (the first window's; 5% later)`."""
         alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
         if alarms[0] == alarms[-1]:
             return alarms[window]

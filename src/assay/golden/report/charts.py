@@ -109,7 +109,7 @@ def build_chart(
     lines: Sequence[float] = (),
     effect: float | None = None,
 ) -> Chart:
-    """`marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
+    """Draw a metric. `marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
     band, measured = build_band(golden), build_band(check)
     curves = [
         Curve([(step, mean) for step, (_, mean, _) in band.items()], "reference"),
@@ -185,7 +185,7 @@ def _build_strip(golden: Sequence[Track], check: Sequence[Track], band: Band, de
 
 
 def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
-    """How far each run is from the golden's mean, as a fraction of its size."""
+    """Return how far each run is from the golden's mean, as a fraction of its size."""
     sizes = [abs(mean) for _, mean, _ in band.values()]
     usual = math.fsum(sizes) / len(sizes) if sizes else 0.0
     if not usual > 0:

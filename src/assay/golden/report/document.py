@@ -29,7 +29,7 @@ from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
-_MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
+_MOST_ROWS = 24  # rows on a terminal; of more only those that did not pass, and the first and the last that did
 _MOST_REASONS = 5  # below a row of a page
 _MOST_GAPS = 5
 
@@ -97,7 +97,7 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
 
 
 def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
-    """Why the verdict is what it is, in one sentence."""
+    """Explain in one sentence why the verdict is what it is."""
     worst = min(rows, key=rank_row, default=None)
     if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
         return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
@@ -120,7 +120,7 @@ def _describe_golden(golden: Golden) -> list[str]:
 
 
 def _describe_coverage(golden: Golden | None) -> str:
-    """Which steps of the training a check does not cover."""
+    """Describe which steps of the training a check does not cover."""
     gaps = find_uncovered(golden) if golden else []
     if len(gaps) > _MOST_GAPS:
         gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
@@ -136,7 +136,7 @@ def _describe_savings(test: GoldenTestReport) -> str:
 
 
 def _describe_extent(test: GoldenTestReport, mode: str) -> str:
-    """`3 segments, 540 values compared`."""
+    """Describe what was compared: `3 segments, 540 values compared`."""
     count = len(test.segments) or len(test.golden.segments if test.golden else ())
     verb = "compared" if mode == "check" else "recorded"
     values = formatting.render_count(test.verdict.comparisons, "value")

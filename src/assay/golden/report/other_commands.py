@@ -213,7 +213,7 @@ def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
 
 
 def _build_rebase_table(outcome: Rebased) -> Table:
-    """What a reviewer needs: both levels, and the effect against the noise of the recordings."""
+    """Show what a reviewer needs: both levels, and the effect relative to the noise of the recordings."""
     names = ("old", "new", "effect", "noise")
     columns = (Column("metric"), *(Column(name, align="right") for name in names), Column("result"),
                Column("since the first", align="right"))  # fmt: skip

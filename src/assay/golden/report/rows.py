@@ -31,7 +31,7 @@ class ReportRow:
     rule: Rule | None = None
     noise: float | None = None
     delta: float | None = None  # the delta of the verdict: the largest effect that passes
-    configuration: str = ""  # of `golden.same`; "": the canonical one
+    configuration: str = ""  # the name in `golden.same`; "": the canonical one
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ def choose_finding(findings: Sequence[Finding]) -> Finding | None:
 
 
 def render_percent(value: float | None, digits: int = 3) -> str:
-    """Render `+0.31%`; an empty string for None."""
+    """Render a fraction as `+0.31%`; an empty string for None."""
     return "" if value is None else render_effect(value, digits)
 
 
@@ -106,7 +106,7 @@ def render_interval(interval: tuple[float, float] | None) -> str:
 
 
 def render_rule(rule: Rule | None) -> str:
-    """`paired`, `margin <= 20%`."""
+    """Render a rule as `paired`, or `margin <= 20%`."""
     if rule is None:
         return ""
     if rule.kind == "margin":
@@ -116,7 +116,7 @@ def render_rule(rule: Rule | None) -> str:
 
 
 def render_share(value: float) -> str:
-    """`0.5%`."""
+    """Render a fraction as `0.5%`."""
     return f"{formatting.render_number(100.0 * value, 3)}%"
 
 
