@@ -25,7 +25,7 @@ FEWEST = 5  # pairs: fewer all have the same sign by chance too often (four in 1
 FALSE_KEPT = 0.10  # fraction of wrong ones among those that are kept after a confirmation
 _FIRST = 6  # pairs at the first look
 _POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
-_LIMITS = (0.0, 1.0, 100.0)  # of losses, error rates and accuracies
+_LIMITS = (0.0, 1.0, 100.0)  # limits of losses, error rates and accuracies
 _PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the simulation that calibrates the boundary
 
 

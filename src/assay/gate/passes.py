@@ -71,7 +71,7 @@ class Kept(Inputs):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """`passed`: the verdict that is used again; None: the check is executed, for `reason`."""
+    """A plan for a check. `passed`: the verdict that is used again; None: the check is executed, for `reason`."""
 
     check: GateCheck
     inputs: Inputs | None

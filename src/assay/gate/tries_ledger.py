@@ -110,7 +110,7 @@ def record_try(location: StudyLocation, found: Try) -> None:
 
 
 def hide_try(found: Try) -> Try:
-    """Remove the secrets from a try's commands; it cannot be confirmed then."""
+    """Remove the secrets from a try's commands; such a try cannot be confirmed."""
     a, b = (replace(side, words=hide_arguments(side.words)) for side in (found.a, found.b))
     return replace(found, a=a, b=b)
 

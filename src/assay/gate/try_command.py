@@ -61,7 +61,7 @@ def parse_metric(text: str, flag: str) -> Metric:
 
 
 def parse_effect(text: str, flag: str) -> float:
-    """`0.5%` or `0.005`: a fraction of the base."""
+    """Parse `0.5%` or `0.005`, a fraction of the base."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -165,7 +165,7 @@ class _Trial:
 
 
 def describe_change(effect: float, relative: float | None, interval: tuple[float, float], name: str) -> str:
-    """`-0.012 (-2.4%), interval -0.02 to -0.004`."""
+    """Describe a change as `-0.012 (-2.4%), interval -0.02 to -0.004`."""
     share = f" ({relative:+.2%})" if relative is not None else ""
     return f"{render_signed(effect)}{share}, {name} {' to '.join(map(render_signed, interval))}"
 
@@ -175,7 +175,7 @@ def render_signed(value: float) -> str:
 
 
 def explain(judged: Judged) -> str:
-    """Why this is the verdict."""
+    """Explain the verdict."""
     if judged.effect is None or judged.interval is None or judged.threshold is None:
         return f"{judged.failed_b} runs of the head and {judged.failed_a} of the base failed, or have no finite value"
     smallest = f"what matters ({render_number(judged.threshold, 3)})"
