@@ -18,7 +18,7 @@ class Got(NamedTuple):
 
 
 class RecordingServer(ThreadingHTTPServer):
-    """Keeps each request, and answers with a status and a body: where it leads to, if it leads elsewhere."""
+    """Keeps each request, and answers with a status and a body, which is an address if the status redirects."""
 
     daemon_threads = True
 
@@ -64,7 +64,7 @@ def recording(answer: Callable[[Got], tuple[int, bytes]]) -> Iterator[RecordingS
 
 @contextmanager
 def answering(parts: Sequence[bytes], *, again: float | None = None, heard: list[bytes] | None = None) -> Iterator[str]:
-    """Its address. `again`: after so many seconds it says the last part once more, for ever."""
+    """Yield a server's address. `again`: the number of seconds after which it sends the last part again, for ever."""
     over = threading.Event()
 
     def serve(connection: socket.socket) -> None:

@@ -29,7 +29,7 @@ class Repository:
         return self.commit_all((text, subject))[0]
 
     def costs(self, *costs: float) -> list[str]:
-        """A commit for each; `cat figure` prints the cost."""
+        """Make a commit for each cost; `cat figure` prints the cost."""
         return self.commit_all(*((f"cost {cost}\n# {n}\n", f"change {n}") for n, cost in enumerate(costs)))
 
     def commit_all(self, *commits: tuple[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A folder with benchmark methods of every temper, executions made up for histories, and benchmarks without a job."""
+"""A folder with benchmark methods of every kind, executions made up for histories, and benchmarks without a job."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def write_module(folder: Path) -> None:
 
 
 def request(*methods: str, **fields: Any) -> BenchRequest:
-    given = {"foreign_limit": 1.0, "root": "runs", **fields}  # the machine that tests run on is never quiet
+    given = {"foreign_limit": 1.0, "root": "runs", **fields}  # the machine that tests run on is always busy
     return BenchRequest(tuple(parse_method(method) for method in methods), **given)
 
 
 def execution(number: int, value: float, **fields: Any) -> BenchExecution:
-    """One of a made-up history; `number` orders them."""
+    """Build an execution of a made-up history; `number` orders them."""
     setup = fields.pop("setup", {"cpu_model": "one"})
     metric = fields.pop("metric", "wall_time")
     numbers = {"wall_time": value} if metric == "wall_time" else {"extras": {metric: value}}
@@ -106,7 +106,7 @@ def history(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
 
 
 def write_spy(folder: Path, on_start: str) -> Path:
-    """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does."""
+    """Write a stand-in that records how it was called, and ends when it is interrupted, as py-spy does."""
     spy = folder / "py-spy"
     spy.write_text(
         f"#!{sys.executable} -S\n"
@@ -126,8 +126,8 @@ INSTALLED = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.pat
 
 
 class InProcessExecutor(LocalExecutor):
-    """Calls methods in this process, and commands by bash alone: a tenth of the time of a job. Those of `real`, and what
-    is profiled, has a secret or another environment, are jobs as always."""
+    """Calls methods in this process, and commands by bash alone: a tenth of the time of a job. Methods named in `real`,
+    and methods that are profiled or have a secret or another environment, are executed as jobs."""
 
     def __init__(self, name: str, real: Sequence[str] = (), **options: Any) -> None:
         super().__init__(**options)
@@ -141,7 +141,7 @@ class InProcessExecutor(LocalExecutor):
         is_plain = len(words) == 5 if is_command else "run" in words[2:6] and not any("--profile" in w for w in words)
         if record.spec.params["method"] in self._real or record.spec.private or not is_plain:
             return super().submit(request, publish)
-        handle = replace(build_handle(request, self.name), boot="")  # nothing of it is looked for
+        handle = replace(build_handle(request, self.name), boot="")  # no process is searched for by it
         if not publish(handle):
             return None
         began, code = time.time(), 0
@@ -173,19 +173,19 @@ def _surroundings(record: RunRecord, request: JobRequest, folder: str) -> Iterat
         sys.path[:], sys.dont_write_bytecode = path, bytecode
         os.environ.clear()
         os.environ.update(before)
-        for name in set(sys.modules) - known:  # modules of benchmarks: another test has others of their names
+        for name in set(sys.modules) - known:  # other tests have modules of the same names
             if not (getattr(sys.modules[name], "__file__", None) or INSTALLED[0]).startswith(INSTALLED):
                 del sys.modules[name]
 
 
 def _call_method(arguments: Sequence[str], log: IO[str]) -> int:
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of a method that leaves its files open
+        warnings.simplefilter("ignore", ResourceWarning)  # methods that leave their files open
         return child.main(arguments)
 
 
 def _run_command(text: str, log: IO[str]) -> int:
-    """As command.py measures it."""
+    """Measure a command as command.py does."""
     began = time.perf_counter()
     process = subprocess.Popen(["bash", "-c", text], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     _, status, used = os.wait4(process.pid, 0)
@@ -199,5 +199,5 @@ def _run_command(text: str, log: IO[str]) -> int:
 
 
 def run_in_process(monkeypatch: pytest.MonkeyPatch, *real: str) -> None:
-    """For tests of what a benchmark reports; those of these names are jobs all the same."""
+    """Execute benchmarks in this process, for tests of what they report; those named in `real` are executed as jobs."""
     monkeypatch.setattr("assay.launch.sweep.build_executor", functools.partial(InProcessExecutor, real=real))

@@ -26,33 +26,33 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def own_bench(tmp_path: Path) -> Bench:
-    """For tests that change what they look at."""
+    """A bench of the test's own, for tests that change what they read."""
     return Bench(tmp_path)
 
 
 @pytest.fixture
 def own_fit(own_bench: Bench, bench: Bench) -> Bench:
-    """With a copy of the finished study `fit`."""
+    """A bench with a copy of the finished study `fit`, for tests that change it."""
     shutil.copytree(bench.root, own_bench.root, symlinks=True)
     return own_bench
 
 
 @pytest.fixture
 def entered_bench(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """For tests that call functions instead of commands."""
+    """A bench that this process uses, for tests that call functions instead of commands."""
     return own_bench.enter(monkeypatch)
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    """For studies that are executed, interrupted and killed."""
+    """A folder for studies that are executed, interrupted and killed."""
     with open_study_processes(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def forked_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`assay.run` forks its supervisor: the start of an interpreter is most of what a short study costs."""
+    """Fork the supervisor of `assay.run`: the start of an interpreter is most of what a short study costs."""
 
     def start(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Any:
         call = ["run", "--json", "--quiet", *words]
@@ -65,7 +65,7 @@ def forked_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cli(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """`cli("ls", "fit")` in the folder of the test's own bench where it has one, else of the module's."""
+    """Call `cli("ls", "fit")` in the folder of the test's own bench, else in that of the module's bench."""
     name = "own_bench" if "own_bench" in request.fixturenames else "bench"
     bench: Bench = request.getfixturevalue(name)
     bench.enter(monkeypatch)

@@ -1,4 +1,4 @@
-"""Careful surroundings for every test: a home of its own, odd paths, and a look at what each test leaves behind."""
+"""The environment of every test: a home of its own, odd paths, and an examination of what each test leaves running."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOSTILE_NAMES = {
 
 # ---------------------------------------------------------------- signals
 
-# `nohup` and shells that put us into the background have us ignore signals, and so would all that the tests start.
+# `nohup` and shells that put us into the background make us ignore signals, and all that the tests start would, too.
 for _number in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
@@ -57,7 +57,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # ---------------------------------------------------------------- threads
 
-# One each: the workers of the suite fill the cores, and threads that wait for each other there spin away most of them.
+# One thread each: the workers of the suite fill the cores, where threads that wait for each other waste most of them.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 os.environ.update(dict.fromkeys(THREADS, "1"))  # before numpy is imported
 
@@ -72,7 +72,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # ---------------------------------------------------------------- garbage
 
-# Modules and ten thousand collected tests stay to the end: they need not be looked through again and again.
+# Modules and ten thousand collected tests stay to the end: the garbage collector need not examine them repeatedly.
 gc.disable()
 
 
@@ -87,8 +87,8 @@ def pytest_collection_finish() -> None:
 
 
 def fork_workers() -> None:
-    """Each worker of a back end would import numpy and onnx."""
-    from tests.fork_server import start_worker  # which looks at the variables that are set above
+    """Fork workers of back ends, each of which would otherwise import numpy and onnx."""
+    from tests.fork_server import start_worker  # this module reads the variables that are set above
 
     if module := sys.modules.get("assay.models.worker_process"):
         module._Process._spawn = functools.partialmethod(start_worker, module._Process._spawn)
@@ -96,13 +96,13 @@ def fork_workers() -> None:
 
 # ---------------------------------------------------------------- generated cases
 
-# The short suite says the same of the same code each time; `make test-long` looks for new cases.
+# The short suite tries the same cases each time; `make test-long` looks for new ones.
 BY_NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # other programs use the cores too
 settings.register_profile("steady", derandomize=True, max_examples=20, **BY_NO_CLOCK)
 settings.register_profile("exploring", derandomize=False, max_examples=200, **BY_NO_CLOCK)
 settings.load_profile("steady")
-# Constants of the modules that happen to be loaded: they would make the cases others with each choice of tests, and all
-# of `src` and `tests` is parsed for them.
+# Constants of the loaded modules: with them the cases would depend on the choice of tests, and all of `src` and `tests`
+# would be parsed to find them.
 EVERY_CONSTANT = providers._get_local_constants
 providers._get_local_constants = lambda: providers._local_constants
 
@@ -123,9 +123,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class Paths:
     """PATH for tests with the mark `services`, and without the programs that no other test may need.
 
-    First of all is the folder of this Python, as in an activated environment: `python3` may be a shell script of a
-    version manager, which starts three times as slowly. This folder is never replaced by links: a link to Python
-    starts another one, without the packages of the environment.
+    The first folder is that of this Python, as in an activated environment: `python3` may be a shell script of a
+    version manager, which starts three times as slowly. This folder is never replaced by links: a link to Python starts
+    another one, without the packages of the environment.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """All workers of xdist have the same order."""
+    """Give all workers of xdist the same order."""
     node.workerinput["order_seed"] = node.config.getoption("order_seed")
 
 
@@ -185,21 +185,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Bytes are named by their length: what they hold may be another each time (a gzip header has the time in it),
-    and workers that name the tests differently do not start at all."""
+    """Name bytes by their length: their content may differ from one time to the next (a gzip header has the time in
+    it), and workers that name the tests differently do not start at all."""
     return f"{len(val)}-bytes" if isinstance(val, bytes) else None
 
 
 # ---------------------------------------------------------------- a home of its own
 
 
-# Plug-ins that a pytest inside of a test does not need: they are three quarters of its start.
+# Plug-ins that pytest does not need when a test starts it: they are three quarters of its start.
 NESTED = " ".join(f"-p no:{name}" for name in ("schemathesis", "hypothesispytest", "anyio", "platformdirs"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """HOME and XDG_* point into a folder of this session; nothing of the developer's surroundings is inherited."""
+    """HOME and XDG_* are in a folder of this session; nothing of the developer's environment is inherited."""
     home = tmp_path_factory.mktemp("home")
     (home / "runtime").mkdir(mode=0o700)
     before = dict(os.environ)
@@ -207,7 +207,7 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if name.startswith(SURROUNDINGS) or name in SURROUNDING_NAMES:
             del os.environ[name]
     os.environ.update(isolated_environment(home))
-    left_out = re.findall(r"-p no:\S+", before.get("PYTEST_ADDOPTS", ""))  # as where a plug-in is pulled out
+    left_out = re.findall(r"-p no:\S+", before.get("PYTEST_ADDOPTS", ""))  # where a plug-in was pulled out
     os.environ["PYTEST_ADDOPTS"] = " ".join([NESTED, *left_out])
     yield home
     os.environ.clear()
@@ -215,7 +215,7 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def isolated_environment(home: Path) -> dict[str, str]:
-    """Where programs find a user's files: nothing of the developer's is read or written, git's settings included."""
+    """Return the variables that locate a user's files: no file of the developer's, git's settings included, is used."""
     return {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
@@ -239,8 +239,8 @@ def isolated_environment(home: Path) -> dict[str, str]:
 def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test leaves the environment, the working directory and the process table as it found them.
 
-    It asks for `monkeypatch` so that it is taken down after every other fixture but that one: what a test sets
-    through `monkeypatch` has to be undone before we look.
+    This fixture asks for `monkeypatch` so that it is torn down after all others but that one: what a test sets through
+    `monkeypatch` has to be undone before the examination.
     """
     environment, folder, tagged = environment_now(), os.getcwd(), tagged_processes()
     seed_generators()
@@ -257,7 +257,7 @@ def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def seed_generators() -> None:
-    """Each test draws the same numbers, whichever were before it."""
+    """Let each test draw the same numbers, whichever tests were executed before it."""
     random.seed(0)
     if hasattr(sys.modules.get("numpy"), "random"):  # a thread of the test before may be importing it
         sys.modules["numpy"].random.seed(0)
@@ -266,12 +266,12 @@ def seed_generators() -> None:
 
 
 def environment_now() -> dict[str, str]:
-    """pytest itself writes PYTEST_CURRENT_TEST between the phases of a test."""
+    """Return the environment without PYTEST_CURRENT_TEST, which pytest writes between the phases of a test."""
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def environment_problems(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Names the differences, and puts the old environment back so that the next test does not suffer."""
+    """Name the differences, and put the old environment back so that the next test does not suffer."""
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     for name in names:
         if name in before:
@@ -293,10 +293,10 @@ def folder_problems(before: str) -> list[str]:
 
 
 def process_problems(before: dict[int, str]) -> list[str]:
-    """Processes of runs that the test started and did not end. They are ended here, since nothing else ends them."""
+    """Find processes of runs that the test started and did not end, and end them, since nothing else does."""
     deadline = time.monotonic() + GRACE_S
     while (left := new_processes(before)) and time.monotonic() < deadline:
-        while left and time.monotonic() < deadline:  # those alone are looked at until they are gone
+        while left and time.monotonic() < deadline:  # only these processes are examined until they have ended
             time.sleep(0.02)
             left = {pid: tag for pid, tag in left.items() if process_tag(pid, os.environ.get("HOME", "")) == tag}
     for pid in left:
@@ -308,8 +308,8 @@ def process_problems(before: dict[int, str]) -> list[str]:
 
 
 def reap_children() -> None:
-    """A study that ran in this process has made it the parent of what jobs leave. Nothing else waits for these: a
-    thousand dead ones would be in the process table at the end, which hundreds of tests look through."""
+    """Wait for dead children. A study that ran in this process has made it the parent of what jobs leave: a thousand
+    dead ones would be in the process table at the end, which hundreds of tests read."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -320,7 +320,7 @@ def new_processes(before: dict[int, str]) -> dict[int, str]:
 
 
 class ProcessStarts:
-    """Whether this process has started another since the last look: without one there is nothing new to find.
+    """Whether this process has started another since the last look: without one there is no leak to find.
 
     A look reads the environment of every process of the machine, which costs more than most tests do.
     """
@@ -331,7 +331,7 @@ class ProcessStarts:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """An audit hook would be called for each file that is opened, too."""
+        """Replace the functions that start processes; an audit hook would be called for each opened file, too."""
         self.seen = True
         for module, name in self.CALLS:
             setattr(module, name, self.noticing(getattr(module, name)))
@@ -349,10 +349,10 @@ STARTS = ProcessStarts()
 
 
 def tagged_processes() -> dict[int, str]:
-    """Processes that carry a run's tag and were started by this session; none when nothing was started.
+    """Find processes that carry a run's tag and were started by this session; none when nothing was started.
 
-    Other tests run beside us (xdist), and other sessions beside them, so the session's own home is the second mark:
-    a run inherits it from the test that started it.
+    Other workers (xdist) and other sessions run at the same time, so the session's own home is the second mark: a run
+    inherits it from the test that started it.
     """
     if not STARTS.seen:
         return {}
@@ -385,7 +385,7 @@ def process_tag(pid: int, home: str) -> str | None:
 
 
 def read_whole(path: str) -> bytes:
-    """As Path.read_bytes, in half the time: it is called for each process of the machine."""
+    """Read a file as Path.read_bytes, in half the time: it is called for each process of the machine."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -397,7 +397,7 @@ def read_whole(path: str) -> bytes:
 
 
 def process_environment(pid: int) -> bytes:
-    """Empty for zombies, kernel threads and what is gone; and, for an instant, for a process in the middle of exec."""
+    """Return a process's environment: empty for zombies, kernel threads, ended ones, and for an instant during exec."""
     try:
         for _ in range(5):
             raw = read_whole(f"/proc/{pid}/environ")
@@ -428,7 +428,7 @@ def hostile_path(tmp_path: Path, hostile_name: str) -> Path:
 
 @pytest.fixture
 def forbidden_dir() -> Iterator[Path]:
-    """A folder that this process may look into and not write to, also when it is root: it runs as another user."""
+    """A folder that this process can list and not write to, also when it is root: it runs as another user."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o555)
         nobody = 65534
@@ -455,7 +455,7 @@ def closed_port() -> int:
 
 # ---------------------------------------------------------------- which tests, in which order
 
-# With a test of many seconds: begun last, it would keep one worker busy after all others have ended.
+# Tests of many seconds: a slow test that begins last keeps one worker busy after all others have ended.
 SLOW_FIRST = (
     "tests/trace/",
     "tests/test_pages.py",
@@ -471,7 +471,7 @@ SLOW_FIRST = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`not_for` takes a test out of the list instead of skipping it: a skip means that something is missing here."""
+    """Leave out tests marked `not_for` instead of skipping them: a skip means that something is missing here."""
     for item in items:
         for mark in item.iter_markers("services"):
             if not mark.args or not SERVICES.keys() >= set(mark.args):
@@ -491,7 +491,7 @@ def find_turn(item: pytest.Item) -> int:
 
 
 def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
-    """The tests of a file stay together: what they share is made once."""
+    """Shuffle files and the tests in each, but keep those of a file together: what they share is made once."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)

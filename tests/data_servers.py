@@ -1,4 +1,4 @@
-"""Places that data comes from: a web server that can misbehave, and the emulators of three object stores, on loopback."""
+"""Sources of data on loopback: a web server that can misbehave, and the emulators of three object stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.services import AZURITE
 
 START_S = 60
 AZURE_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # of every Azurite
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own key
 )
 
 
@@ -31,7 +31,7 @@ AZURE_KEY = (
 
 @dataclass
 class Page:
-    """What the server has at a path, and how it will misbehave: lists are used up, one entry per request."""
+    """What the server has at a path, and how it misbehaves: lists are used up, one entry per request."""
 
     body: bytes = b""
     etag: str | None = '"one"'
@@ -55,7 +55,7 @@ class Web:
     server: ThreadingHTTPServer | None = None
 
     def encrypt(self, certificate: Path) -> None:
-        """From now on it speaks https."""
+        """Speak https from the next connection on."""
         assert self.server is not None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -125,7 +125,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that was killed is no news."""
+        """Print nothing: tests kill clients."""
 
 
 @contextmanager
@@ -181,7 +181,7 @@ VIEWS: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Store:
-    """An emulated object store with an empty bucket; `environment` is all that leads to it."""
+    """An emulated object store with an empty bucket; `environment` has all variables that clients need."""
 
     name: str
     schemes: tuple[str, ...]
@@ -190,7 +190,7 @@ class Store:
     options: dict[str, Any]
 
     def filesystem(self) -> Any:
-        """The library's own view, independent of ours; one for all tests, since a client takes long to make."""
+        """Return the library's own client, independent of ours; one for all tests, since it takes long to make."""
         import fsspec
 
         if self.name not in VIEWS:
@@ -252,7 +252,7 @@ def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     need_module("s3fs", "s3fs")
     import botocore.session
 
-    with pytest.MonkeyPatch.context() as patch:  # each client of many parses three megabytes of descriptions of AWS
+    with pytest.MonkeyPatch.context() as patch:  # each new client parses three megabytes of descriptions of AWS
         patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
         yield from start_emulator(
             lambda port: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -271,7 +271,7 @@ def gcs_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="session")
 def azure_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     need_module("adlfs", "adlfs")
-    # the emulator lags behind the library's newest protocol version; what we use of it is old
+    # the emulator does not know the library's newest protocol version; the parts that we use are old
     quiet = ["--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     yield from start_emulator(
         lambda port: [AZURITE, "--blobHost", "127.0.0.1", "--blobPort", str(port), *quiet],
@@ -322,7 +322,7 @@ def open_store(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 @pytest.fixture(params=["s3", "gcs", pytest.param("azure", marks=pytest.mark.services("azurite"))])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Each of the three in turn."""
+    """Each of the three stores in turn."""
     return open_store(request.param, request, monkeypatch)
 
 

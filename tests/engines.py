@@ -56,7 +56,7 @@ class Engines:
         )
 
     def assay(self, work: Path, *words: str, code: int | None = 0) -> str:
-        """What it prints on stdout. `code`: the exit code that it must have."""
+        """Call assay and return what it prints on stdout. `code`: the exit code that it must have."""
         with self.start(work, *words) as process:
             out, err = process.communicate(timeout=180)
         assert code is None or process.returncode == code, (words, process.returncode, out, err)

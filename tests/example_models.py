@@ -1,4 +1,4 @@
-"""Small models that a test can point at, and requests for them."""
+"""Small models whose parts a test can name, and requests for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_example(name: str) -> ModuleType:
 
 
 def write_chain(path: Path, weight: float = 2.0) -> Path:
-    """x → MatMul → Add → Relu → y; names that a test can point at: `product`, `sum`, `y`."""
+    """Write x → MatMul → Add → Relu → y, with the names `product`, `sum` and `y`."""
     rng = np.random.default_rng(3)
     w = (rng.standard_normal((4, 4)) * weight).astype(np.float32)
     b = rng.standard_normal(4).astype(np.float32)
@@ -59,7 +59,7 @@ def write_chain(path: Path, weight: float = 2.0) -> Path:
 
 
 def hide_library(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it were not installed: for the processes that are started from now on."""
+    """Make a library appear not to be installed in processes that are started later."""
     place = folder / "hidden" / name
     place.mkdir(parents=True)
     (place / "__init__.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name={name!r})\n")
@@ -79,7 +79,7 @@ def write_model(
     weights: dict[str, np.ndarray] | None = None,
     opset: int = 17,
 ) -> Path:
-    """Floats go in and come out."""
+    """Write a model whose inputs and outputs are floats."""
 
     def describe(values: dict[str, list[int | str]]) -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
@@ -104,7 +104,7 @@ def faulty(kind: str, at: str) -> Target:
 
 
 def off_where_large(name: str = "off") -> Target:
-    """One per cent off for numbers above 20: with ordinary ones it is right."""
+    """Return a back end that is off by one per cent for numbers above 20, and right for ordinary ones."""
     return Target(name, "picky_backend:Scaled", {"at": "sum", "by": 1.01, "above": 20})
 
 
@@ -127,7 +127,7 @@ def write_old(folder: Path, opset: int = 9) -> Path:
 
 
 def write_coarse(path: Path) -> Path:
-    """Three products with a quantiser of few steps behind each: `p1` → `q1` → `d1` → `p2` → … → `d3`."""
+    """Write three products, each followed by a quantiser of few steps: `p1` → `q1` → `d1` → `p2` → … → `d3`."""
     rng = np.random.default_rng(11)
     weights: dict[str, np.ndarray] = {"s": np.float32(2.5), "z": np.int8(0)}
     nodes, given = [], "x"
@@ -157,13 +157,13 @@ def parse(body: str, opset: int = 17, extra: str = "", weights: Mapping[str, Any
 
 
 def save(folder: Path, model: onnx.ModelProto | str, **further: Any) -> Path:
-    """The file of a model, or of one that is written as text: see `parse`."""
+    """Save a model, or one that is written as text (see `parse`), and return its file."""
     onnx.save(parse(model, **further) if isinstance(model, str) else model, folder / "m.onnx")
     return folder / "m.onnx"
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -> Arrays:
-    """All outputs by name, without optimisations."""
+    """Run a model without optimisations; return all outputs by name."""
     names = [value.name for value in model.graph.output]
     if engine == "reference":
         with warnings.catch_warnings():
@@ -178,7 +178,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -
 
 
 def activate(model: onnx.ModelProto, feeds: Mapping[str, Any], engine: str = "ort") -> Arrays:
-    """Every tensor of a run by name."""
+    """Run a model; return every tensor by name."""
     return {**feeds, **run(build_marked(model), feeds, engine)}
 
 
@@ -203,7 +203,7 @@ def is_running(pid: int) -> bool:
 
 
 def find_marked(mark: str) -> list[int]:
-    """Processes with this `NAME=VALUE` in their environment, but not our own."""
+    """Find processes with this `NAME=VALUE` in their environment, without our own."""
     found = []
     for location in Path("/proc").iterdir():
         if location.name.isdecimal() and int(location.name) != os.getpid():

@@ -1,4 +1,4 @@
-"""A folder with a study that has really been run, for tests that look at runs."""
+"""A folder with a study that was really run, for tests that read runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fork_server import ForkedProcess, Server, call_assay
 
 from assay.cli.main import run
 
-# two runs end well, two fail in `train` and never come to `test`
+# a study of which two runs end well, and two fail in `train` and never come to `test`
 STUDY = r"""
 study: fit
 commands:
@@ -33,7 +33,7 @@ metrics: {step: 'step (\d+)', loss: 'loss ({number})', test.acc: {regex: 'acc=({
 resources: {gpus: 0}
 """
 
-# waits, with children in sessions of their own, until it is ended
+# a study that waits, with children in sessions of their own, until it is ended
 LONG = """
 study: long
 command: 'echo "step 1 loss {x}"; (setsid sleep 300 &) ; sleep 300'
@@ -58,7 +58,7 @@ def fork_assay(arguments: Sequence[str], folder: Path, env: Mapping[str, str], o
 
 
 class Program:
-    """`assay` in the background, forked and with pipes: what tests need of `subprocess.Popen`."""
+    """`assay` in the background, forked and with pipes, with what tests need of `subprocess.Popen`."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         out, err = os.pipe(), os.pipe()
@@ -91,7 +91,7 @@ class Program:
 
 
 class Bench:
-    """`assay` in a process of its own, with its own slots and index."""
+    """A folder for calls of `assay` in a process of its own, with its own slots and index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "work"
@@ -100,7 +100,7 @@ class Bench:
         self.extra = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache")}
 
     def enter(self, monkeypatch: pytest.MonkeyPatch) -> Bench:
-        """Its folder, slots and index are those of this process, until the test ends."""
+        """Use the folder, slots and index of this bench in this process, until the test ends."""
         monkeypatch.chdir(self.folder)
         for name, value in self.extra.items():
             monkeypatch.setenv(name, value)
@@ -121,7 +121,7 @@ class Bench:
         return call_assay(arguments, cwd=self.folder, env=os.environ | self.extra, timeout=120, new_session=True)
 
     def read(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command that starts nothing, in this process: `enter` comes first."""
+        """Execute a command that starts nothing in this process; call `enter` first."""
         streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2)]
         with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
             code = run(arguments)
@@ -158,7 +158,7 @@ def make_finished() -> Path:
 
 
 def build_bench(folder: Path) -> Bench:
-    """With the study `fit`."""
+    """Build a bench with the study `fit`."""
     return Bench(folder).add_finished()
 
 

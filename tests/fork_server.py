@@ -1,8 +1,8 @@
-"""Python in a process of its own without the start of an interpreter: forked from one that has imported what it needs.
+"""Python in a process of its own, forked from one that has imported what it needs, instead of a new interpreter.
 
-It is a real process with its own environment, folder, streams, signals and exit code. What it does not show is the
-start itself: for that, for what is imported when, and for processes that a test looks for by their environment or
-command line, start `sys.executable`.
+It is a real process with its own environment, folder, streams, signals and exit code. It does not show the start
+itself: to test that, or what is imported when, or processes that a test looks for by their environment or command line,
+start `sys.executable`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import IO, Any, ClassVar
 
-# Read when an interpreter or a library starts: with another value of theirs it has to be a new interpreter.
+# Variables that are read when an interpreter or a library starts: another value of one needs a new interpreter.
 START = ("PYTHON", "LANG", "LC_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MPL")
 HEAD = struct.Struct("!I")
-# A fork copies an entry for each page that was written: the server's memory is in large pages, a third of the time.
+# A fork copies an entry for each page that was written: with the server's memory in large pages, a third of the time.
 LARGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
@@ -60,8 +60,8 @@ def call_python(
     is_merged: bool = False,
     kind: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`, without input; the words are
-    `-m MODULE` or a script, and its arguments. Merged: all that it says is in `stdout`. `kind`: of LIBRARIES."""
+    """Call Python as `subprocess.run([sys.executable, *words], capture_output=True, text=True)`, without input; `words`
+    are `-m MODULE` or a script, and its arguments. `is_merged`: all is in `stdout`. `kind`: of LIBRARIES."""
     command = [sys.executable, *words]
     env = dict(os.environ if env is None else env)
     with tempfile.TemporaryFile("w+") as out, contextlib.ExitStack() as stack:
@@ -86,7 +86,7 @@ def call_python(
         return subprocess.CompletedProcess(command, code, out.read(), "" if is_merged else err.read())
 
 
-# A command of ours in which bash would change nothing but take the quotes and a comment away.
+# Commands of ours in which bash would only remove the quotes and a comment.
 PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|\{\w+\}|'[^']*'|"[^"$`\\!]*")+)+(?: +# .*)?""")
 
 
@@ -99,7 +99,7 @@ def call_shell(
     is_merged: bool = False,
     may_fork: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """A line as it is typed: by bash, or forked where it is a plain command of the Assay that is tested."""
+    """Execute a line as it is typed: by bash, or forked if it is a plain command of the Assay that is tested."""
     program = shutil.which("assay", path=(env or os.environ)["PATH"])
     if may_fork and PLAIN.fullmatch(command) and program == os.path.join(os.path.dirname(sys.executable), "assay"):
         return call_python(
@@ -114,14 +114,14 @@ def call_shell(
 def start_assay(
     arguments: Sequence[str], *, cwd: str | os.PathLike[str], env: Mapping[str, str], log: IO[str]
 ) -> ForkedProcess:
-    """In the background; all that it says goes to the log. Its environment cannot be read from outside."""
+    """Start `assay` in the background with all output in the log. Its environment cannot be read from outside."""
     request = {"words": ["-m", "assay", *arguments], "cwd": os.fspath(cwd), "env": dict(env), "session": False}
     return Server.get("assay").start(request, [log.fileno(), log.fileno()])
 
 
 def start_worker(process: Any, spawn: Callable[..., Any], env: Mapping[str, str], reply: int) -> Any:
-    """The worker of a model's back end, in the place of `spawn` of `assay.models.worker_process`: forked as well. The
-    descriptor of its answers is number 3 there."""
+    """Fork a worker of a model's back end, instead of `spawn` of `assay.models.worker_process`. The descriptor of its
+    answers is number 3 there."""
     folders = env.get("PYTHONPATH", "").split(os.pathsep)
     has_own_start = any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders)
     if has_own_start or start_settings(env) | {"PYTHONPATH": ""} != SETTINGS | {"PYTHONPATH": ""}:
@@ -139,7 +139,7 @@ def start_worker(process: Any, spawn: Callable[..., Any], env: Mapping[str, str]
 
 
 class ForkedProcess:
-    """What tests need of `subprocess.Popen`."""
+    """A forked process with what tests need of `subprocess.Popen`."""
 
     def __init__(self, words: Sequence[str], answer: int) -> None:
         self.words, self._answer = words, open(answer, "rb")  # noqa: SIM115
@@ -182,7 +182,7 @@ SETTINGS = start_settings(os.environ)
 
 
 class Server:
-    """One of a kind for each process that runs tests; it ends when the connection does."""
+    """The server of a kind for each process that executes tests; it ends when the connection does."""
 
     _started: ClassVar[dict[str, Server]] = {}
     _lock = threading.Lock()
@@ -206,7 +206,7 @@ class Server:
             return cls._started[kind]
 
     def start(self, request: dict[str, Any], fds: Sequence[int]) -> ForkedProcess:
-        """`fds`: its stdout and stderr; then, where it has them, its stdin and its descriptor 3."""
+        """Start a process. `fds`: its stdout and stderr; then, if it has them, its stdin and its descriptor 3."""
         reader, writer = os.pipe()
         data = json.dumps(request).encode("utf-8", "surrogateescape")
         with self._lock:
@@ -224,7 +224,7 @@ class Server:
 
 
 def serve(connection: socket.socket) -> None:
-    """Fork for each request, which the child does and leaves."""
+    """Fork for each request; the child executes it and ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ready = selectors.DefaultSelector()
     ready.register(connection, selectors.EVENT_READ)
@@ -263,7 +263,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def become(request: dict[str, Any], fds: Sequence[int]) -> None:
-    """Everything that a new process would have: nothing of the server's is left open."""
+    """Give this process everything that a new one would have: no file of the server's stays open."""
     if request["session"]:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -280,7 +280,7 @@ def become(request: dict[str, Any], fds: Sequence[int]) -> None:
 
 
 def run(words: list[str], folder: str) -> object:
-    """As the interpreter does with its arguments; what it would exit with."""
+    """Execute the arguments as the interpreter does; return what it would exit with."""
     sys.modules.pop("tests", None)
     if words[:2] == ["-m", "pytest"]:
         serve_workers()
@@ -297,8 +297,8 @@ def run(words: list[str], folder: str) -> object:
 
 
 def serve_workers() -> None:
-    """Workers of back ends that this process needs are forked from a child of it, made while there is one thread. It
-    loads what the variable TESTS_PRELOAD names."""
+    """Fork the workers of back ends that this process needs from a child of it, made while there is one thread. The
+    child loads what the variable TESTS_PRELOAD names."""
     global SETTINGS  # noqa: PLW0603
     SETTINGS = start_settings(os.environ)
     worker_process = import_module("assay.models.worker_process")
@@ -319,7 +319,7 @@ def serve_workers() -> None:
 
 
 def leave(code: object) -> None:
-    """As the interpreter does, but for taking down all modules: that writes to each page that we share."""
+    """Exit as the interpreter does, but without clearing the modules, which writes to each page that is shared."""
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
@@ -332,8 +332,8 @@ def leave(code: object) -> None:
     os._exit(code or 0)
 
 
-# What more than one of the tests needs; nothing that starts threads (onnxruntime). pytest imports its plugins itself.
-# Workers of back ends are forked from the server of pytests: both need onnx, and a server takes a second to start.
+# Libraries that several tests need; none that starts threads (onnxruntime). pytest imports its plugins itself. Workers
+# of back ends are forked from the server of pytests: both need onnx, and a server takes a second to start.
 LIBRARIES = {
     "assay": ("numpy", "scipy.special", "yaml", "click", "optuna"),
     "pytest": ("pytest", "_pytest.main", "numpy", "scipy.special", "yaml", "ml_dtypes", "onnx"),
@@ -364,7 +364,7 @@ resources: {gpus: 0}
 
 
 def warm_up() -> None:
-    """A study, run and read: what is compiled at its first use then is, for each process forked; half of its time."""
+    """Run a study and read it, so that forked processes have what is compiled at its first use: half of their time."""
     from assay.cli.main import run
     from assay.system import processes
 
@@ -376,7 +376,7 @@ def warm_up() -> None:
             for words in (["run", "study.yml"], ["sum", "fit"], ["ls", "fit"], ["show", "fit/x=1"]):
                 if run(words):
                     raise SystemExit(f"{words} failed where the fork server warms up")
-    processes.own_start.cache_clear()  # each child has its own
+    processes.own_start.cache_clear()  # each child has its own start
 
 
 if __name__ == "__main__":

@@ -29,15 +29,15 @@ from assay.system.files import index_path
 Read = Callable[[Path], object]
 Call = Callable[[Path, tuple[str, ...]], tuple[int, str, str]]
 Mutate = Callable[[bytes, random.Random], bytes]
-LIMIT_S = 60  # an answer takes less than this on a busy machine
+LIMIT_S = 60  # the time within which an answer must come on a busy machine
 
 
 @dataclass(frozen=True)
 class Format:
-    """`build` makes a sample in an empty folder and gives the file to damage.
+    """A format of input. `build` makes a sample in an empty folder and returns the file to damage.
 
-    Either `read` is a function, which may raise AssayError alone, or `commands` are called in the folder. `is_copy`: the
-    file is made from others, so whatever happens to it the commands print the same as before.
+    Either `read` is a function, which may raise AssayError alone, or `commands` are called in the folder. `is_copy`:
+    the file is made from others, so that the commands print the same as before, whatever happens to it.
     """
 
     name: str
@@ -104,7 +104,7 @@ def mutate_yaml(data: bytes, chance: random.Random) -> bytes:
 
 
 def mutate_lines(data: bytes, chance: random.Random) -> bytes:
-    """A compressed file with a JSON document in each line: one of them, or the file."""
+    """Change one JSON document of a compressed file with a document in each line, or the file."""
     if chance.random() < 0.2:
         return mutate(data, chance)
     lines = gzip.decompress(data).splitlines()
@@ -134,7 +134,7 @@ _WIDE = (*_NUMBERS, 2**63 - 1, -(2**63))
 
 
 def _change_field(message: Any, chance: random.Random) -> None:
-    """Some field of it, or of a message inside of it, gets another value, goes, or is repeated."""
+    """Replace, remove or repeat a field of a message, or of a message inside of it."""
     fields = message.DESCRIPTOR.fields
     filled = [field for field, _ in message.ListFields()]
     field = chance.choice(filled if filled and chance.random() < 0.8 else fields)
@@ -173,12 +173,12 @@ def _choose_value(field: Any, chance: random.Random) -> Any:
 
 
 def _replace_node(content: Any, chance: random.Random, odd: tuple[Any, ...] = _ODD) -> Any:
-    """One value anywhere in it becomes something else, or goes."""
+    """Replace or remove one value anywhere in the content."""
     if not isinstance(content, dict | list) or not content or chance.random() < 0.15:
         return chance.choice(odd)
     if isinstance(content, list):
         place = chance.randrange(len(content))
-        if chance.random() < 0.1:  # lists that belong together have unequal lengths
+        if chance.random() < 0.1:  # then lists that belong together have unequal lengths
             return content[:place] + content[place + 1 :] * chance.choice((1, 2))
         return [*content[:place], _replace_node(content[place], chance, odd), *content[place + 1 :]]
     key = chance.choice(list(content))
@@ -248,7 +248,7 @@ class Sample:
             self.data = self.file.read_bytes()
 
     def _require_good(self) -> None:
-        """Damage to what was never right would not come past the first check."""
+        """Require that the whole sample is read: damage to an invalid one would not come past the first check."""
         if self.form.read is not None:
             self.form.read(self.file)
         for command in self.form.commands:
@@ -256,7 +256,7 @@ class Sample:
             assert code == 0, f"{command}: {err}"
 
     def try_input(self, damaged: bytes, commands: tuple[tuple[str, ...], ...]) -> str | None:
-        """What a user should never see; None: all is well."""
+        """Try one input; return what a user should never see, None if there is nothing."""
         if self.form.is_copy:
             for name in os.listdir(self.file.parent):
                 (self.file.parent / name).unlink()
@@ -300,7 +300,7 @@ def call(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str, str]:
 
 
 def put(file: Path, data: bytes) -> None:
-    """As an editor does, so that the folder's time changes."""
+    """Replace a file as an editor does, so that the folder's time changes."""
     aside = file.with_name(f".{file.name}.fuzz")
     aside.write_bytes(data)
     aside.replace(file)
@@ -316,7 +316,7 @@ def call_process(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str, st
 
 
 def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """The inputs with which something is wrong. What is nested deeply is always among them."""
+    """Yield the inputs that are not answered well. Deeply nested input is always among those that are tried."""
     sample = Sample(form, folder, call)
     chance = random.Random(f"{form.name} {seed}")
     change = form.mutate or mutate
@@ -326,7 +326,7 @@ def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tu
 
 
 def run_processes(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """As run_inputs, with one of the commands for each input, called as a user calls it."""
+    """Try inputs as run_inputs does, with one of the commands for each input, called as a user calls it."""
     sample = Sample(form, folder, call_process)
     chance = random.Random(f"{form.name} process {seed}")
     for _ in range(count):
@@ -539,7 +539,7 @@ def read_manifest(path: Path) -> object:
 
 
 def read_golden(path: Path) -> object:
-    """As `golden show` and the page show it."""
+    """Read a golden as `golden show` and the page do."""
     from assay.follow.api import StudyLocation
     from assay.golden.manifests import load_manifest, render_manifest
     from assay.golden.page import build_golden_page
@@ -567,7 +567,7 @@ def read_import(path: Path) -> object:
 
 
 def read_runs(path: Path) -> object:
-    """By the importer whose file it was before it was damaged, and by the one that recognises it now."""
+    """Read runs by the importer of the undamaged file, and by the importer that recognises the damaged one."""
     from assay.plugins import load
     from assay.record.importers.registry import choose_importer, find_importers
     from assay.record.importers.sample import Sample

@@ -1,7 +1,7 @@
-"""A small fake training and the convergence file that describes it: what the tests of golden recordings work with.
+"""A small fake training and the convergence file that describes it, used by the tests of golden recordings.
 
-The training is a formula, so every value is known. `change.py` beside it stands for a change of the program: another
-scale, other values at some steps, a crash, noise on a stream, and so on.
+The training is a formula, so every value is known. `change.py` next to it makes a change of the program: another scale,
+other values at some steps, a crash, noise on a stream, and so on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assay.golden.values import GoldenReport, GoldenTestReport
 
 __all__ = ["CONFIG", "NATIVE", "Lab", "messages", "run_in_process"]
 
-# It imports next to nothing: the tests start it a thousand times, and argparse and json take longer than Python itself.
+# The script imports next to nothing: it is started a thousand times, and argparse takes longer than Python itself.
 TRAINING = r"""
 import os, sys, time
 
@@ -157,14 +157,14 @@ class Lab:
         self.file.write_text(text)
 
     def flags(self, mode: str, **values: Any) -> None:
-        """Further flags: `flags("gather", save_every=20)`; None is the bare flag."""
+        """Add flags, as in `flags("gather", save_every=20)`; None is the bare flag."""
         misc = {name: {"key": "--" + name.replace("_", "-"), "value": value} for name, value in values.items()}
         section = self.test["flags"]["common"] if mode == "common" else self.test["flags"][mode].setdefault("misc", {})
         section.update(misc)
         self.write()
 
     def edit(self, old: str, new: str) -> None:
-        """Another program."""
+        """Change the program."""
         script = self.folder / "training.py"
         text = script.read_text()
         assert old in text
@@ -187,7 +187,7 @@ class Lab:
         return gather_file(self.options(**given))
 
     def use_golden(self, **given: Any) -> None:
-        """What `gather` leaves, where gathering is not what is tested: done once for each program, file and options."""
+        """Restore what `gather` leaves, for tests of something else: done once for each program, file and options."""
         inputs = [self.folder / "training.py", self.file, self.folder / "change.py"]
         key = (*(path.read_text() if path.exists() else "" for path in inputs), repr(sorted(given.items())))
         if key not in _GATHERED:
@@ -219,7 +219,7 @@ class Lab:
 
     @property
     def partial_path(self) -> Path:
-        """The manifest of a gathering that is not over or did not end well."""
+        """The manifest of a gathering that has not finished or did not end well."""
         return self.manifest_path.with_name(self.manifest_path.name + ".partial")
 
     @property
@@ -231,7 +231,7 @@ class Lab:
         return self.manifest["ckpt_logs"]
 
     def calls(self) -> list[list[str]]:
-        """How the training was called, in order."""
+        """The arguments of each call of the training, in order."""
         return [ast.literal_eval(line) for line in (self.folder / "calls").read_text().splitlines()]
 
 

@@ -26,12 +26,12 @@ from assay.record.run_directory import RunRecord, load_record
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest
 
-PROCESS_CHANGES = {"hold_at", "child", "close", "noise"}  # these are about processes and their pipes
+PROCESS_CHANGES = {"hold_at", "child", "close", "noise"}  # changes about processes and their pipes
 
 
 class InProcessExecutor(LocalExecutor):
-    """Runs a training in this process, which takes a tenth of the time of a job. Anything else is started as it always
-    is: another program, a time limit, a training that waits, forks or closes its output."""
+    """Runs a training in this process, which takes a tenth of the time of a job. Anything else is started as a job:
+    another program, a time limit, a training that waits, forks or closes its output."""
 
     def __init__(self, script: str, **options: Any) -> None:
         super().__init__(**options)
@@ -79,7 +79,7 @@ def _run_training(record: RunRecord, request: JobRequest, program: str) -> int:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
             if isinstance(error.code, str):
                 print(error.code, file=sys.stderr)
-        except Exception:  # noqa: BLE001 what a program leaves with a traceback
+        except Exception:  # noqa: BLE001 a program may end with any error
             traceback.print_exc()
             code = 1
     texts = (other, out) if spec.log_stream == "stderr" else (out, other)
@@ -102,7 +102,7 @@ def _surroundings(folder: Path, env: Mapping[str, str], words: list[str]) -> Ite
     sys.argv = words
     try:
         with contextlib.chdir(folder), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # of a program that leaves its files open
+            warnings.simplefilter("ignore", ResourceWarning)  # programs that leave their files open
             yield
     finally:
         sys.argv = argv
@@ -111,7 +111,7 @@ def _surroundings(folder: Path, env: Mapping[str, str], words: list[str]) -> Ite
 
 
 def run_in_process(monkeypatch: pytest.MonkeyPatch, script: str = "training.py") -> None:
-    """Trainings with this script are run by this process, for tests of what a log shows."""
+    """Run trainings with this script in this process, for tests of what a log shows."""
 
     def build(_name: str, **options: Any) -> InProcessExecutor:
         return InProcessExecutor(script, **options)

@@ -46,7 +46,7 @@ class Mutant:
     function: str
     kind: str
     text: str  # the code that is replaced
-    number: int  # of those that are equal in all of this
+    number: int  # of the mutants that are equal in all of this
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Tree:
         self._broken: dict[str, tuple[list[str], float]] = {}
 
     def write(self, path: str, text: str) -> None:
-        """Compiled files are known to be old by their time, in seconds."""
+        """Write a file with a later time, in whole seconds, by which a compiled file is known to be old."""
         self._clock += 2
         (self.top / path).write_text(text, encoding="utf-8")
         os.utime(self.top / path, (self._clock, self._clock))
@@ -152,7 +152,7 @@ class Tree:
             return "killed" if code else "survived", FAILED.findall(out.read())
 
     def find_broken(self, path: str) -> tuple[list[str], float]:
-        """Tests of the package that fail without a mutant, and how long all of them take."""
+        """Return the tests of the package that fail without a mutant, and how long all of them take."""
         package = Path(path).parts[2]
         if package not in self._broken:
             begin = time.monotonic()

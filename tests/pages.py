@@ -30,7 +30,7 @@ _INTERRUPTED = re.compile(r"\s+# Ctrl-C( after the first run)?.*$")
 _INTERRUPT = """set -m; printed=$(mktemp); env {command} > $printed 2>&1 &
 until grep -q '^{line} ' $printed || ! kill -0 $!; do sleep 0.05; done
 kill -INT $!; {{ wait $!; }} 2> /dev/null; code=$?; cat $printed; rm $printed; [[ $code =~ ^(0|130)$ ]]"""
-_TYPING_S = 0.1  # that a reader needs at least for the next command, while a supervisor in the background goes on
+_TYPING_S = 0.1  # the time that a reader needs at least for the next command, while a supervisor goes on
 _SETTINGS = re.compile(r"env ((?:\w+=[^\s'\"]+ )+)(?=assay )")
 _FILTERED = re.compile(r"(assay [^|&;<>$]+) \| ((?:tail|grep) [\w -]+)")
 _SCRIPT = re.compile(r"python (\w+\.py(?: [\w./=-]+)*)")
@@ -44,9 +44,9 @@ class Step:
 
 
 def run_page(page: Path, folder: Path, timeout_s: float = 600, programs: str = os.path.dirname(sys.executable)) -> None:
-    """Raises AssertionError with the command, what the page shows and what was printed.
+    """Run a page. Raises AssertionError with the command, what the page shows and what was printed.
 
-    `programs` is the folder that `assay` and `python` are found in.
+    `programs` is the folder in which `assay` and `python` are found.
     """
     env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
     here, whole = folder, page.read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def parse_steps(text: str) -> list[Step]:
 
 
 def matches(shown: tuple[str, ...], printed: str) -> bool:
-    """Whether the output is what a page shows. How long something took, as 0:02, differs from one time to the next."""
+    """Whether the output is what a page shows. Durations, as 0:02, differ from one time to the next."""
     texts = [re.sub(r"\b\d+:\d\d\b", r"\\d+:\\d\\d", ".*".join(map(re.escape, line.split("…")))) for line in shown]
     lines = ["(?:.*\n)*" if text == ".*" else f"{text}\n" for text in texts]
     text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -116,6 +116,6 @@ def _call(command: str, folder: Path, env: dict[str, str], timeout_s: float) -> 
 
 
 def _build_environment(programs: str, slots: Path) -> dict[str, str]:
-    """HOME is that of the test session; the slots are the page's own: what other tests run would be named."""
+    """Build the environment. HOME is that of the test session; slots are the page's own, unlike other tests'."""
     path = f"{programs}:{os.environ.get('PATH', os.defpath)}"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "ASSAY_SLOTS_DIR": str(slots)}

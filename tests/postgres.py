@@ -21,7 +21,7 @@ PASSWORD = "p@ss/w:rd %1"  # each of these characters needs care in an address
 
 
 class PostgresServer:
-    """`start` and `stop` as often as wanted. Ends with the process that started it."""
+    """A server to `start` and `stop` repeatedly. It ends with the process that started it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,14 +58,14 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """At once: connections are ended, transactions undone."""
+        """Stop the server at once: connections are ended, transactions undone."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(60)
             self._process = None
 
     def sql(self, *statements: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """As the owner of everything; what the last one found."""
+        """Execute statements as the superuser; return the result of the last one."""
         import psycopg
 
         found: list[tuple[object, ...]] = []

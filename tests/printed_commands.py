@@ -1,4 +1,4 @@
-"""The commands that a text, a page or a JSON document advises, and what each of them is to do when it is pasted."""
+"""The commands that a text, a page or a JSON document advises, and the effect that each must have when it is pasted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THERE = re.compile(r"cd ('(?:[^']|'\"'\"')*'|\S+) && (?=assay )")
 
 
 def find_commands(text: str) -> list[str]:
-    """Of an output, a page, XML or JSON. A command ends with its line, or with the backtick that it began with."""
+    """Find commands in a text, XML or JSON. Each ends with its line, or with the backtick that it began with."""
     if text.lstrip().startswith("<?xml"):
         lines = html.unescape(re.sub(r"<[^>]*>", "\n", text)).splitlines()
     elif text.lstrip().startswith("<"):
@@ -59,13 +59,13 @@ def _find_in_line(line: str) -> list[str]:
 
 
 def split(command: str) -> list[str]:
-    """The words, as bash sees them."""
+    """Split a command into words as bash does."""
     done = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
     return [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
 
 
 def find_attempts(folder: Path) -> dict[str, int]:
-    """Run directory → how often it was started."""
+    """Return by run directory how often it was started."""
     dirs = [path.parent for path in folder.rglob("run.json") if ".assay" not in path.parts]
     return {str(each): len(list(each.glob("lease.*"))) for each in dirs if not each.is_symlink()}
 
@@ -80,8 +80,8 @@ def find_roots(folder: Path) -> set[Path]:
 
 
 def paste(bench: Bench, command: str) -> subprocess.CompletedProcess[str]:
-    """What a golden, a benchmark or a model printed: neither a usage error nor ours, and what it starts is beside what
-    printed it."""
+    """Execute what a golden, a benchmark or a model printed: it is neither a usage error nor a bug, and its runs are
+    next to those of the program that printed it."""
     there = _THERE.match(command)
     if there:
         assert Path(*split(there[1])) == bench.folder
@@ -97,7 +97,7 @@ def paste(bench: Bench, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def check_command(bench: Bench, command: str) -> None:
-    """It works in this folder, and has the effect that its kind promises: a repeat repeats, and starts nothing new."""
+    """Check that a command works here and has the effect of its kind: a repeat repeats, and starts nothing new."""
     if _THERE.match(command) or command.split()[1] in PRODUCTS:
         paste(bench, command)
         return
@@ -107,7 +107,7 @@ def check_command(bench: Bench, command: str) -> None:
     if words[0] == "serve":
         _check_server(bench, words)
         return
-    if words[0] in ("stop", "demo"):  # whatever ran when it was printed is over; a demonstration is a study of its own
+    if words[0] in ("stop", "demo"):  # all runs have finished by now; a demonstration is a study of its own
         return
     done = (bench.read if words[0] in READING else bench.assay)(*words)
     shown = f"{command}\n{done.stdout}{done.stderr}"
@@ -117,7 +117,7 @@ def check_command(bench: Bench, command: str) -> None:
     if words[0] == "rerun":
         names = [word for word in words[1:] if word not in ("--", "--old-code")]
         assignments = [word for word in names[1:] if re.match(r"[^/=]+=", word)]
-        assert done.returncode in (0, 1), shown  # 1: it failed again
+        assert done.returncode in (0, 1), shown  # 1: the run failed again
         assert "/" in names[0]
         if assignments:
             assert again == [], shown
@@ -145,6 +145,6 @@ def check_command(bench: Bench, command: str) -> None:
 
 
 def _check_server(bench: Bench, words: list[str]) -> None:
-    """The command itself is executed by the tests of the server; the root is what matters here."""
+    """Check the root alone: the tests of the server execute the command itself."""
     (root,) = (word.removeprefix("--root=") for word in words[1:])
     assert any(Path(each).parent.parent == Path(root) for each in find_attempts(bench.folder))

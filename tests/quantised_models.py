@@ -1,4 +1,4 @@
-"""A small network, what onnxruntime's quantiser makes of it, and faults in that."""
+"""A small network, its form after onnxruntime's quantiser, and faults in that form."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantise(path: Path, target: Path, form: str = "QDQ") -> Path:
 
 
 def rename(path: Path, target: Path) -> Path:
-    """Write the file again under other names, those of its input and output too."""
+    """Write the file again with other names, also of its input and output."""
     model = onnx.load(path)
     names: dict[str, str] = {}
     for node in model.graph.node:
@@ -71,7 +71,7 @@ def rename(path: Path, target: Path) -> Path:
 
 
 def plant(path: Path, target: Path, tensor: str, change: Any) -> Path:
-    """The constant of this name, changed by a function of its array."""
+    """Change the constant of this name by a function of its array."""
     model = onnx.load(path)
     for each in model.graph.initializer:
         if each.name == tensor:

@@ -1,4 +1,4 @@
-"""A Ray cluster that others own, in a private folder: started for tests, and nothing of it is left."""
+"""A Ray cluster of another owner, in a private folder: started for tests, and removed completely."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.contracts.executor import until
 from tests.fork_server import Server
 
-# Prints its addresses, adds a node for every line, leaves at the end of its input. Ray chooses all ports: by default the
-# agents of all clusters of a machine want the same one, and a cluster whose agent does not get it takes no Ray Jobs.
+# The program prints its addresses, adds a node for every line, and ends with its input. Ray chooses all ports: by
+# default the agents of all clusters of a machine want the same one, and without it a cluster takes no Ray Jobs.
 _PROGRAM = """
 import json, sys
 from ray.cluster_utils import Cluster
@@ -48,7 +48,7 @@ class RayCluster:
         return line.split()[1]
 
     def add_node(self, arguments: str) -> int:
-        """The raylet's pid."""
+        """Add a node and return the pid of its raylet."""
         assert self._program.stdin is not None
         self._program.stdin.write(arguments + "\n")
         self._program.stdin.flush()
@@ -61,7 +61,7 @@ class RayCluster:
 
 @contextlib.contextmanager
 def start_node(cluster: RayCluster, host: str, resources: str) -> Iterator[str]:
-    """A node that is another host as far as a program can see; the mark of all that runs there."""
+    """Start a node that is another host as far as a program can see; yield the mark of all processes there."""
     mark, ray = uuid.uuid4().hex, str(Path(sys.executable).parent / "ray")
     argv = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, ray, "start", "--block"]
     more = [
@@ -91,7 +91,7 @@ def start_node(cluster: RayCluster, host: str, resources: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def start_ray(kind: str = "plain", **variables: str) -> Iterator[RayCluster]:
-    """`kind`: with "dashboard" it takes Ray Jobs. `variables`: of its environment, by which Ray is configured."""
+    """Start Ray. `kind`: with "dashboard" it takes Ray Jobs. `variables`: of its environment, which configure Ray."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     mark = uuid.uuid4().hex
     program = subprocess.Popen(
@@ -113,8 +113,8 @@ def start_ray(kind: str = "plain", **variables: str) -> Iterator[RayCluster]:
 
 @contextlib.contextmanager
 def marked() -> Iterator[str]:
-    """Everything that is started inside, and what that starts, can be found by the mark."""
-    Server.get("assay")  # what forks commands outlives the test, and is started without the mark
+    """Yield a mark by which everything that is started inside can be found, also what that starts."""
+    Server.get("assay")  # the server that forks commands outlives the test, and is started without the mark
     mark, before = uuid.uuid4().hex, os.environ.get(_MARK)
     os.environ[_MARK] = mark
     try:
@@ -126,7 +126,7 @@ def marked() -> Iterator[str]:
 
 
 def find_marked(mark: str) -> dict[int, str]:
-    """Command lines by pid; not those of the dead."""
+    """Return command lines by pid, without dead processes."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ def nothing_is_left(mark: str) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Ray's agents notice after half a minute that their node has gone."""
+    """End all processes with a mark. Ray's agents would only notice after half a minute that their node has gone."""
     while found := find_marked(mark):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

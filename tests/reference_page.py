@@ -56,7 +56,7 @@ def _render_commands() -> Iterator[str]:
 
 @cache
 def load_common() -> frozenset[tuple[str, str]]:
-    """Names and meaning of options that at least `_MANY` commands have."""
+    """Load the names and meaning of options that at least `_MANY` commands have."""
     handlers = (_import(GROUP, name) for name in GROUP.commands)
     requests = [_find_request(each) for each in handlers if "request" in getattr(each, "__annotations__", {})]
     rows = Counter(row for request in requests for row in _list_options(request))
@@ -64,7 +64,7 @@ def load_common() -> frozenset[tuple[str, str]]:
 
 
 def render_options(name: str) -> Iterator[str]:
-    """`run` or `golden`; `model diff` for one command of a group."""
+    """Render the options of `run` or `golden`, or of `model diff`, one command of a group."""
     first, *rest = name.split()
     found = _load(GROUP, first)
     for word in rest:
@@ -108,7 +108,7 @@ def _render_rows(rows: Iterable[str]) -> Iterator[str]:
 
 
 def _render_group(group: Group) -> Iterator[str]:
-    """One row for options that are the same; the commands that have them, unless all do."""
+    """Render one row for equal options, with the commands that have them, unless all do."""
     commands = [(name, request) for name in group.commands if not isinstance(request := _load(group, name), Group)]
     rows: dict[tuple[str, str], list[str]] = {}
     for name, request in commands:

@@ -1,4 +1,4 @@
-"""What tests marked `services` need beside Python, git and packages: where each is found, and how it is installed."""
+"""What tests marked `services` need besides Python, git and packages: where each is found, and how it is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AXE = TOP / ".tools" / "web" / "axe-core"
 
 
 def find_postgres(program: str) -> str:
-    """Debian keeps the server's programs, one folder for each version, out of PATH."""
+    """Find a program of the server: Debian keeps them, one folder for each version, out of PATH."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name.split(".")[0]))
     found = [str(folder / program) for folder in folders if (folder / program).exists()]
     return found[-1] if found else program
@@ -68,7 +68,7 @@ SERVICES = {
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
 
-# Hidden from every other test, so that it fails here when it needs one.
+# Programs that are hidden from every other test, so that a test that needs one fails here.
 HIDDEN = ("tmux", "screen", "node", "npm", "npx", "sshd", "ssh", "scp", "sftp", "ssh-keygen", "rsync")
 HIDDEN += ("docker", "podman", "gcloud", "gsutil")
 HIDDEN += ("sbatch", "srun", "squeue", "psql", "postgres", "chromium", "google-chrome", "firefox", "parallel")

@@ -1,4 +1,4 @@
-"""A real Slurm in a private folder, with two fake GPUs on each node: started for tests, and nothing of it is left.
+"""A real Slurm in a private folder, with two fake GPUs on each node: started for tests, and removed completely.
 
 One node is this machine itself. Several are slurmds on this machine, each with a host name of its own: a job there is
 on another host as far as a program can see. The accounting is slurmdbd with a MariaDB of its own.
@@ -185,7 +185,7 @@ class Cluster:
         self.run("slurmctld", *flags, "-f", self.conf)
 
     def stop_controller(self) -> None:
-        """With TERM: one that is killed before it has saved its jobs starts them again, and drains their node."""
+        """Stop with TERM: a controller killed before it saves its jobs starts them again, and drains their node."""
         path = self.folder / "slurmctld.pid"
         pid = self.load_pid(path)
         assert pid is not None
@@ -218,14 +218,14 @@ class Cluster:
         self._kill(self.folder / f"slurmd.{name or self.nodes[0]}.pid")
 
     def lose_node(self, name: str) -> None:
-        """As after `SlurmdTimeout`, without the wait. `ReturnToService=1`: an answer that was on its way does not make
-        the node available again."""
+        """Set the state that a node has after `SlurmdTimeout`, without the wait. `ReturnToService=1`: a late answer
+        does not make the node available again."""
         self.kill_node(name)
         self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
 
     def find_node(self, name: str) -> None:
         self._start_slurmd(name)
-        self._says(("scontrol", "update", f"nodename={name}", "state=resume"))  # or it is back already
+        self._says(("scontrol", "update", f"nodename={name}", "state=resume"))  # or the node is back already
         self.await_nodes()
 
     def _kill(self, path: Path) -> None:
@@ -289,7 +289,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def start_cluster(nodes: int = 0, *, cpus: int = 8, has_accounting: bool = False, **values: str) -> Iterator[Cluster]:
-    """`nodes`: so many with names of their own, n1 and so on; 0: this machine. `values`: settings of slurm.conf."""
+    """Start `nodes` nodes with names of their own, n1 and so on; 0: this machine. `values`: settings of slurm.conf."""
     names = [f"n{number}" for number in range(1, nodes + 1)] or [socket.gethostname().partition(".")[0]]
     with tempfile.TemporaryDirectory(prefix="assay-slurm-") as folder:
         cluster = Cluster(Path(folder), names, cpus)

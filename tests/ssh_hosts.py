@@ -1,6 +1,6 @@
-"""Machines that are this one: an sshd on loopback each, with a home of its own. Nothing of the client's is seen there.
+"""Hosts that are this machine: an sshd on loopback each, with a home of its own, where nothing of the client's is seen.
 
-Where a mount namespace can be made (root), the folder of the client is an empty one to the hosts, so that a path which
+If a mount namespace can be made (root), the folder of the client is an empty one to the hosts, so that a path which
 exists on the client alone cannot be used there by mistake.
 """
 
@@ -58,7 +58,7 @@ class Hosts:
         return self.home(name) / ROOT
 
     def jobs(self, name: str, root: str = ROOT) -> Path:
-        """What Assay has made there."""
+        """Return what Assay has made on a host."""
         return self.home(name) / root / ".assay-jobs"
 
     def farm(self, *names: str, slots: int | dict[str, int] = 16, **more: object) -> Farm:
@@ -66,7 +66,7 @@ class Hosts:
         return Farm("pool", "ssh", options={"ssh_options": ("-F", str(self.config)), **options})
 
     def cut(self, name: str) -> None:
-        """Every connection ends in the middle of whatever it does."""
+        """End every connection, in the middle of whatever it does."""
         board = self.boards[name]
         if board.process is None:
             return
@@ -82,7 +82,7 @@ class Hosts:
 
 
 def find_programs(hosts: Hosts) -> set[int]:
-    """Every process of a job on one of them."""
+    """Find every process of a job on one of the hosts."""
     found = set()
     for pid in processes.list_pids():
         with contextlib.suppress(OSError):
@@ -95,8 +95,8 @@ def find_programs(hosts: Hosts) -> set[int]:
 def open_hosts(
     folder: Path, *names: str, mounts: Mapping[str, str] = {}, settings: Mapping[str, str] = {}, **variables: str
 ) -> Iterator[Hosts]:
-    """`mounts`: options of file systems that are homes, seen by the host alone. `settings`: of sshd. `variables`: of what
-    runs there."""
+    """Open hosts. `mounts`: options of file systems that are homes, seen by the host alone. `settings`: of sshd.
+    `variables`: of what runs there."""
     (folder / "client").mkdir(parents=True)
     boards: dict[str, Loopback] = {}
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Stand-ins for docker, gcloud and the like: they write down how they were called and give prepared answers.
+"""Stand-ins for docker, gcloud and the like: they record how they were called and give prepared answers.
 
-PATH holds nothing else while they are in use, so that no test can reach a real one. They are scripts of the shell, which
-starts in a tenth of the time of Python.
+PATH contains nothing else while they are in use, so that no test can reach a real one. They are shell scripts, which
+start in a tenth of the time of Python.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StandIns:
         return self
 
     def answer(self, name: str, to: str = "", *, code: int = 0, out: str = "", err: str = "", times: int = -1) -> None:
-        """What `name` says to a call that has `to` in it; answers given later come later."""
+        """Prepare what `name` answers to calls that have `to` in them; earlier answers are used first."""
         path = self.folder / name
         counter = self.folder / f"{name}-{path.stat().st_size}"
         counter.write_text(f"{times}\n")
@@ -61,12 +61,12 @@ def use_stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) ->
 
 
 def walk(folder: Path) -> list[str]:
-    """Every file and folder below, as a witness that nothing was written."""
+    """List every file and folder below, to show that nothing was written."""
     return sorted(os.path.join(base, name) for base, folders, names in os.walk(folder) for name in [*folders, *names])
 
 
 def build_call(capfd: pytest.CaptureFixture[str], *words: str) -> Cli:
-    """Calls `assay WORDS …` in this process."""
+    """Return a function that calls `assay WORDS …` in this process."""
 
     def call(*arguments: str) -> Result:
         capfd.readouterr()

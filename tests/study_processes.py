@@ -1,4 +1,4 @@
-"""A place to run real studies with the real program, and to look at everything they leave behind."""
+"""A folder to run real studies with the real program, and to examine everything that they leave."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from assay.record import run_directory
 from assay.values.run import Liveness, State
 
 PATIENCE_S = 60.0
-MARK = "ASSAY_TEST_MARK"  # in the environment of everything that a test starts
+MARK = "ASSAY_TEST_MARK"  # a variable in the environment of everything that a test starts
 
 
 def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something that has to happen; what the condition gave."""
+    """Wait for something that has to happen; return what the condition returned."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"in vain: {what}"
@@ -61,7 +61,7 @@ class StudyProcesses:
     # ------------------------------------------------------------ the program
 
     def start(self, *arguments: str, file: str = "study.yml", **env: str) -> ForkedProcess:
-        """`assay run FILE` in the background; its words go to a file."""
+        """Start `assay run FILE` in the background; its output goes to a file."""
         return self.start_other("run", file, *arguments, **env)
 
     def start_other(self, *arguments: str, **env: str) -> ForkedProcess:
@@ -83,7 +83,7 @@ class StudyProcesses:
         return Result(done.returncode, done.stdout, done.stderr)
 
     def end(self, program: ForkedProcess, number: signal.Signals) -> int:
-        """Send a signal and wait for the end; the exit code."""
+        """Send a signal and wait for the end; return the exit code."""
         program.send_signal(number)
         return program.wait(PATIENCE_S)
 
@@ -120,7 +120,7 @@ class StudyProcesses:
         return found
 
     def has_ended(self, run: str) -> bool:
-        """Whether its last attempt is gone for a supervisor too: what is just ending has no environment any more."""
+        """Whether the last attempt has ended for a supervisor too: a process has no environment while it ends."""
         handle = self.history(run).attempts[-1].handle
         assert handle is not None
         return load_liveness(handle, str(self.dir(run))) is Liveness.GONE and not self.processes()
@@ -143,7 +143,7 @@ class StudyProcesses:
 
 
 def load_environ(pid: int) -> bytes:
-    """Empty for zombies, kernel threads and what is gone; and, for an instant, in the middle of exec."""
+    """Return a process's environment: empty for zombies, kernel threads, ended ones, and for an instant during exec."""
     try:
         for _ in range(5):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
@@ -176,7 +176,7 @@ def open_study_processes(tmp_path: Path) -> Iterator[StudyProcesses]:
 
 
 def _quick_folder(tmp_path: Path) -> Path:
-    """Memory where there is some: on a disk that has seen mass deletion, each new file can take milliseconds."""
+    """Choose a folder in memory if there is any: on a disk after mass deletion, each new file can take milliseconds."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         return tmp_path

@@ -1,4 +1,4 @@
-"""Traces as the recorder writes them, of a small program in numpy: for tests of what compares them."""
+"""Traces as the recorder writes them, of a small program in numpy: for tests of comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compare_folders(folder: Path, a: str = "a", b: str = "b") -> Comparison:
 
 
 class Writer:
-    """One process. Points that were not seen before are added; rows are in order of execution."""
+    """The traces of one process. Points that are new are added; rows are in order of execution."""
 
     def __init__(self, run_dir: Path, below: str = "", rank: int = 0, world: int = 1, **meta: Any) -> None:
         self.folder = run_dir / "trace" / below / f"rank-{rank}"
@@ -38,7 +38,7 @@ class Writer:
         self, step: int, phase: str, module: str, values: Values, *inputs: int, name: str = "", start: int = 0,
         placement: Mapping[str, Any] | None = None, kind: str = "Linear", call: int = 0,
     ) -> int:  # fmt: skip
-        """Returns the row's number + 1. `start`: the index of the first element in the whole tensor."""
+        """Add a row and return its number + 1. `start`: the index of the first element in the whole tensor."""
         own = name or ("output.0" if phase in ("forward", "backward") else f"{phase}.0")
         point = {"phase": phase, "module": module, "kind": kind, "name": own, "call": call, "op": None}
         point |= {"shape": list(values.shape), "dtype": str(values.dtype), "device": "cpu", "placement": placement}
@@ -81,7 +81,7 @@ def _write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def _digest(row: Any, values: Values, start: int) -> None:
-    """Hash, sketch and sums that add up over shards, as docs/reference/formats-results.md says; what is not finite is 0."""
+    """Write hash, sketch and sums that add up over shards, as in docs/reference/formats-results.md; not finite: 0."""
     index = np.arange(start, start + values.size)
     random = np.random.default_rng(0).integers(1, 1 << 62, 4096, dtype=np.uint64)[index % 4096]
     bits = values.view(np.uint32).astype(np.uint64)
@@ -109,7 +109,7 @@ class Program:
         self.meta: dict[str, Any] = {}
         self.shift = 0  # of the data
         self.batch = 8
-        self.narrow: tuple[int, int] | None = None  # (step, layer) → from there on without the last columns
+        self.narrow: tuple[int, int] | None = None  # (step, layer) → from there on the last columns are missing
         for name, value in changes.items():
             assert hasattr(self, name), name
             setattr(self, name, value)

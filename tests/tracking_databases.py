@@ -1,4 +1,4 @@
-"""Databases as MLflow and Trackio write them, as far as they are read; and one that MLflow itself made."""
+"""Databases in the form of MLflow and Trackio, as far as they are read; and a real one of MLflow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_database(path: Path, tables: str) -> Path:
 
 @pytest.fixture(scope="session")
 def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database without runs, as `assay export mlflow --to mlflow.db` has MLflow make it: that takes a second, so the
+    """A database without runs, as MLflow makes it for `assay export mlflow --to mlflow.db`: that takes a second, so the
     tests copy it."""
     pytest.importorskip("mlflow", reason="pip install 'assay[mlflow]'")
     from assay.exchange.mlflow_export import MlflowRequest, _environment, _open_client

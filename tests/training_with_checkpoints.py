@@ -1,5 +1,5 @@
-"""A training that writes a checkpoint after every step, and says which steps it computed: nothing should be lost, and
-nothing computed twice but what no checkpoint holds. With `--hold 3` it waits after three steps for what ends it."""
+"""A training that writes a checkpoint after every step, and prints which steps it computed: no step should be lost, and
+none computed twice if a checkpoint holds it. With `--hold 3` it waits after three steps to be ended."""
 
 from __future__ import annotations
 

@@ -37,16 +37,16 @@ INTRO_LINES = [
     "python train.py --lr 0.02 --solver sgd",
     "python train.py --lr 0.02 --solver adam",
 ]
-# First on the user's PATH: a script of bash, as its first line says, is executed as such, in a tenth of the time.
+# First on the user's PATH: a script whose first line names bash is executed directly, in a tenth of the time.
 PYTHON = """#!/usr/bin/env bash
 read -r first < "$1" && [ "$first" = "# bash" ] && exec bash "$@"
 exec {python} "$@"
 """
-# A training script that keeps what it was called with, and prints nothing.
+# A training script that keeps its arguments, and prints nothing.
 NOTE = '# bash\necho "$*" >> {path}\n'
 
-# A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
-# A lock on HOLD keeps jobs in the queue, REFUSE makes the farm refuse them.
+# A farm: it records its arguments, and starts the command a moment later in a clean environment. A lock on HOLD keeps
+# jobs in the queue, REFUSE makes the farm refuse them.
 SUBMIT_JOB = r"""#!/usr/bin/env bash
 # others do the same at this moment, and bash writes line by line
 { flock 9; printf '%s\0' "${0##*/}" "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
@@ -74,7 +74,7 @@ esac
 
 @dataclass(frozen=True)
 class Said:
-    """What a call of the program came to."""
+    """The result of a call of the program."""
 
     code: int
     out: str
@@ -104,7 +104,7 @@ class UserFolder:
         return (self.folder / name).read_text()
 
     def note_calls(self, script: str = "train.py") -> None:
-        """Let this script keep what it is called with; `calls` gives it back."""
+        """Let this script keep its arguments; `calls` returns them."""
         self.write(script, NOTE.format(path=shlex.quote(str(self.folder / "calls.txt"))))
 
     @property
@@ -123,7 +123,7 @@ class UserFolder:
     # ------------------------------------------------------------ the program
 
     def assay(self, *arguments: str) -> Said:
-        """The program in this process: as `assay …`, but for the time to start Python."""
+        """Call the program in this process, as `assay …` without the time to start Python."""
         self.capture.readouterr()
         code = run(arguments)
         said = self.capture.readouterr()
@@ -148,7 +148,7 @@ class UserFolder:
     # ------------------------------------------------------------ the farm
 
     def hold(self) -> None:
-        """Jobs that are submitted from now on stay in the queue until `release`."""
+        """Keep jobs that are submitted later in the queue until `release`."""
         self.held = (self.farm / "HOLD").open("w")
         fcntl.flock(self.held, fcntl.LOCK_EX)
 
@@ -171,13 +171,13 @@ class UserFolder:
         return found
 
     def until_ended(self, study: str, count: int) -> None:
-        """Until so many jobs of a farm have left; nothing of ours watches them."""
+        """Wait until so many jobs of a farm have ended; no program of ours watches them."""
         self.until(lambda: len(list((self.folder / study).glob("*/end.*"))) >= count, f"{count} jobs ended")
 
 
 @contextmanager
 def open_user_folder(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
-    """In memory where there is room for it: a run is a dozen small files."""
+    """Open a user's folder, in memory if there is room for it: a run is a dozen small files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     base = Path(tempfile.mkdtemp(prefix="assay-user-", dir=memory)).resolve()
     user = UserFolder(base / "user", base / "the farm", capture)

@@ -25,7 +25,7 @@ WRITE = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Four runs of the study `fit`: two are done, two failed."""
+    """A bench with four runs of the study `fit`: two are done, two failed."""
     return build_bench(tmp_path_factory.mktemp("served"))
 
 
@@ -60,7 +60,7 @@ def open_client(*roots: Path, is_open: bool = True) -> TestClient:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A real one: its address and its root."""
+    """A real server: its address and its root."""
     import uvicorn
 
     from assay.web.app import build_app

@@ -1,4 +1,4 @@
-"""Jobs as processes of this host: the contract, and what only a parent and its gate can do."""
+"""Jobs as processes of this host: the contract, and what only the parent and its gate can do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from assay.record.run_directory import load_history
 from assay.system import processes
 from assay.values.run import JobHandle, Liveness
 
-# A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.
+# A supervisor in a process of its own, like that of `assay run`. The files that it makes show its stages.
 SUPERVISOR = """
 import os, sys, time
 from assay.execute.local import LocalExecutor
@@ -148,7 +148,7 @@ class TestHandle:
 
 class TestUsage:
     def test_the_peak_of_a_small_job_is_unknown(self, runs: Runs) -> None:
-        """It inherits ours over exec."""
+        """The job inherits our own peak over exec."""
         run = runs.make("true")
         executor = LocalExecutor()
         handle = start(executor, run)
@@ -177,10 +177,10 @@ class TestDescriptors:
     def test_none_of_ours_reach_the_job(self, runs: Runs) -> None:
         run = runs.make("ls /proc/self/fd")
         executor = LocalExecutor()
-        given = {fd for fd in range(3, 256) if is_inheritable(fd)}  # by the process that started the tests
+        given = {fd for fd in range(3, 256) if is_inheritable(fd)}  # inherited from the process that started the tests
         finish(executor, [start(executor, run)])
         seen = {int(fd) for fd in run.text("train.log").split()}
-        assert len(seen - given - {0, 1, 2}) == 1  # the folder that ls reads
+        assert len(seen - given - {0, 1, 2}) == 1  # `ls` has opened the folder that it reads
         executor.close()
 
     def test_a_job_without_a_lease_is_reaped_at_once(self, runs: Runs) -> None:
@@ -202,7 +202,7 @@ class TestDescriptors:
         self, runs: Runs, tmp_path: Path, wanted: tuple[int, ...]
     ) -> None:
         run = runs.make("for fd in 20 21 22; do readlink /proc/self/fd/$fd; done")
-        # in a fresh process, where these numbers are free to take
+        # the process is new, so that these numbers are free to take
         text = f"""
 import os, sys
 from assay.execute.local import LocalExecutor
@@ -230,7 +230,7 @@ assert len(executor.wait(30)) == 1
 
 class TestSignals:
     def test_a_job_finds_signals_as_a_shell_would(self, runs: Runs) -> None:
-        """Python ignores SIGPIPE: a job that inherits that would end `yes | head` with an error."""
+        """Python ignores SIGPIPE: if a job inherited that, `yes | head` would end with an error."""
         run = runs.make("yes | head -1; echo ${PIPESTATUS[0]}")
         executor = LocalExecutor()
         finish(executor, [start(executor, run)])
@@ -239,7 +239,7 @@ class TestSignals:
 
 
 def test_what_forks_during_the_look_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`setsid PROGRAM` forks and exits: it was listed, its child was not yet."""
+    """`setsid PROGRAM` forks and exits: the list had the parent, and not yet its child."""
     child = subprocess.Popen(["sleep", "100"])
     until(Path(f"/proc/{child.pid}/cmdline").read_bytes, "its command line can be read")  # empty while it begins
     looks = iter([set(), {child.pid}])

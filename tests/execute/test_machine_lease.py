@@ -1,4 +1,4 @@
-"""The machine lease: benchmarks have the machine for themselves, and a dead holder blocks no other."""
+"""The machine lease: a benchmark has the machine to itself, and a dead holder blocks no other process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_benchmark_waits_for_running_checks_and_new_ones_wait_for_it(leases: L
     running, late, sweep, benchmark = (leases.open(use) for use in ("check", "check", "run", "benchmark"))
     assert running.try_enter()
     assert not benchmark.try_enter()
-    assert not late.try_enter()  # or checks that follow one another would keep it waiting for ever
+    assert not late.try_enter()  # or checks that follow one another would keep the benchmark waiting for ever
     assert not sweep.try_enter()
     assert running.try_enter()  # a second attempt of the one that runs
     running.close()
@@ -77,7 +77,7 @@ def test_what_a_benchmark_starts_does_not_wait_for_it(leases: Leases, monkeypatc
     assert benchmark.try_enter()
     monkeypatch.setenv(ENV_LEASE, benchmark.env[ENV_LEASE])
     assert all(leases.open(use).try_enter() for use in ("check", "run", "benchmark"))
-    monkeypatch.setenv(ENV_LEASE, f"{os.getpid()}.1.another-boot")  # written down, and long gone
+    monkeypatch.setenv(ENV_LEASE, f"{os.getpid()}.1.another-boot")  # a holder that ended long ago
     assert not leases.open("check").try_enter()
 
 

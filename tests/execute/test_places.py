@@ -1,4 +1,4 @@
-"""Where a run is, and whether it lives, by its lease alone; also where no installed plug-in knows its executor."""
+"""Where a run is, and whether it is alive, by its lease alone; also if no installed plug-in knows its executor."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def tagged(text: str, tag: str, **more: object) -> subprocess.Popen[bytes]:
 
 
 def end(tag: str, grace_s: float) -> bool:
-    """By tag alone. First the guard: were it broken, everything of session 0 would be ended with it."""
+    """End an attempt by its tag alone, after the guard: without it everything of session 0 would be ended, too."""
     assert process.find_members([AttemptProcesses(0, 0, "")]) == set()
     return process.end_attempts([AttemptProcesses(0, 0, tag)], grace_s)
 
@@ -152,7 +152,7 @@ assert len(found) == 1 and first not in found, found
         child.wait()
 
     def test_without_a_leader_or_a_tag_nobody_belongs(self) -> None:
-        """Session 0 holds the kernel's threads and what started the host: a lease without a pid must not reach it."""
+        """Session 0 has the kernel's threads and what started the host: a lease without a pid must not reach it."""
         assert process.find_members([AttemptProcesses(0, 0, ""), AttemptProcesses(-1, 0, "")]) == set()
         assert end("", 0.0)
 
@@ -208,7 +208,7 @@ class TestEnding:
         assert child.wait() == -signal.SIGTERM
 
     def test_a_process_forked_during_the_end_is_signalled_too(self, tmp_path: Path) -> None:
-        """On TERM it starts a successor, which only a TERM of its own ends within the grace."""
+        """On TERM the process starts a successor, which only a TERM of its own ends within the grace."""
         text = f"""trap 'setsid bash -c "touch {tmp_path}/next; exec sleep 1000" & exit' TERM; touch {tmp_path}/up; while :; do sleep 0.01; done"""
         child = tagged(text, "tag-of-test.7")
         until((tmp_path / "up").exists, "it is up")
@@ -246,7 +246,7 @@ class TestStarting:
 
 
 class TestLogs:
-    """Processes that have an attempt's log open as output, without session and tag."""
+    """Processes that have opened an attempt's log as output, without session and tag."""
 
     @pytest.mark.parametrize(
         ("name", "tag", "attempts"),

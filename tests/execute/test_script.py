@@ -74,7 +74,7 @@ class TestByHand:
 class TestToken:
     def test_it_says_who_began(self, runs: Runs) -> None:
         run = runs.make("cat /proc/$$/stat")
-        bash(run, HOSTNAME="inherited")  # a farm may pass on the environment of another host
+        bash(run, HOSTNAME="inherited")  # a farm may pass the environment of another host on
         host, pid, start, boot, began = run.text("token.1").split()
         assert host == os.uname().nodename
         stat = run.text("train.log")
@@ -122,7 +122,7 @@ class TestToken:
 
 
 class TestCommands:
-    """Whatever a command does to its shell stays in it."""
+    """A command cannot change the shell of job.sh."""
 
     @pytest.mark.parametrize(
         ("text", "code", "log"),

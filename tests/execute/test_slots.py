@@ -1,4 +1,4 @@
-"""Slots: locks that live exactly as long as the job."""
+"""Slots: locks that are held exactly as long as the job lives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pool(place: str, *labels: str, priority: int = 0) -> SlotPool:
 
 
 def find_busy(place: str, pool_: SlotPool) -> list[SlotEntry]:
-    """The slots that some process holds."""
+    """Return the slots that a process holds."""
     taken = []
     for entry in pool_.entries:
         other = SlotPool([entry], place)
@@ -57,7 +57,7 @@ def take(pool_: SlotPool) -> HeldSlot:
 
 
 def take_soon(pool_: SlotPool) -> HeldSlot:
-    """A slot that was found taken is not looked at again at once."""
+    """Take a slot when it is free: the pool does not try one again at once after it was taken."""
     taken: list[HeldSlot] = []
     until(lambda: taken.extend(filter(None, [pool_.acquire()])) or taken, "the slot is free")
     return taken[0]
@@ -165,7 +165,7 @@ class TestPool:
         assert labels == ["0", "1", "2", "0"]
 
     def test_a_lock_file_that_was_cleaned_away(self, place: str) -> None:
-        """What cleans the temporary directory may remove a lock file: a new one stands for the slot."""
+        """A program that cleans the temporary directory may remove a lock file: a new file then represents the slot."""
         one = pool(place, "0")
         take(one).let_go()
         os.unlink(os.path.join(place, "0.0"))
@@ -174,7 +174,7 @@ class TestPool:
         held.let_go()
 
     def test_a_lock_file_removed_between_open_and_lock(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A lock on a file without a name excludes no other process: it does not count."""
+        """A lock on a file without a name excludes no other process and does not count."""
         original = fcntl.flock
 
         def remove_and_lock(fd: int, how: int) -> None:
@@ -285,7 +285,7 @@ time.sleep(1000)
 # ---------------------------------------------------------------- with jobs
 
 
-# takes the slot, starts the job in it, lets go of its own copy and says so
+# takes the slot, starts the job in it, closes its own copy of the lock and prints that
 SUPERVISOR = """
 import sys, time
 from assay.execute.local import LocalExecutor
@@ -361,7 +361,7 @@ class TestJobs:
         one.close()
 
     def start(self, one: SlotPool, run: Run, executor: LocalExecutor) -> JobHandle:
-        """A job on the pool's only slot, up and running; the file names it."""
+        """Start a job on the pool's only slot and wait until it runs; the slot's file names it."""
         held = take(one)
 
         def publish(handle: JobHandle) -> bool:
@@ -377,7 +377,7 @@ class TestJobs:
     def test_what_lives_on_without_the_lock_holds_the_slot(
         self, place: str, tmp_path: Path, executor: LocalExecutor
     ) -> None:
-        """As a worker of Python's subprocess, which closes what it inherits."""
+        """A worker of Python's subprocess closes what it inherits, and so loses the lock."""
         closing = "import os, time; os.closerange(3, 100); open('up', 'w'); time.sleep(1000)"
         run = Runs(tmp_path).make(f'exec setsid {sys.executable} -c "{closing}"')
         one, other = pool(place, "0"), pool(place, "0")
@@ -395,7 +395,7 @@ class TestJobs:
     def test_a_process_that_left_its_attempt_holds_no_slot(
         self, place: str, tmp_path: Path, executor: LocalExecutor
     ) -> None:
-        """It has the lock's descriptor, and nothing else by which it would belong to the run."""
+        """The process has the lock's descriptor, but neither session nor tag of the run."""
         run = Runs(tmp_path).make("env -i setsid sleep 1000 > /dev/null 2>&1 & echo $! > stray; touch up")
         one, other = pool(place, "0"), pool(place, "0")
         handle = self.start(one, run, executor)
@@ -426,7 +426,7 @@ class TestJobs:
         one.close()
 
     def test_a_slot_that_was_just_taken_is_not_replaced(self, place: str, tmp_path: Path) -> None:
-        """Its file still names the attempt before, whose last process has ended this instant."""
+        """The slot's file still names the previous attempt, whose last process has just ended."""
         one, other = pool(place, "0"), pool(place, "0")
         held = take(one)
         gone = JobHandle("local", "1", "here", 2**22 + 1, 1, processes.boot_id(), None, 1, 0.0, tag="gone.1")

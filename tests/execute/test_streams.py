@@ -47,5 +47,5 @@ def test_a_later_attempt_has_files_of_its_own(tmp_path: Path) -> None:
 def test_the_record_keeps_which_stream_is_where() -> None:
     record = RunRecord(replace(SPLIT, log_stream="stderr"), "study", "uid", 0.0)
     assert parse_record(render_record(record), "run.json").spec == record.spec
-    old = {"id": "x", "name": "n", "params": {}, "commands": []}  # written before there was a choice
+    old = {"id": "x", "name": "n", "params": {}, "commands": []}  # as written before `log_stream` existed
     assert parse_spec(old).log_stream == "both"

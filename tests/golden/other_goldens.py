@@ -25,13 +25,13 @@ Values = dict[int, float]
 
 
 def build_loss(seed: int = 0, scale: float = 1.0, noise: float = 1e-3, steps: Sequence[int] = STEPS) -> Values:
-    """One curve for all seeds, and noise of its own for each."""
+    """Build the same curve for all seeds, with noise of its own for each."""
     rng = random.Random(seed)
     return {step: scale * (2 + 9 * math.exp(-step / 30)) * (1 + noise * rng.gauss(0, 1)) for step in steps}
 
 
 def build_megatron(loss: Values, **others: Mapping[int, Any]) -> dict[str, Any]:
-    """As read_tb_logs_as_list of Megatron-LM writes it: five decimals, and "nan" for a step that was not logged."""
+    """Build a file as read_tb_logs_as_list of Megatron-LM does: five decimals, "nan" for a step that was not logged."""
     metrics: dict[str, Mapping[int, Any]] = {"lm loss": loss, **others}
     return {
         name.replace("_", "-"): {
@@ -80,7 +80,7 @@ def write_mllog(name: str | Path, loss: Values, *, batch: int = 256, status: str
 
 
 def write_events(folder: str, loss: Values) -> Path:
-    """A file of TensorBoard: records with checksums, single precision."""
+    """Write a TensorBoard file: records with checksums, single precision."""
 
     def build(step: int, value: float) -> bytes:
         summary = protobuf.text(1, "loss") + b"\x15" + struct.pack("<f", value)
@@ -94,7 +94,7 @@ def write_events(folder: str, loss: Values) -> Path:
 
 
 class Folder:
-    """An empty folder in which commands are typed."""
+    """An empty folder in which commands are executed."""
 
     def __init__(self, path: Path, capsys: Any) -> None:
         self.path = path
@@ -107,14 +107,14 @@ class Folder:
         return Result(code, out, err)
 
     def check(self, against: object, source: object, *words: str) -> Result:
-        """The run is a copy where it is the golden's own file, which would be refused."""
+        """Check a run; if it is the golden's own file, which would be refused, a copy of it."""
         if str(against) == str(source) and os.path.isfile(str(source)):
             source = shutil.copy(str(source), os.path.join(tempfile.mkdtemp(dir=self.path.parent), "copy"))
         return self.call("golden", "check", "--against", str(against), "--from", str(source), *words)
 
     def expect(self, code: int, line: str, *texts: str) -> Result:
-        """A check of golden and run (and options) that ends with this code, and prints these texts: on stderr where it
-        is refused."""
+        """Check that golden and run (and options) end with this code, and that these texts are printed: on stderr if
+        the check is refused."""
         done = self.check(*shlex.split(line))
         assert done.code == code, done.out + done.err
         for text in texts:

@@ -27,7 +27,7 @@ golden: {segment: 6}
 
 @pytest.fixture(autouse=True)
 def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A native study runs where it is called."""
+    """Enter the folder: a native study runs in the folder from which it is called."""
     monkeypatch.chdir(tmp_path)
 
 

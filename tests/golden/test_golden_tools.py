@@ -1,4 +1,4 @@
-"""`assay golden` show, rebase, selftest, bisect and its reports: the commands on a little training with checkpoints."""
+"""`assay golden` show, rebase, selftest, bisect and its reports: the commands on a small training with checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Golden(TwoSides):
     study = STUDY.replace("train.py", "train.py --scale 1").replace("golden: {segment: 12, replicas: 2}\n", CHECKPOINTS)
 
     def scale(self, scale: float) -> None:
-        """A change of the program."""
+        """Change the program by a scale of its loss."""
         text = TRAIN.replace('("SCALE", "1"))', f'("SCALE", "1")) * {scale}')
         (self.folder / "train.py").write_text(text)
 
@@ -60,7 +60,7 @@ class Golden(TwoSides):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `assay golden gather` leaves: the same for every test, so it is gathered once and copied."""
+    """The result of `assay golden gather`: the same for every test, so it is gathered once and copied."""
     lab = Golden(tmp_path_factory.mktemp("golden"))
     lab.gather()
     shutil.rmtree(lab.folder / "runs")
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gathered(made: Path, tmp_path: Path) -> Golden:
-    """The folder has a golden recording in its store."""
+    """A folder that has a golden recording in its store."""
     found = object.__new__(Golden)
     found.folder = tmp_path / "lab"
     shutil.copytree(made, found.folder)
@@ -103,7 +103,7 @@ def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden
 
 
 def test_bisect_of_a_golden_without_checkpoints_and_ends_that_do_not_differ(golden: Golden) -> None:
-    """A check that fails prints the command."""
+    """The command is the one that a failed check prints."""
     (golden.folder / "golden.yml").write_text(STUDY)
     shas = golden.plant(culprit=2, count=3)
     golden.git("checkout", "-q", shas[0])
@@ -260,7 +260,7 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gat
     assert "2 runs of the last check are reused" in ended.err
     assert gathered.load()["checkpoints"] == before["checkpoints"]
     assert gathered.run("check").code == 0
-    (gathered.folder / "helper.py").write_text("")  # what is new to git is in neither commit nor diff
+    (gathered.folder / "helper.py").write_text("")  # a file that is new to git is in neither commit nor diff
     assert "git does not have all of it: all recordings are made again" in gathered.loud(*FROM_CHECK).err
     (gathered.folder / "helper.py").unlink()
     gathered.scale(1.03)
@@ -268,7 +268,7 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gat
 
 
 def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathered: Golden) -> None:
-    """Outside of git, and with a fault that is in the environment alone: the same code would pass now."""
+    """The folder is not in git, and only the environment has a fault: the same code would pass now."""
     shutil.rmtree(gathered.folder / ".git")
     before = gathered.load()
     assert gathered.run("check", SCALE="1.2").code == 1

@@ -1,4 +1,4 @@
-"""The convergence harness's YAML: what it becomes, what it warns about, and every mistake with its place."""
+"""The convergence harness's YAML: the tests that it becomes, its warnings, and every mistake with its position."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def config(*changes: Change) -> str:
 
 
 def put(value: Any, path: str) -> Change:
-    """Another value at keys that are separated by spaces; `...`: none."""
+    """Put another value at keys that are separated by spaces; `...`: remove it."""
 
     def change(test: Any) -> None:
         *keys, last = path.split()

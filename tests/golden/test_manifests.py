@@ -1,4 +1,4 @@
-"""Manifests: the original's are read, ours are read again, and what is broken is named."""
+"""Manifests: the original's are read, ours are read again, and defects are named."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_a_manifest_of_an_earlier_version_betrays_what_was_deleted(what: str) ->
     _lose(content, what)
     with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)"):
         parse_manifest(json.dumps(content), "m.json", "demo")
-    original = {"ckpt_logs": _make_whole()["ckpt_logs"]}  # it states nothing, and stays valid
+    original = {"ckpt_logs": _make_whole()["ckpt_logs"]}  # a file without counts stays valid
     _lose(original, "segment")
     golden = parse_manifest(json.dumps(original), "m.json", "demo")
     assert (golden.version, golden.steps_beyond) == (1, None)

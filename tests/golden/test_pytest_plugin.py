@@ -1,4 +1,4 @@
-"""The plugin as users run it: in a pytest of its own, on a little training with a golden."""
+"""The plugin as users run it: in a pytest of its own, on a small training with a golden."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from assay.cli.main import run
 from assay.golden import pytest_plugin
 
-LIGHT = ("-pno:schemathesis", "-pno:hypothesispytest")  # of the plug-ins installed here the two slowest
+LIGHT = ("-pno:schemathesis", "-pno:hypothesispytest")  # the two slowest of the plug-ins that are installed here
 # Shell and awk start ten times as fast as Python.
 TRAIN = r"""
 while [ $# -gt 0 ]; do
@@ -48,7 +48,7 @@ resources: {gpus: 0}
 
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a program, its golden, and one of a single recording."""
+    """A folder with a program, its golden, and a golden with a single recording."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "train.sh").write_text(TRAIN)
     (folder / "golden.yml").write_text(STUDY)
@@ -79,7 +79,7 @@ def mark(name: str, more: str = "", store: str = "store", given: str = "", body:
 
 WORSE = ', env={"WORSE": "1.1"}'
 WRONG = {
-    'config="golden.yml"': "golden/little_convergence_harness_manifest.json",  # the store that is used without one
+    'config="golden.yml"': "golden/little_convergence_harness_manifest.json",  # the store if none is given
     'store="store"': "needs config",
     'store="store", confg="x"': "takes no confg",
     '"golden.yml", "store"': "named arguments only",
@@ -121,7 +121,7 @@ def test_beside(convergence):
 
 @pytest.fixture(scope="module")
 def session(gathered: Path) -> tuple[dict[str, str], str]:
-    """One pytest for all cases; none of them depends on another."""
+    """One run of pytest for all cases; none of them depends on another."""
     small = ', env={"WORSE": "1.001"}, most_checks=1, inconclusive='
     tests = [
         mark("worse", WORSE),
@@ -143,7 +143,7 @@ def session(gathered: Path) -> tuple[dict[str, str], str]:
     shutil.copy(gathered / "train.sh", inner / "train.sh")
     shutil.copytree(gathered / "store", inner / "inner_store")
     (inner / "test_inner.py").write_text(INNER)
-    # Named, and without the others that are installed here, a pytest starts in half the time.
+    # With this plug-in named, and without the others that are installed, pytest starts in half the time.
     return run_pytest(gathered, "-passay.golden.pytest_plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
@@ -152,8 +152,8 @@ FAILING = ("worse", "fixture_not_called", "fails_by_itself", "better", "inconclu
 
 
 def test_only_what_is_good_enough_passes(session: tuple[dict[str, str], str]) -> None:
-    """A fixture that is not called does not pass in silence; a marker decides about INCONCLUSIVE and CHANGED; a fixture
-    of the user with the same name is used; paths beside the test's file come first, and the working directory stays."""
+    """A fixture that is not called does not pass in silence; a marker decides about INCONCLUSIVE and CHANGED; a user's
+    fixture of the same name is used; paths next to the test's file come first, and the working directory stays."""
     outcomes, text = session
     wrong = [f"wrong_{number}" for number in range(len(WRONG))]
     expected = {f"test_{name}": "PASSED" for name in PASSING} | {
@@ -212,11 +212,11 @@ def test_left_alone():
 def test_the_installed_plugin_is_found_also_under_python_O_and_leaves_other_tests_alone(
     gathered: Path, tmp_path: Path
 ) -> None:
-    """Until a check runs, of ours only the plugin and what the products offer it are imported."""
+    """Until a check runs, only the plugin and what plug-ins offer it are imported from Assay."""
     shutil.copytree(gathered, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "basetemp"))
     (tmp_path / "test_it.py").write_text(f"{LEFT_ALONE}\n\nimport pytest\n\n{mark('good')}{mark('worse', WORSE)}")
     named = () if list(entry_points(group="pytest11", name="assay-golden")) else ("-passay.golden.pytest_plugin",)
-    strict = ("--strict-markers", "-Werror", "-Wignore::pytest.PytestConfigWarning")  # python -O itself is warned of
+    strict = ("--strict-markers", "-Werror", "-Wignore::pytest.PytestConfigWarning")  # pytest itself warns of python -O
     outcomes, text = run_pytest(tmp_path, *named, *LIGHT, *strict, "-pno:cacheprovider", PYTHONOPTIMIZE="1")
     assert outcomes == {"test_left_alone": "PASSED", "test_good": "PASSED", "test_worse": "FAILED"}, text
     assert not hasattr(pytest_plugin, "pytest_addoption"), "no option is added"

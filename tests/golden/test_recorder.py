@@ -1,4 +1,4 @@
-"""Recordings from a log: which steps, which digits, which checkpoint; whatever portions the log comes in."""
+"""Recordings from a log: which steps, digits and checkpoints they have, in whatever portions the log is read."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ EMPTY = "nothing was logged after the checkpoint of step 4: it is left out"
     ("text", "starts", "expected", "warnings"),
     [
         (DOCUMENTED, [0, 4], [[0, 1, 2], [5, 6, 7]], []),
-        (lines("a", 1, 2, 3, 4, "b", 5, 6, 7, 8), [0, 4], [[1, 2, 3], [5, 6, 7]], []),  # it counts from 1
+        (lines("a", 1, 2, 3, 4, "b", 5, 6, 7, 8), [0, 4], [[1, 2, 3], [5, 6, 7]], []),  # the program counts from 1
         (lines(1, "a", 2, 3, "b", 4, 5, 6, 7), [1, 3], [[2, 3], [4, 5, 6]], [SHORT]),
-        (lines(1, "a", 2, 3, 4, "b", 5, 6, 7), [1, 4], [[2, 3, 4], [5, 6, 7]], []),  # full at the next save
+        (lines(1, "a", 2, 3, 4, "b", 5, 6, 7), [1, 4], [[2, 3, 4], [5, 6, 7]], []),  # it is full at the next save
         (lines(1, "a", 2, 3, 4, "b"), [1, 4], [[2, 3, 4], []], [EMPTY]),
-        (lines(1, "a", "b", 2, 3, 4), [1, 1], [[2, 3, 4], [2, 3, 4]], []),  # both are followed
+        (lines(1, "a", "b", 2, 3, 4), [1, 1], [[2, 3, 4], [2, 3, 4]], []),  # both recordings get the steps
         (lines(1, "a", "a", 2, 3, 4), [1], [[2, 3, 4]], ["the checkpoint a of step 1 is announced twice"]),
     ],
 )
@@ -203,7 +203,7 @@ def test_what_a_log_may_hold(data: bytes, values: tuple[float, ...], problems: l
 
 
 def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> None:
-    """1,234.5 and 1,999.5 would both be 1, and with a decimal comma each loss below 1 would be 0."""
+    """Both 1,234.5 and 1,999.5 would be read as 1, and with a decimal comma each loss below 1 as 0."""
 
     def find(text: str, regex: str) -> list[float | None]:
         reader = LogReader(STEP, (Pattern("loss", regex),))
@@ -213,7 +213,7 @@ def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> No
     assert find("Loss: 12,345,678 x", r"Loss: (\d+)") == [None]
     for text in ("0,17176508", "-0,17", "12,3456", "1,5e-05"):
         assert find(f"Loss: {text} x", r"Loss: ([-+\d.]+)") == [None]
-    assert find("Loss: 12,345", r"Loss: (\d+),(\d+)") == [12.0, 345.0]  # two numbers, by the pattern's word
+    assert find("Loss: 12,345", r"Loss: (\d+),(\d+)") == [12.0, 345.0]  # the pattern declares two numbers
     assert find("Loss: 1,2,300", r"Loss: (\d+)") == find("Loss: 1,23", r"Loss: (\d+)") == [1.0]
     assert find("7,1,250", r"7,(\d+)") == find("Loss: 1,0.2500", r"Loss: (\d+)") == [1.0]  # columns
 

@@ -1,4 +1,4 @@
-"""Reports that are kept for the page: what is written is read again; files of every version are read."""
+"""Reports that are kept for the page: a written report is read again; files of every version are read."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SLUG = "golden-demo"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """A gathering, a check as it was recorded, and one of a training that became worse."""
+    """A gathering, a check of the same program, and one of a training that became worse."""
     lab = Lab(tmp_path_factory.mktemp("goldens"))
     lab.store = lab.folder / "runs" / "store"
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -61,7 +61,7 @@ def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
     text = client.get(f"/goldens/{SLUG}").text
     assert "Convergence check" in text
     assert text.count("<svg") >= 3  # a curve of each segment, and the drift
-    assert 'class="first"' in text  # where it failed
+    assert 'class="first"' in text  # where the check failed
     assert "Drift over checks" in text
     assert "The recording now" in text
     reason = text.partition('<p class="answer">')[2].partition("</p>")[0]
@@ -80,7 +80,7 @@ def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
     gathered = client.get(f"/goldens/{SLUG}?check={first}").text
     assert "Golden recording" in gathered
     report = gathered.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
-    assert ">PASS<" not in report  # nothing was judged
+    assert ">PASS<" not in report  # a gathering has judged nothing
 
 
 def test_two_checks(client: TestClient, lab: Lab) -> None:
@@ -145,7 +145,7 @@ def copy_reports(lab: Lab, root: Path) -> Path:
 
 @pytest.mark.parametrize("damage", ["cut", "not gzip", "no report", "empty"])
 def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
-    """The page shows the others, and says which one cannot be read; nothing becomes a PASS."""
+    """The page shows the other reports and names the damaged one; nothing becomes a PASS."""
     newest = max(copy_reports(lab, tmp_path / "runs").glob("*-check*"))
     data = newest.read_bytes()
     head = gzip.decompress(data).partition(b"\n")[0] + b"\n"
@@ -159,7 +159,7 @@ def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
         assert "is damaged" in answer.text or "cannot be read" in answer.text
         card = client.get("/goldens").text.partition('<li class="card">')[2]
         title, _, rest = card.partition("</h2>")
-        assert '<span class="badge ERROR">damaged</span>' in title  # and not the PASS before it
+        assert '<span class="badge ERROR">damaged</span>' in title  # not the PASS before it
         assert rest.partition("before it")[2].count("badge PASS") == 1
         shown = answer.text.partition("<h1")[2].partition('id="checks"')[0].partition("Drift")[0]
         assert 'class="badge PASS"' not in shown
@@ -168,7 +168,7 @@ def test_damaged_reports(lab: Lab, tmp_path: Path, damage: str) -> None:
     assert len(list_goldens({SLUG: location})) == 1
 
 
-FAILED, PASSED = 0, 1  # of the checks, the newest first
+FAILED, PASSED = 0, 1  # indices of the checks, the newest first
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ FAILED, PASSED = 0, 1  # of the checks, the newest first
 def test_a_head_is_worth_what_its_report_supports(
     lab: Lab, tmp_path: Path, which: int, change: dict[str, object], kind: str
 ) -> None:
-    """The list, the page and `assay report` agree about it, and the contradiction is named."""
+    """The list, the page and `assay report` show the same verdict and name the contradiction."""
     path = sorted(copy_reports(lab, tmp_path).glob("*-check*"), reverse=True)[which]
     for other in path.parent.glob("*-check*"):
         if other != path:
@@ -197,14 +197,14 @@ def test_a_head_is_worth_what_its_report_supports(
     location = StudyLocation(str(tmp_path), SLUG)
     (card,) = list_goldens({SLUG: location})
     assert card.checks[0].kind == kind
-    assert card.checks[0].at < time.time()  # as the name of the file tells
+    assert card.checks[0].at < time.time()  # the time in the name of the file
     assert card.problems
     with open_client(tmp_path) as client:
         for address in ("/goldens", f"/goldens/{SLUG}"):
             text = client.get(address).text
             assert "badge PASS" not in text.partition("</h2>")[0]
             assert "contradicts itself" in text
-        assert text.count(f'badge {kind}"') >= 3  # the report's, the test's, the list's
+        assert text.count(f'badge {kind}"') >= 3  # of the report, the test and the list
     document = build_report(location, None)
     assert document is not None
     assert document.title.startswith(kind)

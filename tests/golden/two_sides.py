@@ -1,4 +1,4 @@
-"""A little training in a git repository, which another environment moves by a variable and another code by a constant."""
+"""A small training in a git repository: another environment moves it by a variable, another code by a constant."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MANIFEST = "fit_convergence_harness_manifest.json"
 
 
 class Repository:
-    """A folder with `train.py`. Commands are run by this process, and trainings without a prefix, too."""
+    """A folder with `train.py`. Commands are executed in this process, and trainings without a prefix, too."""
 
     folder: Path
 
@@ -78,7 +78,7 @@ class Repository:
 
 
 class TwoSides(Repository):
-    """The program, committed once."""
+    """A repository with the program in one commit."""
 
     study = STUDY
 
@@ -103,7 +103,7 @@ class TwoSides(Repository):
         assert ended.code == 0, ended.out + ended.err
 
     def read(self, *words: str, **env: str) -> dict[str, Any]:
-        """The only test of a command with `--json`."""
+        """Return the only test in the output of a command with `--json`."""
         ended = self.run(*words, "--json", **env)
         (found,) = json.loads(ended.out)
         return {**found, "code": ended.code}

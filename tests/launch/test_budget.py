@@ -1,4 +1,4 @@
-"""`--budget`: what is not started any more, and how hours are counted."""
+"""`--budget`: which runs are not started any more, and how hours are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def states(bench: Bench) -> list[str]:
 
 @pytest.mark.needs(mcp=True)
 def test_nothing_more_is_started_and_what_did_not_start_is_named(own_bench: Bench) -> None:
-    code, _, err = run(own_bench, "-j", "1", "--plain", "--budget", "0.0003h")  # 1.08 s: two runs
+    code, _, err = run(own_bench, "-j", "1", "--plain", "--budget", "0.0003h")  # 0.0003 h are 1.08 s: two runs
     assert code == 3
     assert "warning: the budget of 0.0003h is used (" in err
     assert "so 3 runs did not start: x=3, x=4, x=5\n" in err
@@ -81,8 +81,8 @@ def build_entry(slot: str | None, seconds: float, resources: Resources) -> Entry
 @pytest.mark.parametrize(
     ("text", "slot", "resources", "used_h"),
     [
-        ("2gpuh", "0,1", Resources(), 2.0),  # a slot of two GPUs
-        ("2gpuh", None, Resources(gpus=8), 8.0),  # on a farm
+        ("2gpuh", "0,1", Resources(), 2.0),  # one slot of two GPUs
+        ("2gpuh", None, Resources(gpus=8), 8.0),  # a job on a farm
         ("2gpuh", "cpu", Resources(gpus=0), 0.0),
         ("2cpuh", "0", Resources(cpus=4), 4.0),
         ("2h", "0,1", Resources(cpus=4), 1.0),

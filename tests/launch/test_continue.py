@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(run_dir: Path) -> list[str]:
-    """What each attempt began with."""
+    """Return the checkpoint with which each attempt began."""
     handles = [attempt.handle for attempt in load_history(str(run_dir)).attempts]
     return [handle.begins.checkpoint for handle in handles if handle and handle.begins]
 
@@ -41,7 +41,7 @@ class TestAfterADeath:
         assert "step 4" in capsys.readouterr().out
 
     def test_the_series_of_both_attempts_are_one(self, folder: Path) -> None:
-        """Of what was computed twice the newer points count; an index that is made again is the same."""
+        """If both attempts computed a point, the newer one counts; an index that is made again is the same."""
         write_study(folder, "--die-at 5")
         assert run(["run", "s.yml"]) == 0
         for words in ([], ["index", "rebuild"]):
@@ -99,14 +99,14 @@ class TestDamagedCheckpoint:
 
 class TestTimeout:
     def test_the_run_s_limit_counts_all_attempts(self, folder: Path) -> None:
-        """An attempt that continues has what is left of the study's `timeout`; one second is the least."""
+        """An attempt that continues gets what is left of the study's `timeout`, and at least one second."""
         run_dir = write_study(folder, "--die-at 5 --pause 0.5 --until 100", "timeout: 4s")
         assert run(["run", "s.yml"]) == 1
         assert [attempt.outcome.state for attempt in load_history(str(run_dir)).attempts if attempt.outcome] == [
             "lost",
             "timeout",
         ]
-        assert max(load_steps(run_dir)) < 11  # 4 s are 8 steps
+        assert max(load_steps(run_dir)) < 11  # 8 steps take 4 s
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_called_by_its_step(path: str, words: str) -> None:
 
 
 def test_only_what_is_further_is_newer(tmp_path: Path) -> None:
-    """A program that ignores what it was given writes the same steps again: it would go on for ever."""
+    """A program that ignores its checkpoint writes the same steps again: it would be continued for ever."""
     for step, written_ns in ((3, 5), (4, 10)):
         (tmp_path / f"step-{step}.pt").write_text("x")
         os.utime(tmp_path / f"step-{step}.pt", ns=(written_ns, written_ns))

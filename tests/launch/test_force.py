@@ -1,4 +1,4 @@
-"""`assay run --force`, interrupted: the next call goes on with that pass and repeats nothing that it had finished."""
+"""`assay run --force`, interrupted: the next call continues that pass and repeats no run that the pass had finished."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_study(shop: StudyProcesses, script: str, command: str = "command: bash
 
 
 def finish_once(shop: StudyProcesses, script: str = "", command: str = "command: bash train.sh {n}") -> None:
-    """All done; then the second run waits in every later attempt until it may go on."""
+    """Finish all runs; in every later attempt the second run waits until it may go on."""
     write_study(shop, f"if [ $1 = 2 ] && [ $ASSAY_ATTEMPT_NUMBER != 1 ]; then {WAIT}; fi\n{script}", command)
     assert shop.run("--slots", "0").code == 0
 
@@ -72,7 +72,7 @@ def test_the_command_advised_after_an_interrupted_force_repeats_nothing_that_it_
 
 
 def test_a_force_whose_supervisor_was_killed_is_continued_by_the_same_call(shop: StudyProcesses) -> None:
-    """What it left running is watched, and its result counts."""
+    """The next call watches the job that was left running, and its result counts."""
     finish_once(shop)
     interrupt(shop, signal.SIGKILL, "--force")
     (shop.base / "go").touch()
@@ -169,7 +169,7 @@ def test_commands_that_the_interrupted_force_finished_are_not_repeated(shop: Stu
 
 
 def test_a_run_that_force_was_repeating_is_not_done_because_it_was_before(shop: StudyProcesses) -> None:
-    """Continued without --force: the interrupted run is run to its end, and the report names what is left."""
+    """Without --force the next call finishes the interrupted run, and the report names what is left."""
     finish_once(shop)
     interrupt(shop, signal.SIGINT, "--force")
     (shop.base / "go").touch()

@@ -24,7 +24,7 @@ from assay.values.run import Command, RunSpec, State
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    """Two runs wait for two slots; the loop itself does not run."""
+    """A supervisor with two runs that wait for two slots, without its loop."""
     entries = [
         Entry(RunSpec(name, name, {}, (Command("run", "true"),)), str(tmp_path / name), RetryPolicy()) for name in "ab"
     ]
@@ -111,7 +111,7 @@ def test_a_run_that_was_found_is_marked(supervisor: Supervisor) -> None:
         supervisor.running[entry.dir] = entry
     watcher.listen(Event("adopted", supervisor.entries[0]))
     assert [row.was_found for row in watcher.view(supervisor).running] == [True, False]
-    supervisor.entries[0].attempt = 2  # we start it ourselves
+    supervisor.entries[0].attempt = 2  # this supervisor starts the attempt
     assert [row.was_found for row in watcher.view(supervisor).running] == [False, False]
 
 

@@ -1,4 +1,4 @@
-"""What is plainly missing is refused before anything is made; what only the shell can know is left to it."""
+"""A file that is certainly missing is refused before anything is made; what only the shell can know is left to it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def root(shop: StudyProcesses) -> None:
 
 
 def fail_and_repair(shop: StudyProcesses, more: str = "") -> str | None:
-    """The snapshot that the failed run had."""
+    """Let a run fail and fix the code; return the snapshot of the failed run."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh", more)
     failed = shop.run("--slots", "0")
@@ -36,7 +36,7 @@ def fail_and_repair(shop: StudyProcesses, more: str = "") -> str | None:
 
 
 def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: StudyProcesses) -> None:
-    """However the run is repeated; --old-code repeats it as it was."""
+    """Every way to repeat the run uses the fixed code, except --old-code, which repeats it as it was."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
     failed = shop.run("--slots", "0")
@@ -64,7 +64,7 @@ def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: S
 
 
 def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_code(shop: StudyProcesses) -> None:
-    """The study's own file, in the same folder, is not code."""
+    """The study's own file is not code, also if it is in the same folder."""
     fail_and_repair(shop)
     shop.write("train.sh", "echo old\nexit 1\n")
     before = shop.code_hash()

@@ -138,7 +138,7 @@ def test_colour_is_only_colour(study: Study) -> None:
 
 
 def test_what_another_host_may_run_is_not_retried(study: Study) -> None:
-    """`--retry lost` would start it a second time."""
+    """`--retry lost` would start the run a second time."""
     prepared = study.add(State.LOST, State.LOST).report.prepared
     study.report.prepared = replace(prepared, options=replace(prepared.options, again=Again(("assay", "run"), "s.yml")))
     for entry in study.report.entries:

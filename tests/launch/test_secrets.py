@@ -1,4 +1,4 @@
-"""Secrets in a study: they reach the program, and nothing else that we write or print."""
+"""Secrets in a study: they reach the program, and nothing else that Assay writes or prints."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def planted(own_bench: Bench) -> Bench:  # noqa: F811
 
 
 def find_planted(folder: Path) -> dict[str, set[str]]:
-    """Files below that hold a planted value, without the user's own and copies of a program's configuration."""
+    """Find files that contain a planted value, except the user's own and copies of a program's configuration."""
     found: dict[str, set[str]] = {}
     own = {folder / "work" / name for name in (".env", "conf.yml", "s.yml")}
     for base, _, names in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Which slots a study gets: as given, or as the machine has them."""
+"""Which slots a study gets: those that are given, or those that the machine has."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestGiven:
         assert choose_slots(study(), None, NOTHING).labels == ("0",)
 
     def test_what_was_named_is_not_looked_at(self, machine) -> None:
-        """A GPU that is busy, or that NVML does not know, is the user's business."""
+        """If a user names a GPU, it is used even if it is busy, or unknown to NVML."""
         machine(15)
         slots = choose_slots(study(), ("0", "9"), NOTHING)
         assert all(slots.usable(entry) for entry in build_entries(slots.labels))
@@ -162,7 +162,7 @@ class TestGpus:
     @pytest.mark.parametrize(
         ("used", "resources", "free"),
         [
-            ((0.0, 1.0), {}, [True, True]),  # an idle context of another program
+            ((0.0, 1.0), {}, [True, True]),  # 1 GiB is an idle context of another program
             ((0.0, 2.0), {}, [True, False]),
             ((12.0, 13.0), {"gpu_memory_bytes": 4 * GIB}, [True, False]),
             ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),

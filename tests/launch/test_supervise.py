@@ -1,4 +1,4 @@
-"""The loop with real jobs: time limits, retries, deaths, other hosts, reboots, hands; the order in which runs start."""
+"""The loop with real jobs: time limits, retries, deaths, other hosts, reboots, job.sh by hand; the order of starts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def edit_lease(shop: StudyProcesses, run: str = RUN, **fields: object) -> None:
 
 
 def forget_end(shop: StudyProcesses, run: str = RUN) -> None:
-    """As if the first attempt had ended without a marker, and no supervisor had concluded it."""
+    """Remove the end of the first attempt, as if it had ended without a marker before a supervisor concluded it."""
     for path in (*shop.dir(run).glob("run.exit.*"), shop.dir(run) / "outcome.1"):
         path.unlink()
 
@@ -72,7 +72,7 @@ def test_a_command_has_a_time_limit(shop: StudyProcesses) -> None:
 
 
 def test_a_run_has_a_time_limit(shop: StudyProcesses) -> None:
-    """The first command uses up a part of it; the second is ended, and the limit is tried as often as retries say."""
+    """The first command takes a part of the limit, the second one is ended, and the run is retried as allowed."""
     shop.write(
         "study.yml", "study: study\ncommands:\n  train: sleep 0.3\n  test: sleep 1000\ntimeout: 1s\nretries: 1\n"
     )
@@ -93,7 +93,7 @@ def test_a_failing_run_is_tried_so_often(shop: StudyProcesses) -> None:
     assert shop.run("--slots", "0").code == 1
     for other in ("lost", "stopped"):
         assert shop.run("--slots", "0", "--retry", other).code == 1
-    assert shop.states(RUN) == [State.FAILED] * (1 + retries)  # neither a second call nor other states repeat it
+    assert shop.states(RUN) == [State.FAILED] * (1 + retries)  # neither a second call nor other states repeat the run
     assert shop.run("--slots", "0", "--retry", "failed").code == 1
     assert shop.states(RUN) == [State.FAILED] * 2 * (1 + retries)
 
@@ -110,7 +110,7 @@ def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: Stud
 
 
 def test_retry_stopped(shop: StudyProcesses) -> None:
-    """What a person stopped stays stopped until a person says otherwise."""
+    """A run that a person stopped is only repeated if a person requests it."""
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
@@ -129,7 +129,7 @@ def test_retry_stopped(shop: StudyProcesses) -> None:
 
 
 def prune_by_hand(shop: StudyProcesses, program: ForkedProcess) -> None:
-    """As a supervisor that has decided to end the run, and is killed before it can."""
+    """Leave what a supervisor leaves that has decided to end the run, and is killed before it can."""
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.end(program, signal.SIGKILL)
     stop = {"who": "a rule", "why": "asha rung 3, 41st of 60", "kind": "rule", "at": time.time()}
@@ -153,7 +153,7 @@ def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: St
 
 # ---------------------------------------------------------------- deaths
 
-DIES = "kill -KILL $(ps -o sid= -p $$)"  # job.sh, which leads the session
+DIES = "kill -KILL $(ps -o sid= -p $$)"  # kills job.sh, which leads the session
 
 
 def test_a_death_is_followed_by_another_attempt(shop: StudyProcesses) -> None:
@@ -173,7 +173,7 @@ def test_five_deaths_in_a_row_are_the_end(shop: StudyProcesses) -> None:
     assert shop.run("--slots", "0").code == 1
     assert len(shop.states(RUN)) == 5
     assert shop.run("--slots", "0", "--retry", "lost").code == 1
-    assert len(shop.states(RUN)) == 6  # one more chance, and not five
+    assert len(shop.states(RUN)) == 6  # one more attempt, not five
 
 
 # the first attempt leaves a child in a session of its own; the second looks whether it still sleeps
@@ -186,7 +186,7 @@ setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.
 
 
 def test_what_a_dead_attempt_left_running_is_ended_first(shop: StudyProcesses) -> None:
-    """Two attempts in one directory at a time would write over each other."""
+    """Two attempts at a time in one directory would overwrite each other's files."""
     write_study(shop, ORPHAN)
     assert shop.run("--slots", "0").code == 0
     assert shop.states(RUN) == [State.LOST, State.DONE]
@@ -211,7 +211,7 @@ def test_a_lease_of_another_host(shop: StudyProcesses) -> None:
 
 
 def test_what_another_host_has_finished_during_the_call_is_not_reported_as_lost(shop: StudyProcesses) -> None:
-    """The second run stands for that host."""
+    """The second run acts as the other host."""
     text = "study: study\ncommand: '[ {n} = 1 ] || touch ../../n=1/run.exit.0'\nparams: {n: [1, 2]}\n"
     shop.write("study.yml", text)
     assert shop.run("--slots", "0").code == 0
@@ -223,7 +223,7 @@ def test_what_another_host_has_finished_during_the_call_is_not_reported_as_lost(
 
 
 def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop: StudyProcesses) -> None:
-    """The attempt counts as lost. The process that has its pid now is neither waited for nor ended."""
+    """The attempt counts as lost. A process that now has its pid is neither waited for nor ended."""
     shop.write("study.yml", "study: study\ncommand: echo {n}\nparams: {n: {range: 6}}\n")
     assert shop.run("--slots", "0").code == 0
     runs = [f"n={n}" for n in range(6)]
@@ -244,7 +244,7 @@ def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop:
 
 
 def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: StudyProcesses) -> None:
-    """After a power cut that emptied its outcome, and on another host: the run is not repeated."""
+    """A run is not repeated after a power cut that emptied its outcome, and also on another host."""
     shop.write("study.yml", "study: study\ncommand: exit 6 {n}\nparams: {n: [0, 1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
     for run, left in (("n=0", ""), ("n=1", '{"state": "no such"}')):
@@ -256,7 +256,7 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Stu
 
 
 def test_a_directory_that_is_removed_during_the_run(shop: StudyProcesses) -> None:
-    """It counts as lost, its processes are ended, and the others go on; the next call makes it again."""
+    """The run counts as lost, its processes are ended, and the others go on; the next call makes it again."""
     shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.05; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
     program = shop.start("--plain", "--slots", "0")
@@ -284,7 +284,7 @@ def test_job_sh_by_hand_is_a_new_attempt(shop: StudyProcesses) -> None:
 
 
 def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> None:
-    """A supervisor that comes to it later finds it running, or done; it does not run it a second time."""
+    """A supervisor that comes later finds the run running, or done, and does not start it a second time."""
     shop.write(
         "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.05; done'
     )
@@ -302,7 +302,7 @@ def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> 
 
 
 def test_by_hand_and_a_supervisor_at_the_same_moment(shop: StudyProcesses) -> None:
-    """Neither has seen the other; the hand gives way when it finds the lease."""
+    """If neither start has seen the other, job.sh by hand gives way when it finds the supervisor's lease."""
     write_study(shop, "echo $ASSAY_ATTEMPT >> $LEDGER")
     assert shop.run("--slots", "0").code == 0
     streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -325,7 +325,7 @@ def test_a_marker_that_contradicts_the_exit_code_fails_the_run(shop: StudyProces
 
 
 def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: StudyProcesses) -> None:
-    """exec keeps the peak of the image that it replaces."""
+    """exec keeps the peak of the replaced image, here the supervisor's: a smaller peak is unknown."""
     write_study(shop, "true")
     assert shop.run("--slots", "0").code == 0
     outcome = shop.history(RUN).attempts[0].outcome
@@ -335,7 +335,7 @@ def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: StudyProces
 
 # ---------------------------------------------------------------- what runs leave running
 
-# without the run's tag from the moment on when it is `sleep`: before that, it is one of the run's processes
+# the process loses the run's tag when it becomes `sleep`: before that, it is one of the run's processes
 OUTLIVES = (
     "env -i setsid sleep 1000 & echo $! > $dir/stray; "
     "until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = sleep* ]]; do sleep 0.03; done"
@@ -374,7 +374,7 @@ def test_leave_running_permits_it_and_frees_the_slot(shop: StudyProcesses) -> No
 
 
 def test_a_stray_process_blocks_no_slot(shop: StudyProcesses) -> None:
-    """Neither for the next run nor for another study under another root."""
+    """A stray process blocks a slot neither for the next run nor for another study under another root."""
     write_study(shop, f"{OUTLIVES.replace('1000', '1000 > /dev/null 2>&1')}", "params: {n: [1, 2]}\n")
     try:
         assert shop.run("--slots", "0").code == 0
@@ -496,7 +496,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 
 
 def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
-    """Two that do not want to end are ended together, while the other slot goes on with the rest."""
+    """Two runs that do not end on request are ended together, while the other slot goes on with the rest."""
     go = tmp_path / "go"
     stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.05; done'
     entries = [build_entry(tmp_path, name, stubborn, priority=1) for name in ("a", "b")]
@@ -521,7 +521,7 @@ def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
 
 
 def test_other_runs_start_while_what_a_finished_run_left_is_ended(tmp_path: Path) -> None:
-    """It is ended while the others go on, and its time is not that of the run."""
+    """A left process is ended while the others go on, and this time is not added to the run's."""
     go = tmp_path / "go"
     stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.05; done) & sleep 0.3"""
     entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
@@ -549,7 +549,7 @@ def test_a_run_that_finishes_before_it_can_be_ended_is_done(tmp_path: Path) -> N
     marker = os.path.join(entry.dir, layout.exit_marker_name("run", 1, 0))
 
     def prune(going: Sequence[Entry]) -> dict[str, Ending]:
-        """The decision comes when the command has ended and job.sh has not been seen to end."""
+        """Decide when the command has ended, and before the end of job.sh has been seen."""
         for _ in going:
             until(lambda: os.path.exists(marker), "its command has ended")
         return {each.dir: Ending("too bad") for each in going}
@@ -589,7 +589,7 @@ def test_an_outcome_that_cannot_be_written_is_concluded_once(tmp_path: Path, mon
 
 
 def test_markers_written_while_the_files_were_read_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job ends between the look at its files and the look at its process: it is not dead, it is done."""
+    """A job that ends after its files were read and before its process is looked up is not dead: it is done."""
     entry = build_entry(tmp_path, "a", "true")
     supervise([entry])
     os.unlink(os.path.join(entry.dir, "outcome.1"))
@@ -610,7 +610,7 @@ def test_markers_written_while_the_files_were_read_count(tmp_path: Path, monkeyp
 
 
 def test_a_lease_that_is_lost_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between our last look and our claim another supervisor ran it to its end."""
+    """Between the last look and the claim another supervisor ran the job to its end."""
     entry = build_entry(tmp_path, "a", "echo x >> ran")
     publish = run_directory.publish_lease
 

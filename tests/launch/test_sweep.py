@@ -21,7 +21,7 @@ RUN = "run"
 
 
 def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: StudyProcesses) -> None:
-    """Neither for the runs that wait, nor for one that is started again."""
+    """An edit changes neither the runs that wait nor a run that is started again."""
     wait = 'until [ -e "$ALL" ]; do sleep 0.05; done'
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
@@ -132,7 +132,7 @@ def test_new_code_for_live_code_means_nothing(shop: StudyProcesses) -> None:
 
 
 def test_new_code_survives_a_kill_in_the_middle(shop: StudyProcesses) -> None:
-    """The next attempt completes what was done of the exchange, whichever call starts it, with --new-code or without."""
+    """The next attempt completes the exchange of code, whichever call starts it, with --new-code or without."""
     kills = ["offer", "record", "old", "new"]
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh {after}", f"params: {{after: {json.dumps(kills)}}}\n")
@@ -171,7 +171,7 @@ SHOW = "env | grep -E '^(CUDA|OMP|MKL|OPENBLAS|ASSAY_SLOT)'"
 
 
 def test_a_run_sees_the_devices_of_its_slot(shop: StudyProcesses) -> None:
-    """In the whole job, not only in the first program of the command's line."""
+    """The whole job has the variable, not only the first program of the command's line."""
     (shop.source / "x").mkdir()
     shop.write("x/here", "")
     shop.write_study(f"cd x && FOO=1 true && bash -c 'echo in=$CUDA_VISIBLE_DEVICES' && {SHOW}")
@@ -179,11 +179,11 @@ def test_a_run_sees_the_devices_of_its_slot(shop: StudyProcesses) -> None:
         assert shop.run("--slots", slots, "--force").code == 0
         seen = env_of(shop, attempt=attempt)
         assert (seen["CUDA_VISIBLE_DEVICES"], seen["ASSAY_SLOT"], seen["in"]) == (visible,) * 3
-        assert "CUDA_DEVICE_ORDER" not in seen  # named by the user, in whatever order the user counts
+        assert "CUDA_DEVICE_ORDER" not in seen  # the user has named the devices, in an unknown order
 
 
 def test_a_slot_of_two_devices_excludes_both(shop: StudyProcesses) -> None:
-    """Another supervisor that has only one of them waits."""
+    """Another supervisor that has only one of the two devices waits."""
     shop.write_study('echo up; until [ -e "$ALL" ]; do sleep 0.05; done')
     shop.write("other.yml", "study: other\ncommand: 'true'\n")
     first = shop.start("--plain", "--slots", "0+1")
@@ -197,7 +197,7 @@ def test_a_slot_of_two_devices_excludes_both(shop: StudyProcesses) -> None:
 
 
 def test_the_same_device_twice_is_two_places(shop: StudyProcesses) -> None:
-    """Both runs are there at once: each waits for the other."""
+    """Both runs are there at the same time: each waits for the other."""
     command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.03; done; echo at=$CUDA_VISIBLE_DEVICES'
     shop.write_study(command, "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0,0").code == 0
@@ -255,7 +255,7 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: StudyProcesses) -> Non
 
 
 def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: StudyProcesses) -> None:
-    """Another program uses GPU 1: the runs take turns on GPU 0. When it becomes free, it is used."""
+    """While another program uses GPU 1, the runs take turns on GPU 0; when GPU 1 becomes free, it is used."""
     command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.05; done'
     shop.write_study(command, "params: {n: {range: 5}}\n")
     fake = write_gpus(shop, 0, 12)
@@ -282,7 +282,7 @@ def test_runs_of_two_gpus(shop: StudyProcesses) -> None:
 
 
 def test_a_second_attempt_replaces_the_points_of_the_first(shop: StudyProcesses) -> None:
-    """Also where no supervisor followed it: its supervisor was killed, and it ended before the next one came."""
+    """The points are replaced also if the supervisor is killed, and the second attempt ends without one."""
     shop.write(
         "train.sh",
         'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.05; done',
@@ -309,7 +309,7 @@ def load_losses(shop: StudyProcesses) -> list[float]:
 
 
 def test_checks_of_finished_runs_hold_with_a_new_index(shop: StudyProcesses) -> None:
-    """As after an update that changes the index: it has not read the runs of earlier calls."""
+    """After an update that changes the index, the index has not read the runs of earlier calls."""
     shop.write_study("echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
     assert shop.run().code == 0
     again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
@@ -330,7 +330,7 @@ def test_a_pattern_that_was_corrected_is_reported_with_the_command_that_reads_th
 
 
 def test_a_pattern_that_was_corrected_is_reported_beside_new_runs(shop: StudyProcesses) -> None:
-    """The old one has values, too: the table would compare what two patterns read."""
+    """The old runs have values, too: the table would compare what two patterns read."""
     shop.write_study("echo loss 0.5", "metrics: {loss: 'loss (\\d)'}\nparams: {n: [1]}\n")
     assert shop.run().code == 0
     shop.write_study("echo loss 0.5", "metrics: {loss: 'loss ({number})'}\nparams: {n: [1, 2]}\n")

@@ -1,4 +1,4 @@
-"""`assay rerun RUN NAME=VALUE`: new runs from the kept study file, which know their parent; and checkpoints."""
+"""`assay rerun RUN NAME=VALUE`: new runs from the kept study file, which record their parent; and checkpoints."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_changed_run_is_a_new_run_with_the_file_and_the_code_of_its_parent(fit
     rerun(fit, "fit/lr=0.1,epochs=6", "lr=0.5")  # a child of a child
     grandchild = record(fit, "lr=0.5,epochs=6")
     assert (grandchild.parent, grandchild.overrides) == ("fit/lr=0.1,epochs=6", ("epochs=6,12", "lr=0.5"))
-    rerun(fit, "fit/lr=0.1", "epochs=6")  # it is there: kept
+    rerun(fit, "fit/lr=0.1", "epochs=6")  # this run exists: kept
     assert not list(fit.root.glob("fit/*/lease.2"))
 
 
@@ -310,7 +310,7 @@ def test_the_newest_checkpoint(tmp_path: Path) -> None:
     assert newest(tmp_path, "*.pt") == "a.pt"
     assert newest(tmp_path, "d*/**/*.ckpt") == "deep/er/b.ckpt"
     make(tmp_path, "ep9.pth", 300)
-    make(tmp_path, "ep10.pth", 300)  # equally old: the higher number
+    make(tmp_path, "ep10.pth", 300)  # equally old files: the higher number counts
     assert newest(tmp_path) == "ep10.pth"
     make(tmp_path, "checkpoint-500/model.safetensors", 400)
     make(tmp_path, "checkpoint-500/optimizer.pt", 410)

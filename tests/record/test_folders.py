@@ -16,7 +16,7 @@ NEWER = 1_000_100.0
 
 
 def make(study: Path, name: str, *files: str, at: float = OLD) -> Path:
-    """A folder with these files, everything of the same age."""
+    """Make a folder with these files, all of the same age."""
     folder = study / name
     for file in files:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def test_only_files_that_were_there_are_looked_at_again(tmp_path: Path) -> None:
     assert [change.files for change in changes.changed] == [("stat",), ("metrics.csv",)]
     known = row("x", origin="runx")._replace(files=("metrics.csv",))
     assert names(tmp_path, known, row("m", origin="mlrunner")) == []
-    (tmp_path / "x" / "stat").write_text("train: failed\n")  # which changes the folder too
+    (tmp_path / "x" / "stat").write_text("train: failed\n")  # this also changes the folder
     assert names(tmp_path, known, row("m", origin="mlrunner")) == ["x"]
 
 
@@ -131,7 +131,7 @@ def test_a_script_that_nobody_supervises_is_noticed_while_it_logs(tmp_path: Path
     assert names(tmp_path, row("a", attempt=0)) == []
     touch(folder / "metrics" / "main.jsonl", NEWER)
     assert names(tmp_path, row("a", attempt=0)) == ["a"]
-    assert names(tmp_path, row("a", attempt=1)) == []  # its supervisor read it to the end
+    assert names(tmp_path, row("a", attempt=1)) == []  # the supervisor has read the run to its end
 
 
 def test_a_folder_that_is_gone_or_emptied_is_forgotten(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_something_new_does_not_hide_what_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_file_changed_just_now_is_looked_at_once_more(tmp_path: Path) -> None:
-    """Its clock may not have ticked since: a second change would bear the same time."""
+    """The clock may not have ticked since the first change: a second one would have the same time."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "metrics.csv").write_text("")
     (change,) = find_changes(str(tmp_path), "s", []).changed

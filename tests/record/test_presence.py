@@ -1,4 +1,4 @@
-"""What dead supervisors left aside is cleared away, and nothing of a living one."""
+"""Files that dead supervisors left are removed, and no file of a living one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_all_kinds_are_cleared_away(study: Path) -> None:
 
 
 def test_what_is_young_stays(study: Path) -> None:
-    """Where locks do not reach, a process on another host may be writing it."""
+    """On file systems without locks, a process on another host may be writing a young file."""
     young = leave(study / ".assay" / ".tmp-run", age_s=STALE_S - 30)
     with register(str(study)):
         assert young.exists()
@@ -76,7 +76,7 @@ def test_nothing_is_touched_while_another_is_there(study: Path) -> None:
         with register(str(study)):
             assert left.exists()
         other.kill()
-    with register(str(study)):  # killed: the kernel has let go of its lock
+    with register(str(study)):  # the killed process has lost its lock
         assert not left.exists()
 
 
@@ -124,7 +124,7 @@ def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
         (me,) = load_supervisors(str(study))
         assert (me.host, me.pid, me.boot) == (os.uname().nodename, os.getpid(), boot)
         assert f" {me.start} " in Path("/proc/self/stat").read_text()
-        with register(str(study)):  # this process again
+        with register(str(study)):  # this process registers again
             pass
         assert load_supervisors(str(study)) == [me]
     assert load_supervisors(str(study)) == []
@@ -155,12 +155,12 @@ def test_a_child_is_registered_before_it_registers_itself(study: Path) -> None:
         assert [each.pid for each in find_supervisors([], str(study))] == [child.pid]
         child.kill()
     assert find_supervisors([], str(study)) == []
-    with register(str(study)):  # what a dead one left is removed
+    with register(str(study)):  # the files of a dead supervisor are removed
         assert [each.pid for each in load_supervisors(str(study))] == [os.getpid()]
 
 
 def test_a_supervisor_that_was_announced_is_registered_all_the_time(study: Path) -> None:
-    """It removes what dead ones have left, and not its own file: a look between would find no supervisor."""
+    """A supervisor removes the files of dead ones, but not its own: for a moment no supervisor would be found."""
     announce(str(study), os.getpid())
     (path,) = (study / layout.STUDY_META_DIR).glob("supervisor.*")
     before = path.stat()

@@ -1,4 +1,4 @@
-"""The run directory: complete or not there, claimed by exactly one, and readable whatever a power cut did to it."""
+"""The run directory: complete or absent, claimed by exactly one process, and readable after any power cut."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TestClaiming:
         assert left_aside(run_dir) == []
 
     def test_a_lease_is_whole_or_not_there(self, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Killed before the link, only a temporary file is left, and it says nothing."""
+        """A process that is killed before the link leaves only a temporary file, which has no meaning."""
         monkeypatch.setattr(os, "link", _die)
         monkeypatch.setattr(os, "unlink", _die)
         with pytest.raises(KeyboardInterrupt):
@@ -293,7 +293,7 @@ specs = st.builds(
 def test_a_record_survives_the_disk(record: RunRecord) -> None:
     loaded = run_directory.parse_record(run_directory.render_record(record), "run.json")
     assert asdict(replace(loaded, spec=SPEC)) == asdict(replace(record, spec=SPEC))
-    # lists and tuples are one in JSON
+    # JSON does not distinguish lists from tuples
     assert json.loads(json.dumps(asdict(loaded.spec))) == json.loads(json.dumps(asdict(record.spec)))
 
 
@@ -545,7 +545,7 @@ def dated(run_dir: Path, name: str, at: float) -> None:
 
 
 def test_a_farm_s_job_begins_with_its_token(run_dir: Path) -> None:
-    """By the clock of the file system, which need not be ours: only the difference counts."""
+    """The times are from the file system's clock, which may differ from ours: only the difference counts."""
     far = handle(1, executor="slurm")
     dated(run_dir, "lease.1", 1000.0)
     assert run_directory.find_begin(str(run_dir), far) is None

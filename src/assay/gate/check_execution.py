@@ -1,4 +1,4 @@
-"""One check, executed as a person would execute it; what it came to is read from its exit code and JUnit report."""
+"""The execution of one check, started as a person would start it and judged by its exit code and JUnit report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from assay.system.files import read_end
 from assay.system.processes import find_descendants, signal_all
 from assay.values.verdict import SEVERITY, VerdictKind
 
-_GRACE_S = 30.0  # for a check to stop its runs
+_GRACE_S = 30.0  # the time that a check has to stop its runs
 _LOG_BYTES = 20_000
 INTERRUPTED = "the gate was interrupted"
 _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
@@ -32,10 +32,10 @@ _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
 class CheckOutcome:
     check: GateCheck
     kind: VerdictKind
-    text: str  # a sentence
+    text: str  # one sentence
     seconds: float = 0.0
     code: ExitCode = ExitCode.OK
-    cases: int = 0  # that were judged
+    cases: int = 0  # cases that were judged
     log: str = ""  # the end of its output
     is_reused: bool = False
 
@@ -43,7 +43,7 @@ class CheckOutcome:
 def execute(
     check: GateCheck, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
 ) -> CheckOutcome:
-    """`more`: words after the check's own. After `limit_s` it is stopped, with what it has started."""
+    """Execute a check. `more`: words after its own. After `limit_s` it is stopped, with all that it has started."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-gate-") as place:
         junit, log = os.path.join(place, "report.xml"), os.path.join(place, "log")
@@ -55,7 +55,7 @@ def execute(
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches it through us, once
+                start_new_session=True,  # Ctrl-C reaches the check through us, once
             )
         try:
             with _interrupted_by_hangup():
@@ -75,7 +75,7 @@ def execute(
 
 @contextmanager
 def _interrupted_by_hangup() -> Iterator[None]:
-    """A terminal that is closed ends the check and its runs, as Ctrl-C does."""
+    """End the check and its runs when the terminal is closed, as Ctrl-C does."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def _interrupted_by_hangup() -> Iterator[None]:
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """Terminate a check, which stops its runs (SIGINT is ignored below a script's `&`); what is left is killed."""
+    """Terminate a check, which stops its runs (scripts ignore SIGINT in the background); then kill what is left."""
     if program.poll() is not None:
         return
     program.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 
 
 def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) -> CheckOutcome:
-    """The exit code decides; a PASS needs a comparison in the report as well."""
+    """Judge a check by its exit code; a PASS needs a comparison in the report as well."""
     report = _read_report(junit)
     cases, kinds, worst = report or (0, frozenset(), "")
     kind = _KINDS.get(code, VerdictKind.ERROR)
@@ -127,8 +127,8 @@ def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) ->
 
 
 def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
-    """How many cases of a JUnit report of ours were judged, the kinds that did not pass, and the first of the worst.
-    None: there is none that can be read."""
+    """Read from a JUnit report of ours how many cases were judged, the kinds that did not pass, and the first of the
+    worst. Returns None if there is no report that can be read."""
     try:
         cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
     except (OSError, ET.ParseError):
@@ -145,7 +145,7 @@ def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
 
 
 def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
-    """The verdict and its message, which only what is not simply PASS has; as `show/junit.py` writes them."""
+    """Read the verdict and its message, which a plain PASS does not have, as `show/junit.py` writes them."""
     for element in case:
         message = element.get("message") or "no message"
         is_changed = element.get("type") == VerdictKind.CHANGED

@@ -23,7 +23,7 @@ from assay.values.study import Position
 from assay.values.units import parse_duration
 
 _KEYS = ("checks", "data", "budget")
-_RECORDING = ("run", "gather")  # commands with a report of what they have recorded: they compare it with nothing
+_RECORDING = ("run", "gather")  # commands whose report has what they recorded, compared with nothing
 _EXAMPLE = 'write into assay.toml, for example:\n  [gate]\n  checks = ["golden check train.yml"]'
 
 
@@ -38,14 +38,14 @@ class GateCheck:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    folder: str  # of the settings file: the checks are executed there
+    folder: str  # the folder of the settings file, in which the checks are executed
     checks: tuple[GateCheck, ...]
-    data: tuple[str, ...] = ()  # paths, absolute: what is declared, and the settings files
+    data: tuple[str, ...] = ()  # absolute paths: the declared data and the settings files
     budget_s: float | None = None
 
 
 def load_gate(settings: Settings) -> GateSettings:
-    """The project's table. Raises UsageError where there is none, ConfigError with all that is wrong in it."""
+    """Load the project's table. Raises UsageError if there is none, ConfigError with all that is wrong in it."""
     found = read_gate_settings(settings)
     if found is None:
         raise UsageError("no settings file has a table [gate]", _EXAMPLE)
@@ -53,7 +53,7 @@ def load_gate(settings: Settings) -> GateSettings:
 
 
 def read_gate_settings(settings: Settings) -> GateSettings | None:
-    """A project's table replaces the user's. Checks depend on every settings file, the user's own included."""
+    """Read the project's table, which replaces the user's. Checks depend on every settings file, also on the user's."""
     tables = settings.tables.get("gate")
     if not tables:
         return None
@@ -108,7 +108,7 @@ class _Reader(Fields):
 
 
 def find_judging_request(check: GateCheck, group: Group) -> type[Request]:
-    """The options of the check's command. Raises UsageError where there is no such command, or it judges nothing."""
+    """Find the options of a check's command. Raises UsageError if there is no such command, or it judges nothing."""
     found, words = group, list(check.words)
     while isinstance(found, Group):
         name, listed = words.pop(0) if words else "", found.commands

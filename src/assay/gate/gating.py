@@ -76,7 +76,7 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
 
 
 def _list_flags(check: GateCheck, request: GateRequest, group: Group) -> frozenset[str]:
-    """All flags of the check's command. Raises UsageError for a check that a gate cannot execute."""
+    """List all flags of a check's command. Raises UsageError for a check that a gate cannot execute."""
     found = find_judging_request(check, group)
     if found is GateRequest:
         raise UsageError(f"{check.position}: a gate cannot be a check of a gate", "name its checks here")
@@ -122,7 +122,7 @@ def _execute_all(
 
 
 def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
-    """`repeats`: the command that executes a check alone."""
+    """Build the report. `repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)
     rows = [
         [doc.Span(each.kind, each.kind), each.check.line, None if each.is_reused else each.seconds, each.text]
@@ -135,7 +135,7 @@ def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck,
     shown += f"; {reused} of an earlier gate" if reused else ""
     answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {shown}"))
     commands = doc.Commands([("", repeats[each.check]) for each in bad])
-    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole, however narrow the table is
+    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # however narrow the table is
     logs = [
         doc.Details((doc.Span(each.kind, each.kind), f" {each.check.line}"), (doc.Code(each.log),))
         for each in bad
@@ -175,7 +175,7 @@ def _build_plan(plans: Sequence[CheckPlan]) -> doc.Document:
 
 
 def _write_summary(document: doc.Document) -> None:
-    """The page that GitHub shows of a job."""
+    """Write the page that GitHub shows for a job."""
     path = os.environ.get(_SUMMARY)
     if not path:
         return

@@ -21,17 +21,17 @@ from assay.values.series import Direction, mean_and_sd
 Choice = Literal["better", "worse", "same", "undecided"]
 
 ALPHA = 0.025  # probability of `better` between equal sides, and of `worse`: the interval is one of 95%
-FEWEST = 5  # pairs: fewer all point one way by chance too often (four in 1 of 16 cases)
+FEWEST = 5  # pairs: fewer all have the same sign by chance too often (four in 1 of 16 cases)
 FALSE_KEPT = 0.10  # fraction of wrong ones among those that are kept after a confirmation
 _FIRST = 6  # pairs at the first look
 _POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
-_LIMITS = (0.0, 1.0, 100.0)  # of losses, error rates and accuracies
-_PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the calibration
+_LIMITS = (0.0, 1.0, 100.0)  # limits of losses, error rates and accuracies
+_PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the simulation that calibrates the boundary
 
 
 @dataclass(frozen=True, slots=True)
 class SeedPair:
-    """Both sides with one seed. None: the run failed, or has no value of the metric."""
+    """The values of both sides with one seed. None: the run failed, or has no value of the metric."""
 
     seed: int
     a: float | None
@@ -47,7 +47,7 @@ class SeedPair:
 
     @property
     def change(self) -> float | None:
-        """b - a, where both are finite."""
+        """The difference b - a if both are finite."""
         return None if self.a is None or self.b is None or self.is_bad_a or self.is_bad_b else self.b - self.a
 
 
@@ -62,7 +62,7 @@ class TryQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a look has shown. `effect` and `interval` are of b - a, in the units of the metric."""
+    """The result of a look. `effect` and `interval` are of b - a, in the units of the metric."""
 
     verdict: Choice
     pairs: int  # pairs that count
@@ -86,8 +86,8 @@ def check_libraries() -> None:
 
 @lru_cache(maxsize=8)
 def build_schedule(most: int) -> tuple[tuple[int, float], ...]:
-    """Looks after every second pair from the sixth on; with more than twenty pairs, after every tenth of them. Of each
-    look the number of pairs, and the one-sided level."""
+    """Return the number of pairs and the one-sided level of each look: after every second pair from the sixth on or,
+    with more than twenty pairs, after each tenth of all pairs."""
     step = max(2, math.ceil(most / 10))
     looks = (*range(max(_FIRST, 3 * step), most, step), most)
     if len(looks) == 1:
@@ -106,7 +106,7 @@ def _find_levels(looks: Sequence[int], scale: float) -> tuple[tuple[int, float],
 
 
 def _simulate(looks: Sequence[int]) -> Any:
-    """t at each look, of normal differences without an effect: one row for each path."""
+    """Simulate t at each look, from normal differences without an effect: one row for each path."""
     random, rows = np.random.default_rng(_SEED), max(1, _BLOCK // looks[-1])
     blocks = []
     for start in range(0, _PATHS, rows):
@@ -130,7 +130,7 @@ def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -
     interval = (mean - half, mean + half)
     verdict: Choice = "undecided"
     if -threshold <= interval[0] and interval[1] <= threshold:
-        verdict = "undecided" if failed_a or failed_b else "same"  # what failed was not shown to be the same
+        verdict = "undecided" if failed_a or failed_b else "same"  # failed runs show no equality
     elif (interval[0] > 0 or interval[1] < 0) and abs(mean) > threshold:
         verdict = "better" if (mean < 0) == (question.direction == "min") else "worse"
     if all(pair.change is None for pair in pairs):  # nothing was measured on both sides
@@ -141,8 +141,8 @@ def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -
 
 
 def build_changes(pairs: Sequence[SeedPair], question: TryQuestion) -> tuple[list[float], list[float], float]:
-    """b - a of each pair that has a value, the finite values of side a, and the smallest difference that matters. A
-    side that failed counts as worse, by the largest difference that there is."""
+    """Return b - a of each pair that has a value, the finite values of side a, and the smallest difference that
+    matters. A side that failed counts as worse, by the largest of all differences."""
     counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
     good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
     mean, _ = mean_and_sd(good)
@@ -155,8 +155,8 @@ def build_changes(pairs: Sequence[SeedPair], question: TryQuestion) -> tuple[lis
 
 
 def measure_error(pairs: Sequence[SeedPair], sd: float, count: int) -> float:
-    """The standard error of the mean change. A side with one value, whatever the seed, is one run, which is as far
-    from its mean as runs of the other side are; unless the metric is at its limit."""
+    """Return the standard error of the mean change. A side with one value, whatever the seed, is a single run, which
+    may be as far from its mean as runs of the other side are; unless the metric is at its limit."""
     sides = [pair.a for pair in pairs if not pair.is_bad_a], [pair.b for pair in pairs if not pair.is_bad_b]
     is_one_run = any(len(side) > 1 and len({*side}) == 1 and side[0] not in _LIMITS for side in sides)
     return sd * math.sqrt(is_one_run + 1 / count)
@@ -168,7 +168,7 @@ def is_one_pair(pairs: Sequence[SeedPair]) -> bool:
 
 
 def is_near_zero(values: Sequence[float]) -> bool:
-    """Whether a fraction of these values means nothing: they have both signs, or their mean may be zero."""
+    """Whether a fraction of these values means nothing, because they have both signs, or their mean may be zero."""
     mean, sd = mean_and_sd(values)
     if mean is None or not math.isfinite(mean) or min(values) <= 0 <= max(values):
         return bool(values)
@@ -179,7 +179,7 @@ def is_near_zero(values: Sequence[float]) -> bool:
 
 
 def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
-    """The one-sided p value of `better` over all pairs, by a t-test; never below that of all pairs agreeing."""
+    """Return the one-sided p value of `better` over all pairs, by a t-test, but at least that of all pairs agreeing."""
     changes, _, _ = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
     if mean is None or sd is None or len(changes) < FEWEST or is_one_pair(pairs):
@@ -190,6 +190,6 @@ def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
 
 
 def choose_kept(chances: Sequence[float], rate: float = FALSE_KEPT) -> list[bool]:
-    """Benjamini and Hochberg: of those that are kept, a fraction of at most `rate` is wrong on average."""
+    """Choose by Benjamini and Hochberg: on average a fraction of at most `rate` of those that are kept is wrong."""
     fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= rate * rank / len(chances)]
     return [bool(fitting) and p <= fitting[-1] for p in chances]

@@ -1,4 +1,4 @@
-"""PASS verdicts of earlier gates: one is used again where all that the check depends on is the same.
+"""PASS verdicts of earlier gates: one is used again if all that the check depends on is the same.
 
 <root>/.gate/<hash of the check's line>/<hash of what it depends on>.json
 
@@ -34,13 +34,13 @@ from assay.values.verdict import VerdictKind
 
 FOLDER = ".gate"
 _FORMAT = 1
-_LARGE_BYTES = 1 << 28  # a larger file is known by its size, inode and time
+_LARGE_BYTES = 1 << 28  # a larger file is compared by its size, inode and time
 # variables that differ from one terminal or pipeline to the next, and change no result
 _VOLATILE = (
     r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLUMNS|LINES|TMPDIR|LS_COLORS|PS\d|DISPLAY|WINDOWID|TMUX\w*|STY|MAIL|INVOCATION_ID"
     r"|JOURNAL_STREAM|SSH_\w+|XDG_SESSION_\w+|DBUS_\w+|GITHUB_\w+|RUNNER_\w+|ACTIONS_\w+|CI|CI_\w+|GITLAB_\w+|PYTEST_\w+"
 )
-_SIDES = {"--git", "--a-rev", "--b-rev", "--a-env", "--b-env"}  # without them such a command compares what is recorded
+_SIDES = {"--git", "--a-rev", "--b-rev", "--a-env", "--b-env"}  # without one, such a command compares recorded results
 _NAMES = {"code": "the code", "environment": "the environment", "data": "the data", "commits": "a commit it names"}
 
 
@@ -60,7 +60,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Kept(Inputs):
-    """A PASS of an earlier gate, as its file has it."""
+    """A PASS of an earlier gate, as stored in its file."""
 
     line: str
     at: float
@@ -71,7 +71,7 @@ class Kept(Inputs):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """`passed`: the verdict that is used again; None: the check is executed, for this reason."""
+    """A plan for a check. `passed`: the verdict that is used again; None: the check is executed, for `reason`."""
 
     check: GateCheck
     inputs: Inputs | None
@@ -90,7 +90,7 @@ class Passes:
     def plan(
         self, check: GateCheck, more: Sequence[str], flags: Container[str], *, is_fresh: bool = False
     ) -> CheckPlan:
-        """`flags`: all that the check's command has."""
+        """Plan a check. `flags`: all flags of the check's command."""
         if reason := _find_unseen((*check.words, *more), flags):
             return CheckPlan(check, None, None, reason)
         inputs, found = self._load_inputs(check), self._load(check)
@@ -102,7 +102,7 @@ class Passes:
         return CheckPlan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
     def keep(self, plan: CheckPlan, outcome: CheckOutcome) -> None:
-        """Keep a PASS whose inputs are the same after it. Raises OSError."""
+        """Keep a PASS whose inputs did not change during the check; any other verdict removes it. Raises OSError."""
         if plan.inputs is None:
             return
         path = os.path.join(self._find_folder(plan.check), f"{plan.inputs.key}.json")
@@ -122,8 +122,8 @@ class Passes:
         return os.path.join(self.root, FOLDER, _digest([check.line]))
 
     def _load(self, check: GateCheck) -> dict[str, Kept]:
-        """What was kept for a check, by key, the newest last. A file that is damaged, or of another version or another
-        check, counts as none."""
+        """Load what was kept for a check, by key, the newest last. Files that are damaged, or of another version or
+        check, count as none."""
         found, folder = [], self._find_folder(check)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             try:
@@ -146,7 +146,7 @@ class Passes:
 
 
 def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
-    """Why no earlier PASS counts: what differs from the newest one."""
+    """Explain why no earlier PASS counts, by what differs from the newest one."""
     if not found:
         return "no PASS of it is kept here"
     last = list(found.values())[-1]
@@ -156,7 +156,7 @@ def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
 
 
 def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:
-    """Why the inputs of a check cannot be compared from here; empty: they can."""
+    """Return why the inputs of a check cannot be compared from here; empty if they can."""
     given = {word.partition("=")[0] for word in words}
     if address := next((word for word in words if "://" in word), None):
         return f"what is at {address} may have changed"
@@ -179,7 +179,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 def _digest_code(folder: str, root: str) -> str:
-    """What git ignores is data: it counts where it is declared, or named by a check."""
+    """Hash the code. What git ignores is data, and counts if it is declared, or named by a check."""
     top = find_git_root(folder)
     if top is None:
         names = _list_files(folder, root)
@@ -192,7 +192,7 @@ def _digest_code(folder: str, root: str) -> str:
 
 
 def digest_environment(folder: str) -> str:
-    """A digest of packages, hardware and variables, but those that differ from one terminal to the next."""
+    """Hash packages, hardware and variables, except those that differ from one terminal to the next."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
     packages += _list_packages((sys.executable, "python", "python3"))
@@ -201,7 +201,7 @@ def digest_environment(folder: str) -> str:
 
 
 def digest_command(environment: str, prefix: str, words: Iterable[str]) -> str:
-    """The digest of an environment, with the packages of others whose programs a command names by their paths."""
+    """Hash an environment, with the packages of others whose programs a command names by their paths."""
     parts = [*shlex.split(prefix), *(part for word in words for part in word.split())]
     paths = [path for path in (part.removeprefix("VIRTUAL_ENV=") for part in parts) if os.path.isabs(path)]
     packages = _list_packages(os.path.join(path, "bin/python") if os.path.isdir(path) else path for path in paths)
@@ -213,7 +213,7 @@ def _list_packages(programs: Iterable[str]) -> list[str]:
 
 
 def _hash_file(path: str) -> str:
-    """The hash of a file with its executable bit; a link counts as its target."""
+    """Hash a file with its executable bit; a link counts as its target."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -229,7 +229,7 @@ def _hash_file(path: str) -> str:
 
 
 def _list_files(folder: str, root: str = "") -> list[str]:
-    """Without what is below the root; links to folders are followed once."""
+    """List files, without those below the root; links to folders are followed once."""
     found, seen = [], set()
     for base, folders, names in os.walk(folder, followlinks=True):
         place = os.path.realpath(base)
@@ -252,8 +252,8 @@ def _list_contents(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _find_paths(words: Sequence[str], folder: str) -> list[str]:
-    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`; with a
-    file those whose names go on after its own, as the weights `net.onnx.data` of `net.onnx`."""
+    """Find files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`;
+    for a file also those whose names begin with its name, as the weights `net.onnx.data` of `net.onnx`."""
     texts = {part for word in words for part in (word, word.partition("=")[2], word.partition(":")[0]) if part}
     texts |= {word[2:] for word in words if word[:1] == "-" and word[2:]}
     paths = {os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts} - {folder}
@@ -262,7 +262,7 @@ def _find_paths(words: Sequence[str], folder: str) -> list[str]:
 
 
 def _find_programs(words: Sequence[str], paths: Iterable[str], folder: str) -> list[str]:
-    """The Pythons of environments that a line, or a study file that it names, may start; `uv run` takes `.venv`."""
+    """Find the Pythons that a line, or a study file that it names, may start; `uv run` takes `.venv`."""
     small = [path for path in paths if os.path.isfile(path) and os.path.getsize(path) < 1 << 20]
     texts = [".venv/bin/", *words, *(try_text(path, "replace") for path in small)]
     found = {part for text in texts for part in re.split(r"[^\w.~/+@-]+", text) if "/bin/" in part}
@@ -270,7 +270,7 @@ def _find_programs(words: Sequence[str], paths: Iterable[str], folder: str) -> l
 
 
 def _find_commits(words: Iterable[str], folder: str) -> list[str]:
-    """What the words of a line that may name commits mean now: a branch moves."""
+    """Return the current commits of words in a line that may name some: a branch moves."""
     texts = sorted({text for word in words for text in re.split(r"=|\.\.\.?", word) if text})
     found = []
     for text in texts:

@@ -25,7 +25,7 @@ _LATEST = 1e11  # seconds: no clock shows more, and no calendar goes on for ever
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is compared. `pattern`: where in the output it is; empty: what the script logs, or prints by its name."""
+    """The compared metric. `pattern`: finds it in the output; empty: what the script logs, or prints by its name."""
 
     name: str
     direction: Direction
@@ -37,12 +37,12 @@ class TrySide:
     """One side of a try: its code, and the command with `{seed}` in it."""
 
     code: str  # the hash of its snapshot, which the study keeps
-    commit: str  # what it is, or what it was made from
-    title: str  # for people: a commit's subject, or the work tree
+    commit: str  # the commit of the code, or the one it was made from
+    title: str  # shown to people: a commit's subject, or the work tree
     words: tuple[str, ...]
     environment: str = ""
-    inside: str = "."  # where in the code it runs
-    machine: str = ""  # a digest of packages, hardware and variables: with others it is another run
+    inside: str = "."  # the folder in the code in which the command runs
+    machine: str = ""  # a digest of packages, hardware and variables: a run with others is another run
 
     @property
     def key(self) -> str:
@@ -54,7 +54,7 @@ class TrySide:
         return build_side_command(words, self.environment, self.inside)
 
     def show_command(self) -> str:
-        """The command of all seeds, for people."""
+        """Return the command with `{seed}` in it, for people."""
         return build_side_command(self.words, self.environment, self.inside).replace(f"'{SEED}'", SEED)
 
 
@@ -70,34 +70,34 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """An idea, and what was found. `effect` and `interval` are of b - a; `seconds` and `runs` are its cost."""
+    """An idea, and the result. `effect` and `interval` are of b - a; `seconds` and `runs` are its cost."""
 
     idea: str
     metric: Metric
     question: TryQuestion
     a: TrySide
     b: TrySide
-    most: int  # pairs
+    most: int  # the largest number of pairs
     farm: str = ""
     timeout_s: float | None = None
     at: float = 0.0  # seconds since the epoch
     verdict: Choice = "undecided"
     reason: str = ""
-    pairs: int = 0  # that count
+    pairs: int = 0  # pairs that count
     values: tuple[tuple[int, float | None, float | None], ...] = ()  # seed, a, b
     effect: float | None = None
     relative: float | None = None
     interval: tuple[float, float] | None = None
     threshold: float | None = None
     runs: int = 0
-    new_runs: int = 0  # that were not there before
-    seconds: float = 0.0  # of all runs together
+    new_runs: int = 0  # runs that did not exist before
+    seconds: float = 0.0  # the time of all runs together
     notes: tuple[str, ...] = field(default_factory=tuple)
     confirmation: Confirmation | None = None
 
     @property
     def key(self) -> str:
-        """What was asked: a try that is asked again replaces its line."""
+        """The key of the question: a try that is asked again replaces its line."""
         return _hash(self.a.key, self.b.key, build_plain(self.metric), build_plain(self.question), self.most)
 
 
@@ -110,7 +110,7 @@ def record_try(location: StudyLocation, found: Try) -> None:
 
 
 def hide_try(found: Try) -> Try:
-    """Without the secrets of its commands: such a try cannot be confirmed."""
+    """Remove the secrets from a try's commands; such a try cannot be confirmed."""
     a, b = (replace(side, words=hide_arguments(side.words)) for side in (found.a, found.b))
     return replace(found, a=a, b=b)
 

@@ -41,7 +41,7 @@ _DEFAULT_EFFECT = 0.005
 
 
 def parse_metric(text: str, flag: str) -> Metric:
-    """`NAME`, `NAME:min`, `NAME:max=REGEX`."""
+    """Parse `NAME`, `NAME:min` or `NAME:max=REGEX`."""
     found = re.fullmatch(r"(?s)(?P<name>[^:=]+)(?::(?P<way>[^=]*))?(?:=(?P<regex>.+))?", text)
     if found is None or found["way"] not in (None, "min", "max"):
         raise UsageError(f"{flag} {text!r} is not NAME:min or NAME:max", f"write for example {flag} val_loss:min")
@@ -61,7 +61,7 @@ def parse_metric(text: str, flag: str) -> Metric:
 
 
 def parse_effect(text: str, flag: str) -> float:
-    """`0.5%` or `0.005`: a fraction of the base."""
+    """Parse `0.5%` or `0.005`, a fraction of the base."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

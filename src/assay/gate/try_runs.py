@@ -29,7 +29,7 @@ from assay.values.study import CodePolicy, Farm, Pattern, Resources
 
 COMMAND = "train"
 _TREE = "side"
-_VALUE = "value"  # what is read from the output: a metric may be called `step`, which patterns take for a position
+_VALUE = "value"  # in the output: a metric may be called `step`, which patterns take for a position
 _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
@@ -73,7 +73,7 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
         console.message(f"waiting for another try, checking out in {trees}")
 
     def keep(commit: Commit) -> TrySide:
-        """Everything that git has is copied; what it has not is on neither side."""
+        """Copy everything that git has; what git does not have is on neither side."""
         trees.enter(_TREE, commit)
         snapshot = take_snapshot(trees.open(_TREE).path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
         return TrySide(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
@@ -98,7 +98,7 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended. `value` is None where it failed or has none."""
+    """The end of a run. `value` is None if it failed or has none."""
 
     value: float | None
     state: State
@@ -106,14 +106,14 @@ class Result:
     seconds: float
     is_new: bool
     spec: RunSpec
-    reason: str  # why it failed
+    reason: str  # why the run failed
 
     @property
     def is_failed(self) -> bool:
         return self.state in _FAILED
 
 
-Key = tuple[str, int, Metric]  # of a side, seed
+Key = tuple[str, int, Metric]  # the side's key, the seed, the metric
 
 
 @dataclass(slots=True)
@@ -125,9 +125,9 @@ class Runner:
     results: dict[Key, Result] = field(default_factory=dict)
 
     def run(self, wanted: Sequence[tuple[TrySide, int, Metric]], titles: Mapping[str, str]) -> str:
-        """`titles`: what a side is called, by its key. Raises where a run did not come to its end.
+        """Run what is missing. `titles`: names of sides by their keys. Raises if a run did not come to its end.
 
-        Returns why some of them were not started: the budget is used. Else an empty text.
+        Returns why some of them were not started (the budget is used), else an empty string.
         """
         missing = [each for each in wanted if (each[0].key, *each[1:]) not in self.results]
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
@@ -154,7 +154,7 @@ class Runner:
             settings=self.place.settings,
             command_line=self.place.command_line,
             origins=origins,
-            retry=frozenset(_FAILED),  # of earlier calls: a missing package may be there now
+            retry=frozenset(_FAILED),  # runs of earlier calls: a missing package may be there now
             budget=self.place.budget,
         )
         if report.interrupted:
@@ -184,7 +184,7 @@ def build_spec(side: TrySide, seed: int, metric: Metric, timeout_s: float | None
 
 
 def _build_result(entry: Entry, metric: Metric, place: TryPlace) -> Result:
-    """A run of an earlier call that took longer than today's limit has failed as a new one would."""
+    """Build a result. A run of an earlier call that took longer than today's limit has failed as a new one would."""
     again = f"run it again: {show_command(['rerun'], place.location, entry.spec.name)}"
     if entry.state is State.STOPPED:
         raise TryInterruptedError(f"{entry.spec.name} was stopped", f"continue with: {build_same_call()}")
@@ -210,7 +210,7 @@ def _describe_state(entry: Entry) -> str:
 
 
 def build_pattern(metric: Metric) -> Pattern:
-    """Where the output has the metric: by the user's pattern, or as `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
+    """Build the pattern that finds the metric: the user's, or `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
     named = rf"{_build_name(metric)}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
     return Pattern(_VALUE, expand_number(metric.pattern) if metric.pattern else named)
 
@@ -220,8 +220,8 @@ def _build_name(metric: Metric) -> str:
 
 
 def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
-    """The last value: what the script logged, else what its output has; with a pattern only the latter. NaN where the
-    output ends with `val_loss: diverged`, or another word for no value."""
+    """Load the last value that the script logged, else the last in its output; with a pattern only the latter. NaN if
+    the output ends with `val_loss: diverged`, or another word for no value."""
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
@@ -245,7 +245,7 @@ def _load_last(run_dir: str, source: Source) -> dict[str, float]:
 
 
 def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLocation) -> None:
-    """No run of a side has the metric: its name is probably wrong. Raises UsageError."""
+    """Raise UsageError for a metric that no run of a side has: its name is probably wrong."""
     look = f"see what it prints: {show_command(['logs'], location, os.path.basename(result.run_dir))}"
     if metric.pattern:
         message = f"the first group of the pattern of {metric.name} finds no number in what {title} prints"

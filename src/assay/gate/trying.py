@@ -36,14 +36,14 @@ _OUTSIDE = "what git does not have is on neither side: name data and programs by
 
 
 def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
-    """Run pairs until a look decides, or there are no more; the result is recorded."""
+    """Run pairs until a look decides, or there are no more; record the result."""
     if asked.a.key == asked.b.key:
         reason = "both sides have the same code, command and environment: nothing was run"
         return _record(replace(asked, verdict="same", reason=reason), place)
     check_libraries()
     hidden, known = hide_try(asked), load_tries(place.location)
     counts = [each.most for each in known if replace(hidden, most=each.most).key == each.key and each.most < asked.most]
-    if counts:  # the boundary allows for the looks of one call
+    if counts:  # the boundary allows only for the looks of one call
         before = ", ".join(f"--seeds {count}" for count in sorted(counts))
         risk = "each call looks again, so a wrong `better` is more likely than 2.5%; confirm it: assay tries --confirm"
         asked = replace(asked, notes=(*asked.notes, f"asked before with {before}: {risk}"))
@@ -51,7 +51,7 @@ def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
 
 
 def _record(found: Try, place: TryPlace) -> Try:
-    """A confirmation stays while the verdict does."""
+    """Record a try. Its confirmation stays while the verdict does."""
     found = replace(found, at=time.time())
     before = next((each for each in load_tries(place.location) if each.key == hide_try(found).key), None)
     if before is not None and before.verdict == found.verdict:
@@ -66,7 +66,7 @@ class _Trial:
         self.location = runner.place.location
 
     def run(self) -> Try:
-        """The first two pairs show whether both sides run; then the looks follow."""
+        """Run two pairs to see whether both sides run, then as many as the looks need."""
         schedule = build_schedule(self.asked.most)
         if spent := self._run_pairs(_PROBE):
             return self._build(Judged("undecided", 0), spent)
@@ -78,7 +78,7 @@ class _Trial:
                 return self._build(judged, f"{spent} before it was decided")
             self._check_zero(count)
             judged = judge_look(self._list_pairs(count), level, self.asked.question)
-            if is_one_pair(self._list_pairs(count)):  # more of them would show no more
+            if is_one_pair(self._list_pairs(count)):  # more pairs would show no more
                 return self._build(replace(judged, verdict="undecided", interval=None), _ONE_PAIR)
             if judged.verdict != "undecided":
                 break
@@ -90,7 +90,7 @@ class _Trial:
         return self._build(judged, explain(judged))
 
     def _run_pairs(self, count: int) -> str:
-        """Why not all of them were run; empty: they were."""
+        """Run pairs; return why not all of them were run, empty if they were."""
         asked = self.asked
         wanted = [(side, seed, asked.metric) for seed in range(1, count + 1) for side in (asked.a, asked.b)]
         return self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
@@ -101,13 +101,13 @@ class _Trial:
         return [self.runner.results[key] for key in found if key in self.runner.results]
 
     def _list_pairs(self, count: int) -> list[SeedPair]:
-        """Pairs of the seeds with which both sides ran."""
+        """Return the pairs of the seeds with which both sides ran."""
         asked, found, seeds = self.asked, self.runner.results, range(1, count + 1)
         both = ([found.get((side.key, seed, asked.metric)) for side in (asked.a, asked.b)] for seed in seeds)
         return [SeedPair(seed, a.value, b.value) for seed, (a, b) in zip(seeds, both, strict=True) if a and b]
 
     def _check_sides(self) -> bool:
-        """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""
+        """Refuse a base that does not run and a metric that never appears; return whether only the head fails."""
         a, b = self._list_results(self.asked.a), self._list_results(self.asked.b)
         if all(result.is_failed for result in a):
             line, command = describe_failure(a[0], self.location)
@@ -119,7 +119,7 @@ class _Trial:
         return all(result.is_failed for result in b) and not any(result.is_failed for result in a)
 
     def _check_zero(self, count: int) -> None:
-        """A fraction of a value near zero means nothing."""
+        """Refuse values near zero, of which a fraction means nothing."""
         values = [pair.a for pair in self._list_pairs(count) if pair.a is not None and math.isfinite(pair.a)]
         if self.asked.question.change is None and is_near_zero(values):
             mean = render_number(mean_and_sd(values)[0] or 0.0)
@@ -165,7 +165,7 @@ class _Trial:
 
 
 def describe_change(effect: float, relative: float | None, interval: tuple[float, float], name: str) -> str:
-    """`-0.012 (-2.4%), interval -0.02 to -0.004`."""
+    """Describe a change as `-0.012 (-2.4%), interval -0.02 to -0.004`."""
     share = f" ({relative:+.2%})" if relative is not None else ""
     return f"{render_signed(effect)}{share}, {name} {' to '.join(map(render_signed, interval))}"
 
@@ -175,7 +175,7 @@ def render_signed(value: float) -> str:
 
 
 def explain(judged: Judged) -> str:
-    """Why this is the verdict."""
+    """Explain the verdict."""
     if judged.effect is None or judged.interval is None or judged.threshold is None:
         return f"{judged.failed_b} runs of the head and {judged.failed_a} of the base failed, or have no finite value"
     smallest = f"what matters ({render_number(judged.threshold, 3)})"
@@ -193,7 +193,7 @@ def explain(judged: Judged) -> str:
 
 
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
-    """Every `better` again with fresh seeds on both sides; of those some are kept. Returns all tries."""
+    """Repeat every `better` with fresh seeds on both sides and keep some of them. Returns all tries."""
     found = load_tries(place.location)
     chosen = [each for each in found if each.verdict == "better"]
     if not chosen:
@@ -223,7 +223,7 @@ def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[
 
 
 def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[SeedPair]:
-    """Each try has seeds of its own: a base that is unlucky with them would favour all of its ideas at once."""
+    """Repeat a try with its own seeds: with shared ones an unlucky base would favour all of its ideas at once."""
     first = _FRESH * (1 + int(asked.key, 16) % _RANGES) + 1
     seeds = range(first, first + (pairs or asked.most))
     titles = {asked.a.key: f"{asked.idea}, {BASE}", asked.b.key: f"{asked.idea}, {HEAD}"}

@@ -1,4 +1,4 @@
-"""What other packages use of golden recordings. Names load on first use."""
+"""The names that other packages use of golden recordings. They load on first use."""
 
 from __future__ import annotations
 

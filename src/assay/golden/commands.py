@@ -61,7 +61,7 @@ GROUP = Group(
 
 @contextmanager
 def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> Iterator[str | None]:
-    """A store at an address is used as a copy on this machine; what a command writes is sent back."""
+    """Yield a local folder for the store: for one at an address a copy, sent back if the command writes."""
     if store is None or "://" not in store:
         yield store
         return
@@ -74,7 +74,7 @@ def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> It
 def prepare(
     request: GoldenRequest, console: Console, *, writes: bool = False, is_silent: bool | None = None
 ) -> Iterator[tuple[GoldenOptions, RunHooks]]:
-    """The store on this machine, and the options of a flow with it. `writes`: what changes there is sent back."""
+    """Yield the flow's options, with the store as a local folder, and its hooks. `writes`: send the store back."""
     from assay.golden.flow.segments import GoldenOptions
 
     quiet, replicas = console.quieted(request.quiet or request.as_json), getattr(request, "replicas", None)
@@ -97,7 +97,7 @@ def prepare(
 
 
 def build_hooks(console: Console, is_silent: bool | None = None) -> RunHooks:
-    """A line for every run that begins or ends; a check is short, and a long training has `assay logs -f`."""
+    """Return hooks that print a line for every run that begins or ends; `assay logs -f` follows a long training."""
     from assay.launch.api import RunHooks
 
     def listen(event: Event) -> None:
@@ -125,7 +125,7 @@ def show_report(
     every_row: bool = True,
     files: ReportPages | None = None,
 ) -> int:
-    """Print it, and write it into `files`, which have every row."""
+    """Print the report, write it with every row into `files`, and return the exit code."""
     from assay.golden.report.document import build_document
 
     if files and (files.md or files.junit or files.html):
@@ -235,7 +235,7 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
     else:
         with prepare(request, console) as (options, hooks):
             most, early_stop = request.most_checks, not request.no_early_stop
-            # an option of a plug-in
+            # explain is an option that a plug-in adds
             explaining = plugins.find_function("golden.explain") if getattr(request, "explain", False) else None
             chosen = replace(options, most_checks=most, only=request.only, early_stop=early_stop, explain=explaining)
             report = check_file(chosen, hooks)
@@ -264,7 +264,7 @@ _OF_RUNS = ("file", "store", "manifest_name", "tests", "slots", "jobs", "on", "r
 
 
 def _check_sides(request: GoldenCheckRequest) -> None:
-    """Refuse options of a check that runs something in one that does not, and the other way round."""
+    """Refuse options for runs together with --against, and options of --against without it."""
     if request.against is None and not request.file:
         raise UsageError("FILE is missing", "without running anything: assay golden check --against GOLDEN --from PATH")
     if request.against is not None and request.source is None:

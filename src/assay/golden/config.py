@@ -78,7 +78,7 @@ _HOW_TO = """FILE is the convergence harness's YAML, or a native study with a `g
 
 
 def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> GoldenFile:
-    """Raises UsageError for a file that cannot be read, ConfigError with everything that is wrong in it."""
+    """Load a convergence file. Raises UsageError if it cannot be read, ConfigError with all of its errors."""
     folder = os.getcwd()
     full = os.path.join(folder, path)
     text = load_text(full, path, lambda: _HOW_TO)
@@ -86,7 +86,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     config_hash = hashlib.sha256(text.encode()).hexdigest()
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
-    if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither: not a study's message
+    if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither format
         what = "there is neither a test nor a `golden:` section"
         raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
     section = document.find(SECTION)
@@ -157,11 +157,11 @@ class _Reader(Fields):
         return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
 
     def _text(self, name: str, wanted: str) -> str:
-        """The string of a key; empty where there is none."""
+        """Return the string of a key; an empty one if the key is missing."""
         return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:
-        """Checkpoints need all of their keys; without any, keys that are about them mean nothing."""
+        """Refuse checkpoints without all of their keys, and keys that mean nothing without checkpoints."""
         named = [name for name in _CHECKPOINT_KEYS if name in self._top]
         for name in _CHECKPOINT_KEYS if named else ():
             rest = f"; or leave out {' and '.join(named)}: every run then begins at step 0"
@@ -172,7 +172,7 @@ class _Reader(Fields):
                 self.problems.add(message, join_key(SECTION, name), self._top[name].position, hint)
 
     def _step(self) -> Pattern | None:
-        """Without such a pattern the values of a metric are counted, unless a run begins at a checkpoint."""
+        """Find the step's pattern. Without one, values are counted, unless a run begins at a checkpoint."""
         found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
         if found is None and any(name in self._top for name in _CHECKPOINT_KEYS):
             hint = r"a run from a checkpoint has to log it: add one under metrics, as in step: 'step (\d+)'"
@@ -197,8 +197,8 @@ class _Reader(Fields):
         return FlagSpec(role, text.strip(), is_set=True) if text else None
 
     def _length(self) -> FlagSpec | None:
-        """`--steps`: the step to train to; with `counts: segment` the number of steps to train. Without it the program
-        is ended when its segment is complete."""
+        """Return the flag for the step to train to or, with `counts: segment`, for the number of steps to train. A
+        program without it is ended when its segment is complete."""
         entry, key = self._top.get("length"), join_key(SECTION, "length")
         if entry is None or entry.node.kind != "mapping":
             return self._flag("length", "run_for", "--steps")
@@ -215,7 +215,7 @@ class _Reader(Fields):
         return tuple(FlagSpec(name, word) for word in words)
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
-        """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
+        """Read `{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
         named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
         return tuple(self._variant(each, join_key(key, each.key)) for each in named)
 
@@ -230,11 +230,11 @@ class _Reader(Fields):
         return Variant(entry.key, env, self.child(fields, "flags", key, self._split, ()))
 
     def _named(self, fields: Mapping[str, Item], name: str, key: str, what: str) -> Sequence[Item]:
-        """The entries of a mapping that may be left out."""
+        """Return the entries of an optional mapping."""
         return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
-        """Configurations that must agree, as variants. The canonical one would agree with itself, and is refused."""
+        """Return configurations that must agree. The canonical one would agree with itself, and is refused."""
         found = self._variants("same")
         pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, ShellText)]
         command = f" {' '.join(pieces)} "
@@ -250,7 +250,7 @@ class _Reader(Fields):
         return found
 
     def _split(self, node: Node, key: str) -> tuple[str, ...]:
-        """Arguments as they would be typed."""
+        """Split arguments as a shell does."""
         text = self.text(node, key, "arguments, as they would be typed")
         try:
             return tuple(shlex.split(text or ""))
@@ -259,7 +259,7 @@ class _Reader(Fields):
             return ()
 
     def _selftest(self) -> tuple[Fault, ...]:
-        """`{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
+        """Read `{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
         key, faults = join_key(SECTION, "selftest"), list[Fault]()
         fields = self.mapping(self._top["selftest"].node, key, ("env", "flags")) if "selftest" in self._top else {}
         kinds: dict[str, Literal["env", "flag"]] = {"env": "env", "flags": "flag"}
@@ -290,7 +290,7 @@ class _Reader(Fields):
         return tuple(Rule(name, position=self._section.position) for name in known)
 
     def _rule(self, entry: Item, key: str, known: Sequence[str]) -> Rule | None:
-        if known and entry.key not in known and not self._files:  # without any, the program calls assay.log
+        if known and entry.key not in known and not self._files:  # without patterns the program calls assay.log
             hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
             self.problems.add("no pattern reads this metric", key, entry.position, hint)
         if entry.node.kind == "scalar" and entry.node.text == "margin":
@@ -339,7 +339,7 @@ class _Reader(Fields):
         return self.child(fields, name, key, lambda node, where: self.one_of(node, where, choices), None)
 
     def _fraction(self, node: Node, key: str) -> float | None:
-        """`0.005` or `0.5%`, above 0; alpha is below 1, too."""
+        """Parse `0.005` or `0.5%`, above 0; alpha must also be below 1."""
         text = node.text.strip()
         try:
             value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

@@ -1,7 +1,7 @@
 """The convergence harness's YAML → GoldenTests: one for each top-level name.
 
-What the original did with a file that it accepted is done here too, with a warning where a user would be surprised;
-what could only end in a wrong verdict is an error.
+A file that the original accepted has the same effect here, with a warning if that would surprise a user; what could
+only end in a wrong verdict is an error.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 def parse_convergence(
     nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
-    """Tests and warnings; raises ConfigError with all problems.
+    """Return tests and warnings; raise ConfigError with all problems.
 
-    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be whole.
+    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be complete.
     """
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
@@ -71,7 +71,7 @@ def parse_convergence(
 
 
 def compile_regex(text: str, key: str, node: Node, problems: Problems) -> re.Pattern[str] | None:
-    """The compiled expression; None, with a problem, where it is not valid."""
+    """Return the compiled expression; None, and add a problem, if it is not valid."""
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -134,7 +134,7 @@ class _TestReader(Fields):
             self.problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Item]:
-        """A mapping; a key that the original would not have looked at is ignored, with a warning."""
+        """Return the known entries of a mapping; ignore other keys, as the original does, with a warning."""
         if node.kind != "mapping":
             self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
             return {}
@@ -275,7 +275,7 @@ class _TestReader(Fields):
         return (*(flag for flag in found if flag is not None), *misc)
 
     def _miss_flag(self, mode: str, message: str, key: str, entry: Item, example: str) -> None:
-        """A flag of the mode that is not used is missed when that mode is."""
+        """Report a missing flag: as an error if its mode is used, else as a warning."""
         if mode in self._needs:
             self._miss(MissingFlag, message, key, entry, f"as in {example}")
         else:
@@ -290,7 +290,7 @@ class _TestReader(Fields):
         return tuple(flag for flag in found if flag is not None)
 
     def _flag(self, entry: Item, key: str, ours: str | None = None) -> FlagSpec | None:
-        """`ours`: the mode of a flag that we set."""
+        """Parse a flag. `ours`: the mode, if the flag is one of those that we set."""
         has_length = ours is not None and entry.key == _LENGTH
         fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
         if "key" not in fields:
@@ -305,11 +305,11 @@ class _TestReader(Fields):
         if name is None:
             return None
         if ours:
-            # ours: whether the length of a check is an amount, not the step to train to
+            # this flag of ours may state that the length of a check is an amount, not the step to train to
             counts = self.child(fields, "counts", key, lambda node, at: self.one_of(node, at, ("total", "segment")), "")
             flag = self._our_flag(entry, key, name, value, is_set)
             return replace(flag, name="run_length") if counts == "segment" else flag
-        if is_set:  # as in the original
+        if is_set:  # as in the original: nothing sets such a flag
             known = ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
             hint = f"only {known} are set by the harness; give it a value"
             given = fields["set_in_script"]
@@ -328,7 +328,7 @@ class _TestReader(Fields):
         return FlagSpec(entry.key, name, is_set=True)
 
     def _value(self, node: Node, key: str) -> str | None:
-        """A value is what Python's `str()` makes of it, as in the original; null is the bare flag."""
+        """Return a value as Python's `str()` renders it, as in the original; None, for null, is the bare flag."""
         if node.kind != "scalar" and not node.is_null:
             self.refuse(node, key, "a single value", "several words need a flag each")
         return str(node.value) if node.kind == "scalar" and not node.is_null else None

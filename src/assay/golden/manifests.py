@@ -28,7 +28,7 @@ from assay.system.files import write_atomic
 VERSION = 3
 WITH_CHECKPOINTS = 2  # the format that is enough for a golden whose segments begin at checkpoints
 CHECKPOINT_DIR = "ckpts"
-PARTIAL_SUFFIX = ".partial"  # of a gathering that is not over, or did not end well
+PARTIAL_SUFFIX = ".partial"  # the end of a recording's name until its gathering has ended well
 _REMEDY = "gather it again, or bring it back from a copy"
 _UNLABELLED = "0"  # how the original writes the only value of a metric without labels
 _HASH_CHUNK = 1 << 20
@@ -49,7 +49,7 @@ def partial_path(manifest: str) -> str:
 
 
 def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
-    """Raises UsageError when there is none, FormatError when it cannot be used. `how_to`: the hint then."""
+    """Load a golden. Raises UsageError, with `how_to` as its hint, if there is none, FormatError if it is damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -91,7 +91,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
 
 
 class _BrokenError(Exception):
-    """Something in a manifest that is not as it must be."""
+    """Something in a manifest is not valid."""
 
 
 def _parse_object(text: str, file: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise _damaged(file, "it is empty") from None
-        rest = text[error.pos :].strip()  # nothing, or the begin of true, false or null
+        rest = text[error.pos :].strip()  # empty, or the beginning of true, false or null
         if not rest or (error.pos and rest.isalpha()) or "Unterminated" in error.msg:
             raise _damaged(file, "it is truncated: the text ends in the middle") from None
         raise _damaged(file, f"line {error.lineno}, column {error.colno}: {error.msg}") from None
@@ -126,7 +126,7 @@ def _damaged(file: str, what: str) -> FormatError:
 
 
 def _get(content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """The object at these keys; an empty one where there is none."""
+    """Return the object at these keys; an empty one if there is none."""
     found = content
     for number, key in enumerate(keys, 1):
         found = _check_object(found.get(key, {}), ".".join(keys[:number]))
@@ -177,7 +177,7 @@ def _count_contents(segment: Segment) -> dict[str, Any]:
 
 
 def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
-    """Raises for a file that holds less than it states."""
+    """Raise an error if the file holds less than it states."""
     if content.get("counts") is None:
         _check_traces(content, segments)
         return
@@ -197,7 +197,7 @@ def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
 
 
 def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
-    """Raise for a file without counts that has parts of a lost segment, or noise without its replicas."""
+    """Raise an error if a file without counts has parts of a lost segment, or noise without its replicas."""
     for part in ("checkpoints", "replicas", "variants"):
         if lost := sorted(set(_get(content, part)) - set(segments)):
             raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
@@ -214,13 +214,13 @@ def _parse_step(value: Any, where: str) -> int:
 
 
 def _parse_results(results: Mapping[str, Any], where: str, gaps: list[tuple[str, int]]) -> dict[str, Labels]:
-    """step → metric → label → text becomes metric → label → one Track."""
+    """Turn step → metric → label → text into metric → label → one Track."""
     texts: dict[str, dict[str, list[tuple[int, str]]]] = {}
     for step_text, metrics in results.items():
         step = _parse_step(step_text, f"{where}.results")
         for metric, labels in _check_object(metrics, f"{where}.results.{step_text}").items():
             for label, text in (labels if isinstance(labels, dict) else {_UNLABELLED: labels}).items():
-                if text is None:  # the original's, for a step line without its metric
+                if text is None:  # the original writes null for a step line without the metric
                     gaps.append((metric, step))
                     continue
                 texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
@@ -270,12 +270,12 @@ def render_manifest(golden: Golden) -> str:
     return render_lines(content) + "\n"
 
 
-# By key the depth from which on an object is one line: a step, a checkpoint, a part of a rebase's entry.
+# For each key, the depth from which an object is one line: a step, a checkpoint, a part of a rebase's entry.
 _LINES = {"ckpt_logs": 4, "counts": 3, "provenance": 3, "replicas": 5, "variants": 6, "checkpoints": 2, "history": 3}
 
 
 def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
-    """JSON that is short and that diffs show well: a line for each step, and for each list of numbers."""
+    """Render short JSON that is readable in diffs: a line for each step, and for each list of numbers."""
     is_flat = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
     if not isinstance(value, dict | list) or not value or depth >= limit or is_flat:
         return json.dumps(value, ensure_ascii=False, default=str)
@@ -288,7 +288,7 @@ def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
 
 
 def _build_keys(segments: Iterable[Segment]) -> list[str]:
-    """The start step; a second checkpoint of the same step gets a mark, so that neither is lost."""
+    """Return the start step of each segment; a second checkpoint of one step gets a mark, so that both are kept."""
     keys: list[str] = []
     for segment in segments:
         key, count = str(segment.start_step), 1
@@ -309,13 +309,13 @@ def _render_segment(segment: Segment) -> dict[str, Any]:
 
 
 def _find_replicas(segment: Segment) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """The recordings after the first, of metrics that have any."""
+    """Return all recordings but the first, of metrics that have several."""
     found = {name: {label: runs[1:] for label, runs in labels.items()} for name, labels in segment.tracks.items()}
     return {name: labels for name, labels in found.items() if any(labels.values())}
 
 
 def _render_tracks(value: Any) -> Any:
-    """The curves in mappings and tuples, whatever those are by."""
+    """Render tracks in nested mappings and lists, whatever the keys are."""
     if isinstance(value, Track):
         return {"steps": list(value.steps), "values": _texts(value)}
     if isinstance(value, Mapping):
@@ -328,7 +328,7 @@ def _texts(track: Track) -> list[str]:
 
 
 def write_manifest(path: str, golden: Golden) -> None:
-    """Readers see the old or the new one, never a part. What no check can be compared with is refused."""
+    """Replace a manifest in one step. A golden with which no check can be compared is refused."""
     broken = find_not_finite(golden, golden.rules) if golden.complete else []
     if broken:
         raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
@@ -344,7 +344,7 @@ def _write(path: str, text: str) -> None:
 
 
 def write_offset(path: str, golden: Golden) -> None:
-    """Add how the program counts to a manifest of whatever version; what is recorded stays as it is."""
+    """Add how the program counts to a manifest of any version; the recording itself does not change."""
     with open(path, encoding="utf-8") as file:
         content = _parse_object(file.read(), path)
     content |= {"steps_beyond": golden.steps_beyond, "repeats_start": golden.repeats_start}
@@ -362,7 +362,7 @@ class BadRecordingError(AssayError):
 
 
 def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
-    """`segment 9 loss is nan at step 11`: the first such value of each recorded track of these metrics."""
+    """List the first value of each track of these metrics that is not finite: `segment 9 loss is nan at step 11`."""
     found = []
     for segment in golden.segments:
         for metric, label, runs in segment.walk():
@@ -386,7 +386,7 @@ def list_manifests(store: str) -> list[str]:
         return []
     found = []
     for path in paths:
-        with contextlib.suppress(OSError), open(path, "rb") as file:  # of one that cannot be read nothing is known
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # an unreadable file counts as a manifest
             if b'"ckpt_logs"' not in file.read(4096):
                 continue
         found.append(path)
@@ -394,7 +394,7 @@ def list_manifests(store: str) -> list[str]:
 
 
 def load_references(manifest: str) -> set[str] | None:
-    """The checkpoints that a manifest refers to; None when that is not known."""
+    """Return the checkpoints that a manifest refers to; None if that is not known."""
     try:
         with open(manifest, encoding="utf-8") as file:
             logs = json.load(file)["ckpt_logs"].values()
@@ -405,9 +405,9 @@ def load_references(manifest: str) -> set[str] | None:
 
 
 def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
-    """`wanted`, or, when a manifest of the store has checkpoints in there, a folder below it that no manifest uses.
+    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses.
 
-    The answer is the same as long as the store's manifests are: an interrupted gathering is continued.
+    The answer depends on the store's manifests alone, so that an interrupted gathering continues in its folder.
     """
     store = os.path.dirname(os.path.abspath(manifest))
     others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
@@ -422,7 +422,7 @@ def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
 
 
 def remove_checkpoints(manifest: str, old: Iterable[str]) -> None:
-    """Checkpoints of a golden that has been replaced, where no manifest of the store refers to them any more."""
+    """Remove checkpoints of a golden that was replaced, if no manifest of the store refers to them any more."""
     store = os.path.dirname(os.path.abspath(manifest))
     references = [load_references(path) for path in list_manifests(store)]
     if None in references:
@@ -450,8 +450,8 @@ def _remove(path: str, base: str) -> None:
 
 
 def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
-    """The checkpoint's path: relative to the manifest, or, as the original had it, to the folder of checkpoints.
-    Without one, for a segment that begins with the training, it is empty as well."""
+    """Find the checkpoint's path, relative to the manifest or, as in the original, to the folder of checkpoints. A
+    segment that begins with the training has no checkpoint: its path is empty."""
     if not checkpoint:
         return ""
     folder = os.path.dirname(os.path.abspath(manifest))
@@ -463,7 +463,7 @@ def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
 
 
 def hash_checkpoint(path: str) -> str | None:
-    """The hash of a file, or of all files of a folder with their names; None when it cannot be read."""
+    """Return the hash of a file, or of all files of a folder with their names; None if it cannot be read."""
     digest = hashlib.sha256()
     try:
         if os.path.isdir(path):

@@ -34,8 +34,8 @@ from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _RECENT = 12  # checks of a test in a list
-_MOST_CHECKS = 200  # of a history
-_MOST_LISTED = 50  # of a report
+_MOST_CHECKS = 200  # checks in a history
+_MOST_LISTED = 50  # reports in a list
 _MOST_NIGHTS = 40  # checks whose curves are read
 _MOST_FOLDERS = 2000  # searched for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
@@ -64,7 +64,7 @@ class GoldenCard:
 
 
 def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
-    """Tests of which a report is kept, the last used first."""
+    """List tests that have a kept report, the most recently used first."""
     cards = []
     for slug, location in locations.items():
         known = list_ids(location)
@@ -96,8 +96,8 @@ def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, Study
 
 @dataclass(frozen=True, slots=True)
 class GoldenPage:
-    """`head` None: nothing can be shown. `blocks`: the report; `history`: all that is kept, the newest first;
-    `drift` and `recording`: blocks about the test."""
+    """The page of a test. `head` None: nothing can be shown. `blocks`: the report; `history`: all that is kept, the
+    newest first; `drift` and `recording`: blocks about the test."""
 
     head: Head | None
     blocks: Sequence[doc.Block]
@@ -109,9 +109,9 @@ class GoldenPage:
 
 
 def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
-    """`wanted`: the id of a check or a gathering; None: the last check, or the gathering where there is none.
+    """Build a test's page. `wanted`: the id of a check or gathering; None: the last check, else the last gathering.
 
-    Raises NotFoundError for an id that is not there. A damaged report is a problem on the page.
+    Raises NotFoundError for an id that does not exist. A damaged report is a problem on the page.
     """
     known = list_ids(location)
     history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
@@ -155,8 +155,8 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
 
 
 def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[doc.Block]:
-    """Two checks of a test side by side: verdicts and effects of each row, and both curves over the golden's band.
-    Raises NotFoundError for an id that is not there, FormatError where a report cannot be read."""
+    """Compare two checks of a test: verdicts and effects of each row, and both curves over the golden's band. Raises
+    NotFoundError for an id that does not exist, FormatError if a report cannot be read."""
     (first, mine), (second, theirs) = (load_report(location, each) for each in (one, other))
     names = [f"{word} {render_date(head.at, '%m-%d %H:%M')}" for word, head in (("this", first), ("other", second))]
     rows = [{(row.segment, row.metric): row for row in head.rows} for head in (first, second)]
@@ -203,9 +203,9 @@ def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> 
 
 
 def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
-    """Show the recording as it is in its store now, which may be elsewhere, or be gone."""
+    """Show the recording as it is in its store now; it may have been moved or deleted."""
     try:
-        there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would be waited for
+        there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would block
         found = load_recordings(manifest) if there else ()
     except (AssayError, OSError):  # its content is not shown: it may be any file
         problems.append(f"the golden recording {manifest} cannot be read now")
@@ -219,7 +219,7 @@ def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
 
 
 def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[doc.Block]:
-    """A sentence for each device: what moved since when, as `assay golden history` prints it."""
+    """Yield a sentence for each device: what moved and since when, as `assay golden history` prints it."""
     newest = checks[-_MOST_NIGHTS:]
     if len({render_date(head.at, "%Y-%m-%d") for head in newest}) < FEWEST_NIGHTS:
         return
@@ -247,7 +247,7 @@ def build_drift(checks: Sequence[Head]) -> Iterator[doc.Block]:
     if not by_metric:
         return
     allowed: dict[str, float] = {}
-    for head in checks:  # the newest check that has it is the last
+    for head in checks:  # the newest check with a row of the metric decides
         for row in head.rows:
             if row.allowed:
                 allowed[row.metric] = row.allowed
@@ -300,7 +300,7 @@ class StoredRecording:
 
 
 def find_stored(roots: Sequence[str]) -> list[StoredRecording]:
-    """Recordings in the roots themselves, and in their folders: a store next to the runs."""
+    """Find recordings in the roots and in the folders directly below them, where a store is next to the runs."""
     found = []
     for root in roots:
         try:
@@ -335,7 +335,7 @@ def find_kept(path: str) -> tuple[StudyLocation, str]:
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> doc.Document | None:
-    """`wanted`: the id of a check; None: the last one. None where the study has no such report."""
+    """Build the report of the check `wanted`, by default of the last one; None if the study has no such report."""
     known = [each for each, _ in list_ids(location)]
     if not known or (wanted is not None and wanted not in known):
         return None

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """After the test function itself: a marked test that has checked nothing does it now."""
+    """Check after the test function, if the test has the marker and the function has checked nothing."""
     if item.get_closest_marker(MARKER) is not None and not getattr(item, _CHECKED, False):
         Convergence(item)()
 
@@ -67,7 +67,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not text.startswith(headline):
         found.value.args = (f"{headline}\n{text.lstrip()}",)
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    entry, last = found.value.__traceback__, None  # it ends with the last line that is not Assay's
+    entry, last = found.value.__traceback__, None  # the traceback shall end with the last line that is not Assay's
     while entry is not None:
         if not os.path.abspath(entry.tb_frame.f_code.co_filename).startswith(ours):
             last = entry
@@ -149,7 +149,7 @@ def _check_arguments(arguments: dict[str, Any], args: tuple[Any, ...]) -> dict[s
 
 
 def _choose_root(item: pytest.Item) -> str:
-    """The folder of this test's runs: in pytest's cache, the last ones only; without a cache a temporary one."""
+    """Return the folder of this test's runs: in pytest's cache, which keeps the last ones only, or a temporary one."""
     import hashlib
     import shutil
     import tempfile

@@ -26,13 +26,13 @@ STEP_GROUP = "step"  # in a pattern for saved checkpoints
 
 
 class Logged(NamedTuple):
-    """One number of one line; `value` is None where the pattern matched something that is not a number."""
+    """One number of one line; `value` is None if the pattern matched something that is not a number."""
 
     metric: str
     label: str
     text: str
     value: float | None
-    step: int | None = None  # its own, where no pattern reads one
+    step: int | None = None  # the value's own step, if no pattern reads steps
 
 
 class Saved(NamedTuple):
@@ -44,7 +44,7 @@ class Saved(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    step: int | None  # that this line gives
+    step: int | None  # the step that this line states
     values: tuple[Logged, ...]
     saved: Saved | None
     bad_step: str | None = None  # a step that is not a whole number
@@ -56,10 +56,10 @@ class LogReader:
     def __init__(
         self, step: Pattern | None, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
     ) -> None:
-        """`step` None: the n-th value of a metric is that of step n. `named_groups`: a group with a name is a metric of
-        that name, as in native files."""
+        """If `step` is None, the n-th value of a metric belongs to step n. `named_groups`: a group with a name is a
+        metric of that name, as in native files."""
         self._step = re.compile(step.regex) if step else None
-        self._counts: dict[tuple[str, str], int] = {}  # of values by metric and label, where no pattern reads the step
+        self._counts: dict[tuple[str, str], int] = {}  # values so far by metric and label, if no pattern reads steps
         self._save = re.compile(save.regex) if save else None
         self._metrics = [_Metric(pattern, named_groups) for pattern in metrics]
         self._tail = b""
@@ -89,7 +89,7 @@ class LogReader:
         return None if is_other else LogLine(step, values, saved, bad_step)
 
     def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
-        """The values with their own steps; and the step of the line, if it is beyond all before it."""
+        """Give each value its own step; return also the step of the line, if it is beyond all before it."""
         last, counted = max(self._counts.values(), default=0), list[Logged]()
         for logged in values:
             name = logged.metric, logged.label
@@ -139,7 +139,7 @@ class _Metric:
 
 
 def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, str]]:
-    """Labels where they fit the groups, else numbers; a metric with a single number has no label."""
+    """Pair groups with labels, or numbers if the labels do not fit; a metric with a single number has none."""
     count = regex.groups
     if count <= 1 and (len(pattern.labels) != 1 or pattern.labels == ("0",)):
         return [(count, "")]
@@ -148,7 +148,7 @@ def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, s
 
 
 def _whole_number(line: str, start: int, end: int) -> str:
-    """The number that the group is a part of."""
+    """Return the whole number that contains the matched part."""
     text = line[start:end]
     if start and line[start - 1] in "+-" and text[:1] not in "+-" and (start < 2 or not line[start - 2].isalnum()):
         start -= 1
@@ -170,9 +170,9 @@ class Values:
     )  # by metric: values that are not numbers, and their steps
     last_step: int | None = None
     first_step: int | None = None
-    file_steps: tuple[int, int] | None = None  # the first and the last in the metric files
+    file_steps: tuple[int, int] | None = None  # the first and the last step in the metric files
     without_step: int = 0  # values that the log has before any step
-    is_disordered: bool = False  # a step came back, and the values of some are logged twice
+    is_disordered: bool = False  # a step came back, so that some values are logged twice
     between: dict[str, float] = field(default_factory=dict)  # by metric of the files: the first step that is not whole
     counts: bool = False  # a value of a metric file without a step has its number as its step
 
@@ -196,7 +196,7 @@ class Values:
         track[step] = (logged.value, logged.text)
 
     def add_filed(self, metric: str, step: float, value: float) -> None:
-        """A value of a metric file. Where they are not counted, one without a whole number as its step is left out."""
+        """Add a value of a metric file; leave it out if values are not counted and its step is not whole."""
         if self.counts and math.isnan(step):
             step = len(self.found.get((metric, ""), ())) + 1
         if math.isfinite(step) and step == int(step):
@@ -212,12 +212,12 @@ class Values:
 
     @property
     def problems(self) -> list[str]:
-        """Values that are not numbers are one for each metric, with a count and the first ones."""
+        """List problems; values that are not numbers are one for each metric, with a count and the first ones."""
         found = [(f"{name} {', '.join(each[:3])}, not a number", len(each)) for name, each in self.unread.items()]
         return [*self.noted, *(f"{text} ({count} such values)" if count > 1 else text for text, count in found)]
 
     def find_partial(self, metrics: Iterable[str]) -> list[str]:
-        """Metrics of the files that have no whole step at all."""
+        """List metrics of the metric files without a single whole number as a step."""
         lost = [metric for metric in metrics if metric in self.between and not self.steps_of(metric)]
         return [f"{metric}: the step {self.between[metric]:g} is not a whole number" for metric in lost]
 
@@ -230,32 +230,32 @@ class Values:
         return {step for track in self.found.values() for step in track}
 
     def find_end(self, length: int) -> int | None:
-        """The last of `length` steps, counted from the first one of the log; of the metric files, where it has none."""
+        """Return the last of `length` steps from the first one of the log or, if it has none, of the metric files."""
         first = self.file_steps[0] if self.first_step is None and self.file_steps else self.first_step
         return None if first is None else first + length - 1
 
     def reaches(self, end: int) -> bool:
-        """Whether the next step, in the shortest interval seen, would be after this one."""
+        """Whether the next step would be after `end`, at the shortest interval so far."""
         steps = sorted(self.steps | {step for step in (self.first_step, self.last_step) if step is not None})
         interval = min((b - a for a, b in pairwise(steps)), default=1)
         return bool(steps) and steps[-1] + interval > end
 
     def is_past(self, step: int) -> bool:
-        """Whether the log and the metric files, where both have steps, are beyond this one."""
+        """Whether the log and the metric files, as far as each has steps, are beyond this step."""
         files = self.file_steps[1] if self.file_steps else None
         reached = [each for each in (self.last_step, files) if each is not None]
         return bool(reached) and min(reached) > step
 
     def cut(self, metric: str, label: str, steps: Iterable[int] | None = None) -> Track:
-        """The values at those of these steps that have one; at all steps where none are given."""
+        """Return the values at those of `steps` that have one, or at all steps if None."""
         found = self.found.get((metric, label), {})
         kept = [step for step in (sorted(found) if steps is None else steps) if step in found]
         return Track(tuple(kept), tuple(found[step][0] for step in kept), tuple(found[step][1] for step in kept))
 
 
 class RunRecorder:
-    """The values of a run that is read from its first line to its last; or to the first step after its segment, where
-    the run is ended some time after it: how much more it logs by then must not matter."""
+    """Records the values of a run from its first line to its last, or to the first step after its segment. A run that
+    is ended logs more steps until it has stopped, and these must not matter."""
 
     def __init__(
         self, reader: LogReader, same_line: bool, find_end: Callable[[Values], int | None] = lambda _values: None
@@ -299,7 +299,7 @@ class SegmentRecording:
     saved: Saved
     start_step: int
     length: int
-    limit: int | None = None  # the last step that belongs to it; None until the first one is known
+    limit: int | None = None  # the last step of the recording; None until the first one is known
     values: Values = field(default_factory=Values)
     is_over: bool = False
 
@@ -332,17 +332,17 @@ class TrainingRecorder:
         self.steps = 0
 
     def feed(self, chunk: bytes) -> bool:
-        """Read more bytes; True when they filled a recording."""
+        """Read more bytes; return True if they filled a recording."""
         return self._take(self._reader.feed(chunk))
 
     def finish(self) -> None:
-        """The log has ended: incomplete recordings stay as they are."""
+        """End the log: recordings that are incomplete stay so."""
         self._take(self._reader.finish())
         for recording in self._open():
             self._close(recording, "the training ended")
 
     def describe_last_save(self) -> str | None:
-        """The warning where the training ends with a save, as most do."""
+        """Return a warning if the training ends with a save, as most do."""
         last = self.recordings[-1] if self.recordings else None
         return _describe_empty(last) if last is not None and last.values.first_step is None else None
 
@@ -366,7 +366,7 @@ class TrainingRecorder:
         return filled
 
     def _enter(self, step: int) -> bool:
-        """A step line: it may be the first of a recording, or come after its end."""
+        """Handle a step, which may be the first of a recording or after its end; return True if it filled one."""
         if self.recordings and self.last_step is not None and step < self.last_step:
             self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
         self.steps += 1

@@ -17,7 +17,7 @@ from assay.system.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """One metric over all segments and labels: the worst of them."""
+    """How small an effect a check finds of one metric, in the worst of all segments and labels."""
 
     metric: str
     rule: str
@@ -26,9 +26,9 @@ class Sensitivity:
     delta: float | None
     one_check: float
     most_checks: float
-    suggested_delta: float | None  # an exact rule has none
+    suggested_delta: float | None  # None for an exact rule
     replicas: int
-    first_delta: float | None = None  # of the first window, if it has its own
+    first_delta: float | None = None  # the delta of the first window, if it has its own
     outside: float | None = None  # the smallest difference that is CHANGED
 
 
@@ -42,7 +42,7 @@ class Recording:
 
 
 def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
-    """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
+    """Load recordings of a store, a manifest or a convergence file, which alone needs `store` and `name`."""
     if os.path.isdir(path):
         found = [os.path.join(path, each) for each in sorted(os.listdir(path)) if each.endswith(".json")]
         known = [each for each in found if _is_manifest(each)]

@@ -51,7 +51,7 @@ class JudgedRow:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`mode` gather: nothing was judged; PASS says that the recording was made."""
+    """The head of a report. `mode` gather: nothing was judged, and PASS means that the recording was made."""
 
     id: str
     at: float
@@ -66,12 +66,12 @@ class Head:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether nothing is known of it but its time."""
+        """Whether nothing is known of the report but its time."""
         return not self.test
 
     @property
     def word(self) -> str:
-        """A gathering judges nothing."""
+        """The verdict in one word; a gathering judges nothing, so that it is `recorded`."""
         if self.is_damaged:
             return "damaged"
         return "recorded" if self.mode == "gather" and self.kind is VerdictKind.PASS else str(self.kind)
@@ -99,7 +99,7 @@ def write_report(location: StudyLocation, mode: ReportMode, source: str, report:
 
 
 def _without_texts(content: Any) -> Any:
-    """The report without values as they were logged, which are for manifests."""
+    """Return the report without the logged texts of values, which only manifests need."""
     if isinstance(content, dict):
         return {name: _without_texts(each) for name, each in content.items() if name != "texts"}
     if isinstance(content, list) and content and isinstance(content[0], dict | list):
@@ -128,8 +128,8 @@ def parse_name(name: str) -> str | None:
 
 
 def load_head(location: StudyLocation, wanted: str) -> Head:
-    """A head is worth what its report supports. A file that cannot be read is a check of which nothing is known: never
-    a PASS, and never left out. Raises NotFoundError."""
+    """Load a head, corrected by what its report supports. A file that cannot be read becomes a check with an unknown
+    result: never a PASS, and never left out. Raises NotFoundError."""
     path, mode = _find(location, wanted)
     try:
         stat = os.stat(path)
@@ -147,7 +147,7 @@ def _build_damaged(wanted: str, mode: ReportMode, problem: str) -> Head:
 @lru_cache(maxsize=4096)
 def _load_head(path: str, wanted: str, mode: ReportMode, _mtime: int, _size: int) -> Head:
     head, content = _read(path, wanted, mode)
-    with _naming_damage(path):  # without curves: what a verdict is made of
+    with _naming_damage(path):  # only what a verdict is made of, without curves
         same = [{**each, "segments": _strip_segments(each)} for each in content.get("same", ())]
         stripped = {**content, "golden": None, "segments": _strip_segments(content), "same": same}
         return _review(head, _review_report(parse_plain(GoldenTestReport, stripped)).verdict)
@@ -161,7 +161,7 @@ def _strip_segments(content: Any) -> list[Any]:
 
 
 def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestReport]:
-    """Raises NotFoundError with what there is, and FormatError where the file is damaged."""
+    """Load a report and its head. Raises NotFoundError with the known ids, FormatError if the file is damaged."""
     path, mode = _find(location, wanted)
     head, content = _read(path, wanted, mode)
     with _naming_damage(path):
@@ -185,7 +185,7 @@ def _review_segment(segment: SegmentReport) -> SegmentReport:
 
 
 def _review(head: Head, verdict: Verdict) -> Head:
-    """The head by its own rows, and by the verdict of the report below it."""
+    """Correct the head by its own rows, and by the verdict of its report."""
     rows = []
     for row in head.rows:
         found = Finding(row.kind, row.metric, "", effect=row.effect, interval=row.interval)
@@ -219,10 +219,10 @@ def _find(location: StudyLocation, wanted: str) -> tuple[str, ReportMode]:
 
 
 def _read(path: str, wanted: str, mode: ReportMode) -> tuple[Head, Any]:
-    """Both lines, to their end: the sums of the compressed file are checked. When it was and what it was is in its
-    name."""
+    """Read both lines to their end, so that the checksums of the compressed file are verified. The file's name has the
+    time and the mode."""
     with _naming_damage(path):
-        if not os.path.isfile(path):  # a pipe would be waited for
+        if not os.path.isfile(path):  # a pipe would block
             raise ValueError("it is not a file")
     with _naming_damage(path), gzip.open(path) as file:
         head = parse_plain(Head, read_versioned(file.readline(_LONGEST_HEAD), KIND, path, FORMATS))

@@ -124,7 +124,7 @@ class RebaseRequest(GoldenRequest):
 
 
 def _parse_tolerances(texts: tuple[str, ...], flag: str) -> dict[str, float]:
-    """Tolerances by metric; the one without a metric is under the empty name."""
+    """Return the tolerances by metric; a tolerance without a metric is under the empty name."""
     found: dict[str, float] = {}
     for text in texts:
         metric, _, number = text.rpartition("=")

@@ -54,7 +54,7 @@ class BisectReport:
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """One test. Not accepted: `refusals` give the reasons, and the old golden is unchanged."""
+    """The rebase of one test. If it was not accepted, `refusals` has the reasons, and the old golden is unchanged."""
 
     test: str
     manifest: str
@@ -63,12 +63,12 @@ class Rebased:
     effects: Mapping[str, float] = field(default_factory=dict)
     since_first: Mapping[str, float] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
-    wider: tuple[str, ...] = ()  # accepted nevertheless
+    wider: tuple[str, ...] = ()  # what the new golden accepts in addition, which was accepted
     creep: tuple[str, ...] = ()
     archived: str | None = None
     interrupted: str | None = None
     shifts: Mapping[str, MetricShift] = field(default_factory=dict)  # against the noise; by metric and label
-    kept: str = ""  # why the old one stays, although there is no reason against the new one
+    kept: str = ""  # why the old one stays, although the new one was not refused
 
     @property
     def is_accepted(self) -> bool:
@@ -91,7 +91,7 @@ class Injected:
 
     @property
     def is_caught(self) -> bool:
-        """A run that crashed was not judged: that fault does not count."""
+        """Whether the check reported the fault. A run that crashed was not judged: its fault does not count."""
         return self.report.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
 
     @property
@@ -129,7 +129,7 @@ class SelftestReport:
 
 @dataclass(frozen=True, slots=True)
 class BlameCell:
-    """One code in one environment, each side a or b. A cell with a problem did not run: nothing is known of it."""
+    """One code in one environment, each side a or b. A cell with a problem did not run and has no result."""
 
     code: str
     environment: str
@@ -144,14 +144,14 @@ class Moved:
     metric: str
     part: str
     shift: MetricShift | None = None  # None: a cell that it needs did not run
-    where: str = ""  # the side on which it was measured, where that is not a
-    allowed: float = 0.0  # the largest relative effect that the metric's rule takes for none
+    where: str = ""  # the side on which it was measured, if not a
+    allowed: float = 0.0  # the largest relative effect that the metric's rule accepts
 
 
 @dataclass(frozen=True, slots=True)
 class BlameReport:
     test: str
-    codes: Mapping[str, str]  # by side; one, where both sides have the same
+    codes: Mapping[str, str]  # by side; only one if both sides have the same code
     environments: Mapping[str, str]
     cells: tuple[BlameCell, ...]
     effects: tuple[Moved, ...] = ()
@@ -161,7 +161,7 @@ class BlameReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """INCONCLUSIVE: an effect is not larger than the repeats differ, so that it may be 0 or not."""
+        """INCONCLUSIVE if an effect is not larger than the repeats differ, so that it may be 0 or not."""
         if self.interrupted or self.problem:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
         if any(cell.problem for cell in self.cells) or not self.effects:

@@ -56,7 +56,7 @@ class Track:
             raise ValueError(f"a curve has {len(self.steps)} steps and {len(self.values)} values")
 
     def cut(self, steps: Container[int]) -> Track:
-        """The values at those of its steps that are among these."""
+        """Return the values of this track at those of its steps that are in `steps`."""
         kept = [at for at, step in enumerate(self.steps) if step in steps]
         texts = tuple(self.texts[at] for at in kept) if self.texts else ()
         return Track(tuple(self.steps[at] for at in kept), tuple(self.values[at] for at in kept), texts)
@@ -80,7 +80,7 @@ class Segment:
 
     @property
     def steps(self) -> list[int]:
-        """All steps that were recorded while gathering, of whatever metric."""
+        """All steps, of any metric, that were recorded while gathering."""
         return sorted({step for _, _, runs in self.walk() for step in runs[0].steps})
 
     @property
@@ -113,7 +113,7 @@ class Golden:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the file that it was read from."""
+        """Warnings about the file from which the golden was read."""
         return [describe_gap(metric, step) for metric, step in self.gaps]
 
     @property
@@ -136,12 +136,12 @@ class Golden:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether its runs were made to be recorded; a rebase may have taken those of a check."""
+        """Whether the runs were made to be recorded; a rebase may instead have taken the runs of a check."""
         return not self.history or self.history[-1].get("source") == "gather"
 
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rules that it was gathered with, by metric; an older manifest has none."""
+        """The rules with which the golden was gathered, by metric; an older manifest has none."""
         found = self.provenance.get("rules")
         return found if isinstance(found, Mapping) else {}
 
@@ -234,12 +234,12 @@ class GoldenTest:
 
     @property
     def has_length(self) -> bool:
-        """Whether the program takes the length of a run; one that does not is ended when its segment is complete."""
+        """Whether the program takes the length of a run; if not, it is ended when its segment is complete."""
         return any(flag.name in ("run_for", "run_length") for flag in self.run_flags)
 
     @property
     def seed_flag(self) -> str:
-        """The program's flag for its seed; empty where the file names none."""
+        """The program's flag for its seed; empty if the file names none."""
         return next((flag.key for flag in self.run_flags if flag.name == "seed"), "")
 
 
@@ -261,7 +261,7 @@ class MissingOption(Problem):
 
 
 class MissingSection(MissingOption):
-    """A part of `flags`: the original checks these first."""
+    """A missing part of `flags`: the original checks these parts first."""
 
 
 class MissingFlag(Problem):
@@ -279,8 +279,8 @@ class MetricReport:
     verdict: Verdict
     golden: Mapping[str, tuple[Track, ...]]  # label -> replicas
     check: Mapping[str, tuple[Track, ...]]  # label -> one for each run of the check
-    noise: float | None = None  # of the golden, as measured when it was gathered
-    delta: float | None = None  # that it was judged with: the rule's or the default
+    noise: float | None = None  # the golden's noise, as measured when it was gathered
+    delta: float | None = None  # the delta of the verdict: the rule's or the default
 
     @property
     def metric(self) -> str:
@@ -296,8 +296,8 @@ class SegmentRun:
     reason: str = ""
     elapsed_s: float | None = None
     last_step: int | None = None
-    stopped_early: str | None = None  # why
-    saved_steps: int = 0  # by the early stop
+    stopped_early: str | None = None  # the reason
+    saved_steps: int = 0  # steps that the early stop saved
     saved_s: float = 0.0
 
 
@@ -305,7 +305,7 @@ class SegmentRun:
 class SegmentReport:
     start_step: int
     checkpoint: str
-    verdict: Verdict  # of its metrics and of its runs
+    verdict: Verdict  # of all its metrics and runs
     metrics: tuple[MetricReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()
 
@@ -333,11 +333,11 @@ class GoldenTestReport:
     notes: tuple[str, ...] = ()  # what was chosen, what was left out
     warnings: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
-    exit_code: ExitCode | None = None  # of an error that left nothing to judge
-    interrupted: str | None = None  # by this signal
-    problem: str | None = None  # of the infrastructure
+    exit_code: ExitCode | None = None  # the exit code of an error that left nothing to judge
+    interrupted: str | None = None  # the signal that interrupted it
+    problem: str | None = None  # a problem of the infrastructure
     same: tuple[SameReport, ...] = ()
-    origin: Mapping[str, str] = field(default_factory=dict)  # of a check: commit, packages, device
+    origin: Mapping[str, str] = field(default_factory=dict)  # origin of a check: commit, packages, device
 
     @property
     def saved_s(self) -> float:

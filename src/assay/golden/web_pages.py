@@ -38,7 +38,7 @@ def show_all(request: Request) -> Response:
 
 
 def show(request: Request) -> Response:
-    """A test by its study; `?check=` chooses one of its checks or gatherings, `?with=` another to compare it with."""
+    """Show a test by its study; `?check=` chooses a check or gathering, `?with=` another one to compare it with."""
     site = get_site(request)
     locations, slug = site.snapshots.find_locations(), request.path_params["study"]
     known = {card.slug: card for card in list_goldens({slug: locations[slug]} if slug in locations else {})}
@@ -58,7 +58,7 @@ def show(request: Request) -> Response:
 
 
 def show_stored(request: Request) -> Response:
-    """Show only what the list finds: a path never leads elsewhere."""
+    """Show a stored recording only if the list finds it: a path never leads elsewhere."""
     site = get_site(request)
     found = {each.path: each for each in find_stored(site.roots)}
     path = request.path_params["path"]
@@ -71,7 +71,7 @@ def show_stored(request: Request) -> Response:
 
 
 def find_alarms(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
-    """The last check of each; one that was only recorded was never judged."""
+    """Yield an alarm for tests whose last check did not pass; a test that was only recorded was never judged."""
     found: dict[str, list[str]] = {}
     for card in list_goldens(known):
         if card.checks and (card.checks[0].is_damaged or card.checks[0].kind is not VerdictKind.PASS):

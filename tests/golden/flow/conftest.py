@@ -1,4 +1,4 @@
-"""Labs of the tests of flows."""
+"""Labs for the tests of flows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def real(tmp_path: Path) -> Lab:
 
 @pytest.fixture
 def lab(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A lab for tests of what a log shows: trainings are run by this process."""
+    """A lab for tests of what a log shows: trainings are executed in this process."""
     run_in_process(monkeypatch)
     return real
 
 
 @pytest.fixture
 def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A native study runs where it is called."""
+    """A lab in whose folder the test is: a native study runs in the folder from which it is called."""
     monkeypatch.chdir(lab.folder)
     lab.write_native()
     return lab

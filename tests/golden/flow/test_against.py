@@ -87,7 +87,7 @@ def test_3_percent_worse_within_5_is_not_pass_where_three_goldens_show_less_nois
 def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
     golden = write_megatron("golden.json", build_loss(1))
     worse = write_megatron("worse.json", build_loss(9, 1.03))
-    for night in ("2026-11-01", "2026-11-03", "2026-11-09"):  # not in sequence: dates
+    for night in ("2026-11-01", "2026-11-03", "2026-11-09"):  # the numbers of these names are dates, not in sequence
         write_megatron(f"nights/{night}/values.json", build_loss(int(night[-1])))
     here.expect(1, f"{golden} {worse} --history nights")
     write_megatron("good.json", build_loss(20))
@@ -95,7 +95,7 @@ def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
     here.expect(0, f"{golden} good.json --history nights", "inside the noise of 3 goldens")
     longer = build_loss(8, steps=range(1, 201))
     night = write_megatron("nights/2026-11-10/values.json", longer, other={5: 1.5})
-    # the golden states what is judged, and at which steps
+    # the golden defines what is judged, and at which steps
     here.expect(0, f"{golden} good.json --history nights", "inside the noise of 4 goldens")
     write_megatron(night, build_loss(8, steps=range(1, 50)))
     here.expect(0, f"{golden} good.json --history nights", "lm loss: 1 of 4 goldens lack it or some of its steps")
@@ -121,7 +121,7 @@ def test_a_bad_run_is_not_hidden_by_good_ones_and_is_named(here: Folder) -> None
 
 
 def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:
-    """Noise of 5% in the first ten steps, of 0.1% after them: 3% is thirty times as much."""
+    """The noise is 5% in the first ten steps, and 0.1% after them: there 3% is thirty times as much."""
     at_first = {number: build_loss(number, noise=0.05, steps=range(1, 11)) for number in (1, 2, 3, 9)}
     for number in (1, 2, 3):
         loss = at_first[number] | build_loss(number, steps=range(11, 101))
@@ -135,7 +135,7 @@ def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:
 
 
 def test_equality_is_at_the_digits_of_the_coarser_side(here: Folder) -> None:
-    """Five decimals of Megatron-LM's golden against the full numbers of the run; and the other way round."""
+    """Megatron-LM's golden has five decimals, and the run full numbers; and the other way round."""
     write_megatron("golden.json", build_loss())
     run = write_lines("run.jsonl", build_loss(), "lm loss")
     here.expect(0, f"golden.json {run}", "digits of the golden (5 decimals)")
@@ -163,7 +163,7 @@ def test_trainer_state_csv_and_a_json_list_are_read(here: Folder) -> None:
     state = {"best_metric": None, "global_step": 100, "log_history": [*history, {"step": 100, "train_runtime": 8.5}]}
     Path("checkpoint-100").mkdir()
     Path("checkpoint-100/trainer_state.json").write_text(json.dumps(state))
-    Path("checkpoint-100/config.json").write_text('{"hidden_size": 768}')  # passed over
+    Path("checkpoint-100/config.json").write_text('{"hidden_size": 768}')  # a file that is ignored
     rows = "".join(f"{step},{value!r},0.0001\n" for step, value in loss.items())
     Path("run.csv").write_text("step,loss,learning_rate\n" + rows)
     Path("run.json").write_text(json.dumps(history))
@@ -176,7 +176,7 @@ def test_an_rcp_file_judges_the_epochs_of_a_run(here: Folder) -> None:
     other = {"bert_ref_448": {"Benchmark": "bert", "BS": 448, "Epochs to converge": [20, 21, 22]}}
     Path("rcps_bert.json").write_text(json.dumps(RCP | other))
     write_mllog("result_0.txt", build_loss(steps=range(1, 101)))
-    # the entry with the batch size of the run
+    # the entry with the run's batch size is used
     here.expect(0, "rcps_bert.json result_0.txt", "bert_ref_256")
     both = re.sub(r'("epoch_num": )(\d+)', r'\1\2, "step_num": \g<2>000', Path("result_0.txt").read_text())
     Path("steps.txt").write_text(both)
@@ -255,7 +255,7 @@ def test_platforms_are_never_pooled(here: Folder) -> None:
         here.expect(0, f"golden {run} --environment {choice}", "dgx_h100", "3 recordings")
     here.expect(2, f"golden {run} --environment b200", "b200")
     named = write_megatron("golden_values_dev_dgx_a100.json", build_loss(9))
-    assert "dgx_a100_#" in here.check("golden", named).out  # called as the run is
+    assert "dgx_a100_#" in here.check("golden", named).out  # the environment with the run's name
     for name in ("first", "second"):
         write_megatron(f"out/{name}.json", build_loss())
     here.expect(2, "out/first.json out", "--from out/first.json")
@@ -378,7 +378,7 @@ def test_what_is_not_finite_may_be_written_as_text(here: Folder) -> None:
 
 
 def write_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Steps with a loss, as the name of the file says."""
+    """Write steps with a loss in the format that the file's name shows."""
 
     def entry(row: dict[str, Any]) -> str:
         return json.dumps({"key": "loss", "value": row["loss"], "metadata": {"step_num": str(row["step"])}})
@@ -402,7 +402,7 @@ def write_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.csv", "run.json", "run.log", "metrics.csv"])
 def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str) -> None:
-    """The text at every second step looks as another interval; at step 30 the golden has no value."""
+    """A text at every second step looks like another interval; at step 30 the golden has no value."""
     for steps in (range(2, 21, 2), range(15, 21), [30]):
         good = {step: 2 + 3 / step for step in sorted({*range(1, 21), *steps})}
         write_lines("golden.jsonl", {step: good[step] for step in range(1, 21)})
@@ -434,7 +434,7 @@ def test_a_metric_that_became_empty_never_passes(here: Folder, name: str) -> Non
         again.write_text(Path(name).read_text())
         here.expect(0, f"{name} {again} --only eval_loss")
         again.write_text("".join(again.read_text().splitlines(keepends=True)[:21]))
-        here.expect(0, f"golden.jsonl {again} --only loss")  # a last row of other metrics
+        here.expect(0, f"golden.jsonl {again} --only loss")  # the last row has other metrics
 
 
 def test_a_value_whose_step_cannot_be_read_is_not_left_out(here: Folder) -> None:

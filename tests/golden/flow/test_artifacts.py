@@ -1,4 +1,4 @@
-"""`assay golden rebase --artifacts`: from what CI kept, on a machine that did not run it."""
+"""`assay golden rebase --artifacts`: a rebase from what CI kept, on a machine that did not run it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
 
 
 def test_runs_of_a_check_with_another_verdict_are_not_added(lab: TwoSides) -> None:
-    """Two checks of one commit, in environments that differ by a variable."""
+    """The two checks are of one commit, in environments that differ by a variable."""
     shutil.rmtree(lab.folder / "kept")
     assert lab.run(*CHECK, SCALE="0.9").code == 3
     assert lab.run(*CHECK).code == 1

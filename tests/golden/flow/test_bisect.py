@@ -1,4 +1,4 @@
-"""The log of a bisection and what is read out of it; the whole search is in tests/golden/test_golden_tools.py."""
+"""The log of a bisection and what is read from it; the whole search is in tests/golden/test_golden_tools.py."""
 
 from __future__ import annotations
 

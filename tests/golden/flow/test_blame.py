@@ -1,4 +1,4 @@
-"""`assay golden blame`: two codes in two environments; and `rebase --environment-only`, which asks it."""
+"""`assay golden blame`: two codes in two environments; and `rebase --environment-only`, which uses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lab(gathered: Path, tmp_path: Path) -> TwoSides:
-    """A golden of the only commit there is."""
+    """A repository with one commit, and a golden of it."""
     shutil.copytree(gathered, tmp_path / "lab")
     found = object.__new__(TwoSides)
     found.folder = tmp_path / "lab"
@@ -27,7 +27,7 @@ def lab(gathered: Path, tmp_path: Path) -> TwoSides:
 
 
 def effects(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of the only metric, by part."""
+    """Return the effects on the only metric, by part."""
     return {
         each["part"]: {"kind": "unknown", **(each["shift"] or {}), "where": each["where"]} for each in found["effects"]
     }

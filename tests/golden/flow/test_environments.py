@@ -1,4 +1,4 @@
-"""Goldens of several environments in one store: which one a check chooses, and that it says so."""
+"""Goldens of several environments in one store: which one a check chooses, and what it prints about that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lab(tmp_path: Path) -> TwoSides:
 
 
 def state(path: Path, gpu: str, torch: str) -> None:
-    """As if it had been recorded there."""
+    """Change a golden as if it had been recorded with this GPU and torch."""
     content = json.loads(path.read_text())
     content["provenance"]["hardware"]["gpus"] = [{"name": gpu}] if gpu else []
     content["provenance"]["packages"] = {"torch": torch}

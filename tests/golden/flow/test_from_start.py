@@ -33,7 +33,7 @@ ENDLESS = {"hold_at": 25}  # the training logs 26 steps, and then nothing for te
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """Every training is a job, as it is for users."""
+    """A lab in which every training is a job, as it is for users."""
     monkeypatch.chdir(tmp_path)
     lab = Lab(tmp_path)
     lab.write_native(STUDY)
@@ -42,13 +42,13 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.fixture
 def plain(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """Trainings that come to their own end are run by this process."""
+    """A lab in which trainings that end by themselves are executed in this process."""
     run_in_process(monkeypatch)
     return real
 
 
 def find_left(report: GoldenTestReport) -> list[int]:
-    """Processes of the report's runs that are still there."""
+    """Find processes of the report's runs that are still running."""
     runs = [*report.runs, *(run for segment in report.segments for run in segment.runs)]
     tags = {run.dir.encode() for run in runs}
     return [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in tags]
@@ -63,7 +63,7 @@ def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert [(run.state, run.reason) for run in gathered.runs] == [(State.PRUNED, "its segment is complete")] * 2
     assert find_left(gathered) == []
-    assert real.calls() == [[], []]  # the command as it is
+    assert real.calls() == [[], []]  # the command has no further arguments
     assert sorted(os.listdir(real.store)) == [real.manifest_path.name]
     assert real.manifest["format"] == 3
     (log,) = real.logs.values()
@@ -76,7 +76,7 @@ def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a
 
 
 def test_a_worse_training_fails_and_is_ended_whether_early_or_at_its_end(real: Lab) -> None:
-    """Also one that ignores the signal."""
+    """A training that ignores the signal is ended, too."""
     real.use_golden()
     script = real.folder / "training.py"
     script.write_text("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + script.read_text())
@@ -202,7 +202,7 @@ def test_programs_that_count_in_another_way_and_steps_after_the_segment(plain: L
     checked = plain.check_one()
     assert checked.verdict.kind is VerdictKind.ERROR
     assert "the check logs step 0, before the first that was recorded, 1: it counts in another way" in messages(checked)
-    # how much is logged after the segment depends on when a run is ended; here it comes to its own end
+    # when a run is ended decides how much it logs after the segment; here it ends by itself
     plain.edit("step=step)", "step=step % 25)")
     plain.use_golden()
     assert plain.check_one().verdict.kind is VerdictKind.PASS
@@ -239,7 +239,7 @@ GOLDEN = "golden: {segment: 20, replicas: 2, metrics: {score: paired}}\n"
 def test_metrics_of_a_file_end_the_run_when_it_is_beyond_the_segment(
     real: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stop rules of the study do not."""
+    """Only the segment ends the run, not the stop rules of the study."""
     real.edit("\n    if step == change", f"{APPEND}    if step == change")
     files = "metrics: {file: {jsonl: values.jsonl}}\nstop: [{rule: bounds, metric: score, max: 0.001}]\n"
     real.write_native(f"study: demo\ncommand: python3 training.py\n{files}{GOLDEN}")
@@ -260,7 +260,7 @@ def test_metrics_of_a_file_end_the_run_when_it_is_beyond_the_segment(
     ("step", "first"), [(', "step": %d', 0), ("", 1), (', "step": %d.5', None)], ids=["step", "counted", "parts"]
 )
 def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int | None) -> None:
-    """As `assay.log` writes them; without a step its values are counted."""
+    """The values are as `assay.log` writes them; without a step they are counted."""
     numbers = "(2 / (step + 1), step)" if step else "(2 / (step + 1),)"
     folder = '    os.makedirs(os.environ["ASSAY_RUN_DIR"] + "/metrics", exist_ok=True)'
     line = APPEND.replace("/values", "/metrics/a1-r0-host-1-1").replace('"step": %d, "score": %f', f'"score": %f{step}')
@@ -318,7 +318,7 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
 def test_the_commands_of_a_new_user(
     plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The store is `golden`, without a flag, and what is printed does not name it either."""
+    """The store is `golden` without a flag, and the printed commands do not name it either."""
     monkeypatch.setenv("NO_COLOR", "1")
     assert run(["golden", "check", "config.yml"]) == 2
     assert "gather it first: `assay golden gather config.yml`" in capsys.readouterr().out

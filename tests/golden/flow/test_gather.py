@@ -44,7 +44,7 @@ def test_a_segment_has_its_values_and_its_checkpoint(context: GoldenContext) -> 
     assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
     assert segment.checkpoint_sha
     assert console.lines == []
-    path = save(context.folder)  # elsewhere: it is kept by its whole path
+    path = save(context.folder)  # a checkpoint elsewhere is kept by its whole path
     segment = SegmentBuilder(context, console).build(recording(path), Values())
     assert segment is not None
     assert segment.checkpoint == str(path)

@@ -1,4 +1,4 @@
-"""Gathering and checking on the spine: rounds, replicas, early stops, and what bad surroundings do."""
+"""Gathering and checking from end to end: rounds, replicas, early stops, and what a bad environment does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_example_passes_fifty_times_of_fifty_and_a_planted_bug_fails(
     golden = load_manifest(str(lab.store / "charlm_convergence_harness_manifest.json"), "charlm")
     assert [(segment.start_step, segment.replicas) for segment in golden.segments] == [(100, 5), (200, 5)]
     assert [int(lab.check().exit_code()) for _ in range(50)] == [0] * 50
-    report = lab.check_one(run_arguments=("--lr", "0.02"), early_stop=False)  # what is seen at a stop varies
+    report = lab.check_one(run_arguments=("--lr", "0.02"), early_stop=False)  # the values at a stop vary
     assert report.verdict.kind is FAIL
     worst = next(finding for finding in report.verdict.findings if finding.kind is FAIL)
     assert worst.step is not None
@@ -60,7 +60,7 @@ def test_the_example_passes_fifty_times_of_fifty_and_a_planted_bug_fails(
 def test_a_training_in_this_process_is_recorded_and_judged_as_a_job_is(
     real: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other tests rely on it."""
+    """The other tests rely on this."""
     other = Lab(tmp_path / "other")
     found = []
     for lab in (real, other):
@@ -91,11 +91,11 @@ def test_segments_are_spread_over_the_slots(real: Lab) -> None:
     report = check_file(real.options(slots=("cpu",) * 4), RunHooks(listen=listen, tick_s=0.05))
     assert report.exit_code() is ExitCode.OK
     assert len({run.dir for segment in report.tests[0].segments for run in segment.runs}) == 4
-    assert 1 < most <= 8  # a slot that comes free is given away before its run is concluded
+    assert 1 < most <= 8  # a free slot is used again before its run is concluded
 
 
 def test_replicas_repeat_the_segments_and_a_program_that_counts_from_0_goes_one_step_further(native: Lab) -> None:
-    """It logs `until - 1` last; the training logged one more step after the checkpoint."""
+    """The program logs `until - 1` last; the training logged one more step after the checkpoint."""
     report = native.gather(replicas=2).tests[0]
     golden = report.golden
     assert report.verdict.kind is PASS, messages(report)
@@ -122,7 +122,7 @@ def test_many_values_that_are_not_numbers_are_few_lines(lab: Lab) -> None:
 
 
 def use_shift(lab: Lab, section: str) -> None:
-    """A program whose loss is moved by a variable and a flag, judged by windows."""
+    """Use a program whose loss is moved by a variable and a flag, and judge it by windows."""
     moved = "change.get('scale', 1.0) * float(os.environ.get('SHIFT', 1)) * float(options.x or 1)"
     if moved not in (lab.folder / "training.py").read_text():
         lab.edit("change.get('scale', 1.0)", moved)
@@ -146,7 +146,7 @@ def test_variants_are_gathered_and_what_they_show_passes(native: Lab) -> None:
 
 
 def test_variants_that_fail_change_nothing_or_are_missing_are_reported(native: Lab) -> None:
-    """Replicas that are equal bit for bit come with an offer of one."""
+    """If replicas are equal bit for bit, a variant is proposed."""
     for section, words in (("idle: {env: {OTHER: 1}}", "the variant idle changes nothing: equal bit for bit"),
                            ("broken: {flags: --no-such-flag}", "the variant broken failed")):  # fmt: skip
         use_shift(native, f"  variants:\n    {section}\n")
@@ -210,7 +210,7 @@ def test_the_originals_gather_makes_no_replicas_and_learns_how_the_program_count
 def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab: Lab) -> None:
     lab.edit("if options.load and not os.path.exists(options.load):", "if options.load:")
     reports: list[GoldenReport] = []
-    thread = threading.Thread(target=lambda: reports.append(lab.gather()))  # it works in a thread
+    thread = threading.Thread(target=lambda: reports.append(lab.gather()))  # gathering also works in a thread
     thread.start()
     thread.join()
     (report,) = reports
@@ -230,7 +230,7 @@ def test_a_failing_run_is_stopped_early_with_one_line_about_the_other_metrics(la
         lab.test["metrics"][name] = {"margin": 0.05, "comparison": "=="}
     lab.write()
     lab.use_golden()
-    lab.change(hold_at=12, loss={"11": "99"})  # without the stop it would hang for ten minutes
+    lab.change(hold_at=12, loss={"11": "99"})  # without the stop the run would hang for ten minutes
     report = lab.check()
     (test,) = report.tests
     first = test.segments[0]
@@ -258,7 +258,7 @@ def parse_junit(report: GoldenReport) -> ET.Element:
 
 
 def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> None:
-    """The fixture `no_leaks` looks for processes that are still there; one that is left keeps the only slot."""
+    """The fixture `no_leaks` looks for processes that are still running; one that is left keeps the only slot."""
     real.use_golden()
     child = "import subprocess; subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
     real.edit('if change.get("close")', f'{child}if change.get("close")')
@@ -272,7 +272,7 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> No
 
 
 def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> None:
-    """Replicas that differ by 0.2% and a check that is 0.6% off: too much for a pass, too little for a failure."""
+    """Replicas differ by 0.2% and a check by 0.6%: too much for a pass, too little for a failure."""
     noise = "{1: 1.0}.get(calls, [1.002, 0.998, 1.002, 0.998, 1.0][(calls - 2) % 5])"
     native.edit("out = sys", f"calls = sum(1 for _ in open(here + '/calls')); drift = {noise}\nout = sys")
     native.edit("change.get('scale', 1.0)", "change.get('scale', drift)")
@@ -409,7 +409,7 @@ def test_checking_never_writes_into_the_store(lab: Lab) -> None:
 
 
 def _leave_a_gathering(lab: Lab) -> Entry:
-    """The supervisor leaves, as if killed; the training goes on."""
+    """End the supervisor as if it had been killed; the training goes on."""
     lab.change(hold_at=12)
     started: list[Entry] = []
 
@@ -427,7 +427,7 @@ def _leave_a_gathering(lab: Lab) -> Entry:
 
 
 def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
-    """The next supervisor takes up the very same training."""
+    """The next supervisor continues with the same training."""
     held = _leave_a_gathering(lab)
     seen: list[str] = []
 
@@ -441,8 +441,8 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
     report = gather_file(lab.options(), RunHooks(listen=watch, tick_s=0.02))
     assert seen[0] == f"adopted {held.spec.name}"
     assert len(lab.calls()) == 1
-    assert report.exit_code() is ExitCode.FAILED  # we ended it
-    assert list(lab.partial["ckpt_logs"]) == ["9"]  # and what it had recorded is kept
+    assert report.exit_code() is ExitCode.FAILED  # we ended the training
+    assert list(lab.partial["ckpt_logs"]) == ["9"]  # the values that it had recorded are kept
 
 
 def _change_command(lab: Lab, _: pytest.MonkeyPatch) -> dict[str, object]:
@@ -545,7 +545,7 @@ def test_what_cannot_be_run_is_a_usage_error(native: Lab) -> None:
     lab.write()
     with pytest.raises(ConfigError, match="the mandatory flag run_for is missing"):
         lab.gather()
-    console = CollectingConsole()  # the original's command gathers all the same
+    console = CollectingConsole()  # the original's command gathers nevertheless
     assert gather_file(lab.options(is_harness=True), RunHooks(console=console)).exit_code() is ExitCode.OK
     assert any("checking will need it" in line for line in console.lines)
 
@@ -580,7 +580,7 @@ def test_a_good_gathering_replaces_the_golden_and_its_checkpoints(lab: Lab) -> N
         found = [lab.store / entry["checkpoint"] for entry in lab.logs.values()]
         assert all(path.is_file() for path in found)
     assert lab.check().exit_code() is ExitCode.OK
-    assert not (lab.store / "ckpts" / "model_10.bin").exists()  # the first one's
+    assert not (lab.store / "ckpts" / "model_10.bin").exists()  # the checkpoint of the first golden
     assert not lab.partial_path.exists()
     first = _look(lab.store)
     lab.edit("file.write(str(number))", "file.write('other')")

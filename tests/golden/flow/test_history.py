@@ -1,4 +1,4 @@
-"""`assay golden history`: nights from kept checks, apart by golden and device, and what people accepted."""
+"""`assay golden history`: nights from kept checks, separated by golden and device, and what people accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keep(
     gathered: str = "2026-01-01",
     hour: int = 12,
 ) -> None:
-    """A check of the night of that number."""
+    """Keep a check of the night of this number."""
     at = datetime(2026, 3, 1, hour) + timedelta(days=night)  # noqa: DTZ001 in local time, as names of runs
     monkeypatch.setattr("assay.golden.records.time.time", at.timestamp)
     steps, noise = (1, 2, 3, 4), 1 + 1e-4 * ((7 * night) % 5 - 2)
@@ -99,7 +99,7 @@ def test_a_drift_is_one_sentence(folder: Path, cli: Cli, monkeypatch: pytest.Mon
 
 
 def test_goldens_and_devices_are_never_pooled(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each half alone is quiet; together they would be a step."""
+    """Each half alone is quiet; pooled they would show a step."""
     for night in range(8):
         keep(folder, monkeypatch, night, 3.0, gathered="2025-01-01")
         keep(folder, monkeypatch, night + 8, 1.0)

@@ -1,4 +1,4 @@
-"""A rebase from the last check: which check is the last."""
+"""A rebase from the last check: which of several checks is the last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rebase(lab: Lab, source: Literal["gather", "check"]) -> tuple[Rebased, ...]:
 
 
 def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their names hold the second and a random word, so by name the earlier one may come last."""
+    """The names have the second and a random word, so that the earlier check may come last by name."""
     run_in_process(monkeypatch)
     lab = Lab(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from assay.show.markdown import render_markdown
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
 
-# Noise differs from call to call, and is the same in every execution of the test.
+# The noise differs from call to call, and is the same in every execution of the test.
 NOISY = r"""
 import os, random, sys
 here = os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,4 @@
-"""What a check must not pass in silence: what it did not judge, runs that do not train, and runs that begin elsewhere."""
+"""What a check must not pass in silence: metrics that it does not judge, runs that do not train or begin elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_texts(report: GoldenTestReport, kind: VerdictKind) -> list[str]:
 
 
 def paste(report: GoldenTestReport, word: str, lab: Lab) -> int:
-    """Run the command that a note offers."""
+    """Execute the command that a note proposes."""
     (line,) = [note for note in report.notes if note.startswith(word)]
     return run([*shlex.split(line.split("assay ", 1)[1]), "--root", str(lab.folder / "runs"), "--quiet"])
 
@@ -48,7 +48,7 @@ def use_two_metrics(lab: Lab) -> None:
 
 
 def forget_rules(lab: Lab) -> None:
-    """Leave a manifest as the original wrote it."""
+    """Write a manifest as the original does."""
     lab.manifest_path.write_text(json.dumps({"ckpt_logs": lab.logs}))
 
 
@@ -166,7 +166,7 @@ def test_a_trainer_that_ignores_resume_is_an_error_although_it_logs_the_goldens_
 
 
 def test_a_log_as_rare_as_the_checkpoints_shows_a_trainer_that_ignores_resume(lab: Lab) -> None:
-    """Steps 10, 20 and 30 alone, of a program that counts from 1: the checkpoint's own step is all that shows it."""
+    """A program that counts from 1 logs only steps 10, 20 and 30: only the checkpoint's own step shows the fault."""
     lab.test["recording"]["steps_to_record_after_save"] = 10
     lab.flags("common", log_every=10)
     lab.change(first=1)
@@ -239,7 +239,7 @@ def test_a_failure_names_uncommitted_changes_outside_the_folder(
     run_in_process(monkeypatch)
     (tmp_path / "work").mkdir()
     lab = Lab(tmp_path / "work")
-    lab.test["directory"] = "work"  # in a repository: from its top
+    lab.test["directory"] = "work"  # in a repository the path is from its top
     lab.write()
     program, library = lab.folder / "training.py", tmp_path / "library.py"
     text = program.read_text().replace("change = {}", "change = {}; exec(open(here + '/../library.py').read())")
@@ -262,7 +262,7 @@ def test_a_failure_without_a_known_cause_names_what_was_not_compared(lab: Lab, m
     same = "unknown: code, packages, Python, command, configuration and device are those of the recording; "
     assert lab.check_one().differs == (f"{same}code elsewhere, data and environment variables were not compared",)
     manifest = lab.manifest
-    del manifest["provenance"]["files"]  # recorded by an earlier version
+    del manifest["provenance"]["files"]  # as in a manifest of an earlier version
     lab.manifest_path.write_text(json.dumps(manifest))
     [line] = lab.check_one().differs
     assert line.startswith("unknown: packages, ")
@@ -292,7 +292,7 @@ def test_a_metric_that_only_some_segments_have_is_judged_in_those(lab: Lab) -> N
 
 
 def test_a_gap_of_a_recording_counts_for_its_own_metric(lab: Lab) -> None:
-    """A metric that is called as a word of the message is not meant by it."""
+    """A metric whose name is a word of the message is not the one that the message is about."""
     lab.test["log_parsing"] |= {"value": ACC, "other": ACC}
     lab.test["metrics"] |= {
         "value": {"margin": 0.05, "comparison": "<="},

@@ -19,7 +19,7 @@ def track(values, every=1, texts=()):
 
 
 def segment(*replicas, metric="loss", label=""):
-    """One metric with one label; each replica is a sequence of values or a Track."""
+    """Build a segment with one metric and label; each replica is a sequence of values or a Track."""
     return Segment(START, "ckpt", {metric: {label: tuple(as_track(replica) for replica in replicas)}})
 
 
@@ -37,6 +37,6 @@ def falling(count=300):
 
 
 def noisy(rng, copies, *, step=1e-3, whole=0.0, effect=0.0, count=300):
-    """`step`: sd of each value, `whole`: sd that a run keeps, `effect`: relative, on all of them."""
+    """Return noisy curves. `step`: sd of each value, `whole`: sd that a run keeps, `effect`: relative, on all."""
     noise = rng.normal(0, step, (copies, count)) + rng.normal(0, whole, (copies, 1))
     return falling(count) * np.exp(noise) * (1 + effect)

@@ -33,7 +33,7 @@ def test_the_digits_of_a_column() -> None:
         ([1654.0, 1700.0], Digits()),  # counts are not rounded
         ([1.5e-05, 2.25e-05], Digits(7)),
         ([1e300, 0.125], Digits(3)),
-        ([1e-05, 2e-05], Digits()),  # set, not rounded
+        ([1e-05, 2e-05], Digits()),  # these were set, not rounded
         ([0.5, 0.25], Digits()),
     ):
         assert find_digits(values) == digits
@@ -45,8 +45,8 @@ def test_equality_at_the_digits_of_the_coarser_side() -> None:
         ([2.5149, 2.2451], [2.51, 2.25], "PASS"),
         ([12.5149, 12.2451], [12.5, 12.2], "PASS"),
         ([2.5149, 2.2451, 2.0], [2.5, 2.2, 12.5], "CHANGED"),
-        ([10.5149, 2.0149, 2.0451], [10.5, 2.0, 2.0], "INCONCLUSIVE"),  # 2.5% would not show
-        ([10.5, 2.0, 2.0], [10.5149, 2.0149, 2.0451], "PASS"),  # that is what the golden has
+        ([10.5149, 2.0149, 2.0451], [10.5, 2.0, 2.0], "INCONCLUSIVE"),  # the digits would not show 2.5%
+        ([10.5, 2.0, 2.0], [10.5149, 2.0149, 2.0451], "PASS"),  # the golden has only these digits
         ([2.51, 2.25], [2.5151, 2.25], "CHANGED"),
         ([2.51, 2.25], [2.52, 2.25], "CHANGED"),
         ([0.0, 1.0], [0.4, 1.0], "CHANGED"),
@@ -88,7 +88,7 @@ def test_with_noise_what_is_outside_fails() -> None:
 def test_a_bias_below_the_noise_of_the_steps_is_found(
     goldens: int, tolerance: float | None, kind: str, shift: float
 ) -> None:
-    """Each step of a gradient norm differs by 10% by itself; the mean of 200 of them does not."""
+    """Each step of a gradient norm differs by 10% without a change; the mean of 200 steps does not."""
     rng = random.Random(3)
     curves = [[5 * math.exp(0.1 * rng.gauss(0, 1)) for _ in range(200)] for _ in range(goldens + 1)]
     run = [shift * value for value in curves[-1]]
@@ -96,12 +96,12 @@ def test_a_bias_below_the_noise_of_the_steps_is_found(
     verdict = judge("noise", curves[:-1], run, tolerance)
     assert verdict.kind == kind
     assert verdict.findings[0].effect == pytest.approx(shift - 1, abs=0.04)
-    if goldens == 3:  # with more goldens single windows show it
+    if goldens == 3:  # with more goldens single windows show the bias
         assert "in the mean of steps 1 to 200: a bias, beyond the noise of 3 goldens" in verdict.findings[0].message
 
 
 def test_goldens_that_keep_an_offset_show_no_bias() -> None:
-    """Each run is off by 20% as a whole: 200 steps are no more than one."""
+    """Each run is off by 20% as a whole: 200 steps show no more than one step."""
     rng = random.Random(4)
     curves = [
         [offset * (3 - step / 100) for step in range(200)] for offset in [1 + 0.2 * rng.random() for _ in range(6)]
@@ -124,7 +124,7 @@ def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
     ("metric", "golden"), [("lr", [round(1e-5 * min(step, 10), 6) for step in range(1, 61)]), ("epsilon", [0.1] * 60)]
 )
 def test_a_value_that_was_set_has_no_last_digit_that_may_differ(metric: str, golden: list[float]) -> None:
-    """Its text is short, as those of 1e-05 and 0.1 are, and was not rounded."""
+    """The text of a set value is short, as those of 1e-05 and 0.1 are, and was not rounded."""
     runs = [[factor * value for value in golden] for factor in (1.0, 1.02, 1.0213, 0.98)]
     tracks = [Track(tuple(range(1, 61)), tuple(each), tuple(map(repr, each))) for each in runs]
     segment = Segment(1, "", {metric: {"": (tracks[0],) * 5}})
@@ -138,7 +138,7 @@ def test_a_level_is_a_median() -> None:
     assert judge("level", [golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.CHANGED
     assert judge("level", [golden, golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.FAIL
     assert judge("level", [golden, [1.6] * 5], [1.55] * 5, 0.1).kind is VerdictKind.PASS  # as far as the goldens differ
-    assert judge("level", [golden], [1000.0] * 5, 0.2).kind is VerdictKind.ERROR  # another unit
+    assert judge("level", [golden], [1000.0] * 5, 0.2).kind is VerdictKind.ERROR  # the check has another unit
 
 
 @pytest.mark.parametrize("kind", ["digits", "noise", "level"])

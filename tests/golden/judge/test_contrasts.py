@@ -1,4 +1,4 @@
-"""Which change moved a metric: what is exactly 0, what is moved, and what is not larger than the repeats differ."""
+"""Which change moved a metric: effects that are exactly 0, effects that are not, and effects within the noise."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_window_alone_is_found_in_the_noise() -> None:
 
 
 def test_equal_cells_are_rarely_called_moved() -> None:
-    """At most 5%; with equal noise it is 1.5%, and most where one cell has ten times the noise of the others."""
+    """At most 5% of comparisons err; with equal noise 1.5%, and most if one cell has ten times the others' noise."""
     rng, found = np.random.default_rng(6), {"equal": 0, "unequal": 0}
     for _ in range(60):
         for name, noises in (("equal", (1, 1, 1, 1)), ("unequal", (10, 1, 1, 1))):

@@ -1,4 +1,4 @@
-"""All rules of a segment together, and stopping a run that has failed already."""
+"""All rules of a segment together, and the stop of a run that has already failed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_without_checks_or_rules_there_is_an_error(rng, golden):
 
 
 def test_a_run_stopped_for_one_metric_is_a_failure_of_the_segment(rng, golden):
-    """The other metric was good so far; its missing steps are no error, for the run was ended on purpose."""
+    """The other metric was good so far; its missing steps are not an error, since the run was ended on purpose."""
     stopped = {
         "loss": {"": track(noisy(rng, 1, effect=0.05)[0][:50])},
         "grad_norm": {"": track(noisy(rng, 1)[0][:50])},
@@ -84,7 +84,7 @@ def test_alpha_is_shared_by_what_is_judged_by_statistics(golden):
 
 
 def watch(rule, golden, values, every=25, **more):
-    """Looks every few steps; the step at which the run would be stopped."""
+    """Judge a run every few steps; return the step at which it would be stopped, and the finding."""
     for end in range(every, len(values) + 1, every):
         found = judge_so_far(rule, golden, track(values[:end]), **more)
         if found:
@@ -112,7 +112,7 @@ def test_looking_often_raises_no_false_alarms(rounds):
     for _ in range(rounds):
         golden = segment(*noisy(rng, 5, step=0.01))
         alarms += sum(watch(Rule("loss"), golden, values)[0] is not None for values in noisy(rng, 4, step=0.01))
-    assert alarms <= 1  # of four in each
+    assert alarms <= 1  # of four runs in each
 
 
 def test_what_was_stopped_fails_at_the_end_too(rng):

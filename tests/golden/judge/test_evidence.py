@@ -23,7 +23,7 @@ BOTH = Rule("loss", "margin", operator="<=", margin=0.1, labels=("MLM", "NSP"))
 
 
 def golden(rules=(), steps=60, **metrics):
-    """One segment; a metric is a list of values, or of labels with theirs."""
+    """Build a golden with one segment; a metric is a list of values, or a mapping from labels to lists."""
     tracks = {
         metric: {
             label: (track(values),) for label, values in (found if isinstance(found, dict) else {"": found}).items()
@@ -74,7 +74,7 @@ MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
         (MARGIN, replace(MARGIN, operator="<="), "loss is compared by <= instead of =="),
         (replace(MARGIN, operator="<"), replace(MARGIN, operator="<="), "loss is compared by <= instead of <"),
         (replace(MARGIN, operator="!="), replace(MARGIN, operator="!=", margin=0.05), "the margin of loss falls from"),
-        # an equal or a tighter one
+        # an equal rule or a tighter one
         (LOSS, LOSS, ""),
         (LOSS, Rule("loss", delta=0.001), ""),
         (LOSS, Rule("loss", direction="both"), ""),
@@ -113,7 +113,7 @@ def test_two_models_that_do_not_train_agree_and_show_nothing():
     assert find_dead(still) == ["loss is 2.3 at every step of the recording: nothing shows that it trains"]
     assert find_dead(still, check(loss=[2.3, 2.2, 2.1, 2.0, 1.9])) == [], "that is a difference, which rules find"
 
-    # twenty steps with a line every five are four values
+    # twenty steps with a line every five steps have four values
     (text,) = find_dead(golden(loss=[0.693147] * 4, acc=[0.5] * 4), check(loss=[0.693147] * 4))
     assert text.startswith("loss is 0.693147 at every step of the golden and the check")
     assert len(find_dead(golden(loss=[2.3] * 2))) == 1

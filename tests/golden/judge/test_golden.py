@@ -74,7 +74,7 @@ def test_what_is_called_detectable_is_found_and_the_suggested_delta_lets_good_ru
     for checks, effect in enumerate(noise.detectable, 1):
         assert count(VerdictKind.FAIL, checks, effect, Rule("loss")) >= 9
     assert count(VerdictKind.PASS, 1, 0.0, Rule("loss", delta=noise.suggested_delta)) >= 8
-    best = [run(golden.mean(axis=0))] * 3  # as good as a check can be
+    best = [run(golden.mean(axis=0))] * 3  # the best possible check
     below = Rule("loss", delta=noise.floor * 0.9)
     assert judge_segment(below, segment(*golden), best).kind is VerdictKind.INCONCLUSIVE
 
@@ -121,7 +121,7 @@ def test_a_margin_below_the_noise_is_found(rng):
         narrow, wide = (Rule("loss", "margin", operator=operator, margin=margin) for margin in (0.05, 0.2))
         assert "is below the noise of 300 steps" in check_margin(narrow, noise).message
         assert check_margin(wide, noise) is None
-    for operator in ("<", ">", "!="):  # these take no margin
+    for operator in ("<", ">", "!="):  # operators without a margin
         assert check_margin(Rule("loss", "margin", operator=operator, margin=0.0), noise) is None
     assert check_margin(Rule("loss", "margin", operator="==", margin=0.0), quiet) is None, "nothing moves"
     assert check_margin(Rule("loss", "exact"), noise) is not None

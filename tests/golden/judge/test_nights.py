@@ -59,13 +59,13 @@ def test_a_lasting_change_is_named_with_its_size_its_night_and_what_else_changed
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_a_drift_that_no_night_began_is_named(way: int) -> None:
-    """0.1% a night, no more than nights differ: no change point, and 3% in the end."""
+    """A drift of 0.1% a night, which is within the noise of nights, has no change point, but makes 3% in the end."""
     levels = [level * (1 + way * 1e-3 * at) for at, level in enumerate(shift((30, 2.0)))]
     nights = build_nights(levels)
     assert not find_change_points(levels)
     verdict, (move,) = judge(nights)
     assert (verdict.kind, move.drifts, move.state) == (VerdictKind.CHANGED, True, "open")
-    assert move.effect == pytest.approx(way * 0.02, abs=0.003)  # from the first third to the last
+    assert move.effect == pytest.approx(way * 0.02, abs=0.003)  # the effect from the first third to the last
     assert "little by little, in 30 nights since 2026-03-01" in verdict.findings[0].message
     accepted = [*nights[:-1], replace(nights[-1], accepted="meant")]
     assert judge(accepted)[0].kind is VerdictKind.PASS

@@ -1,4 +1,4 @@
-"""Whatever does not fit together is reported, and never passes: under every kind of rule."""
+"""Whatever does not fit together is reported, and never passes under any kind of rule."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def replaced(at, value):
     return run([*VALUES[:at], value, *VALUES[at + 1 :]])
 
 
-# golden, checks, the verdict of every rule, and words of what is reported
+# golden, checks, the verdict of every rule, and words of the finding
 CASES = [
     (GOLDEN, [run(VALUES)], PASS, ""),
     (GOLDEN, [run(Track((100, *range(101, 109)), (9.0, *VALUES, 9.0, 9.0)))], PASS, ""),  # further steps are ignored
@@ -51,7 +51,7 @@ CASES = [
     (GOLDEN, [], ERROR, "no run checked this segment"),
     (segment(VALUES, metric="losses"), [run(VALUES)], ERROR, "the golden has no loss; did you mean 'losses'?"),
     (GOLDEN, [{"accuracy": {"": track(VALUES)}}], ERROR, "the check has no loss"),
-    (GOLDEN, [run(VALUES), {}], ERROR, "the check has no loss"),  # one of several
+    (GOLDEN, [run(VALUES), {}], ERROR, "the check has no loss"),  # one of several runs
     (segment([]), [run(VALUES)], ERROR, "the golden has no values"),
     (Segment(100, "c", {"loss": {"": ()}}), [run(VALUES)], ERROR, "the golden has no values"),
     (Segment(100, "c", {"loss": {}}), [run(VALUES)], ERROR, "the golden has no loss"),

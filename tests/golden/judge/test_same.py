@@ -29,7 +29,7 @@ def judge(recordings, *checks, rule=SAME):
 @pytest.mark.parametrize("keep", [0.0, 0.9])
 @pytest.mark.parametrize("count", [60, 300])
 def test_harmless_configurations_agree_and_biased_ones_do_not_in_either_direction(keep: float, count: int) -> None:
-    """3 standard deviations of a window's mean: 50 steps, or 10 of 60."""
+    """The bias is 3 standard deviations of a window's mean: of 50 steps, or of 10 of 60."""
     rng, alarms, missed, width = np.random.default_rng(5), 0, 0, max(10, count // 6)
     spread = 1e-3 * np.sqrt((1 + keep) / (1 - keep) / width)
     for _ in range(20):
@@ -64,7 +64,7 @@ def test_a_single_bad_window_is_found() -> None:
 
 
 def test_differences_of_both_signs_agree_where_the_paired_rule_sees_a_change() -> None:
-    """Replicas that are equal bit for bit: the other configuration draws other dropout, say."""
+    """Replicas are equal bit for bit, and the other configuration draws other dropout, for example."""
     one = falling(300)
     other = one * (1 + 1e-5 * np.where(np.arange(300) % 2, 1, -1) * 20)
     assert judge([one, one], other).kind is VerdictKind.PASS
@@ -81,7 +81,7 @@ def test_what_variants_show_is_harmless_up_to_delta() -> None:
 
 
 def test_too_much_noise_is_not_agreement() -> None:
-    """Two recordings that keep an offset of some percent do not show that 0.5% is absent."""
+    """Two recordings that keep an offset of some percent do not show that a difference of 0.5% is absent."""
     rows = noisy(np.random.default_rng(4), 3, step=1e-4, whole=0.03)
     assert judge(rows[:2], rows[2]).kind is VerdictKind.INCONCLUSIVE
     assert judge(rows[:1], rows[2]).kind is VerdictKind.INCONCLUSIVE

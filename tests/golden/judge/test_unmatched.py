@@ -13,7 +13,7 @@ from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 
 RULE = Rule("loss", "unmatched")
-SEEDS = {"step": 0.02, "whole": 0.004}  # what other seeds do to a small model
+SEEDS = {"step": 0.02, "whole": 0.004}  # the effect of other seeds on a small model
 FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
 INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
@@ -54,7 +54,7 @@ def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
 
 
 def test_noisy_windows_alone_do_not_make_it_inconclusive(rng):
-    """Each window of other seeds is wider than delta; only the half-curve mean must be surely below it."""
+    """Each window of other seeds is wider than delta; only the half-curve mean must surely be below delta."""
     kinds = {
         judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(10)
     }

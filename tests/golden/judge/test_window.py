@@ -128,7 +128,7 @@ def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(no
         (Rule("images/sec"), CHANGED, FAIL),
         (Rule("lr"), FAIL, FAIL),
         (Rule("grad_norm"), FAIL, FAIL),
-        (Rule("anything"), FAIL, FAIL),  # a name that does not tell: any change counts
+        (Rule("anything"), FAIL, FAIL),  # the name does not show a direction: any change counts
         (Rule("loss", direction="min"), FAIL, CHANGED),
         (Rule("loss", direction="max"), CHANGED, FAIL),
         (Rule("loss", direction="both"), FAIL, FAIL),
@@ -176,7 +176,7 @@ def test_one_recording(rng):
 def test_values_that_are_zero_or_negative_are_compared_by_scaled_differences(rng):
     golden, rule = -noisy(rng, 5), Rule("reward")
     assert judge(golden, -noisy(rng, 1)[0], rule=rule).kind is PASS
-    worse = judge(golden, -noisy(rng, 1, effect=0.03)[0], rule=rule)  # lower, and higher is better
+    worse = judge(golden, -noisy(rng, 1, effect=0.03)[0], rule=rule)  # lower is worse here, and higher is better
     assert worse.kind is FAIL
     assert worse.findings[0].effect == pytest.approx(-0.03, abs=2e-3)
     assert judge(golden, -noisy(rng, 1, effect=-0.03)[0], rule=rule).kind is CHANGED
@@ -209,7 +209,7 @@ def test_a_golden_of_zeros():
         (30, 10, None, [0, 5, 10, 15, 20, 25]),  # logged every ten steps
         (4, 5, None, [0, 1, 2, 3]),
         (1, 1, None, [0]),
-        (320, 1, None, [0, 50, 100, 150, 200, 250]),  # twenty over: they join the last
+        (320, 1, None, [0, 50, 100, 150, 200, 250]),  # twenty further steps join the last window
         (330, 1, None, [0, 50, 100, 150, 200, 250, 300]),
         (100, 1, 25, [0, 25, 50, 75]),
         (100, 10, 25, [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38, 40, 43, 45, 48, 50, 53, 55, 58, 60]),
@@ -227,7 +227,7 @@ def test_one_value_and_windows_with_a_gap(rng):
     assert judge([[0.5]] * 3, [0.6]).kind is FAIL
     golden = noisy(rng, 5)
     verdict = judge(golden, track(noisy(rng, 1, effect=0.05)[0][:120]))
-    assert verdict.kind is FAIL  # what was logged fails, though the run ended early
+    assert verdict.kind is FAIL  # the logged values fail, although the run ended early
     assert [finding.kind for finding in verdict.findings] == [FAIL, FAIL]
     assert "2 of 6 windows" in verdict.findings[0].message
     good = judge(golden, track(noisy(rng, 1)[0][:120]))
@@ -314,7 +314,7 @@ ALTERNATING = np.where(PLACES % 2, 1.0, -1.0)
 
 
 def rounding(rng, size=1e-7):
-    """Runs that drift apart as rounding does: slowly, each its own way."""
+    """Return runs that drift apart as rounding makes them: slowly, and each in its own way."""
     return falling() * np.exp(np.cumsum(rng.normal(0, size / 17, 300)))
 
 
@@ -332,13 +332,13 @@ def test_a_difference_below_delta_is_changed_where_the_replicas_are_quiet(rng, e
 def test_differences_of_both_signs_beyond_delta_fail(rng, shape):
     (finding,) = judge(noisy(rng, 5, step=1e-4), falling() * np.exp(0.03 * shape)).findings
     assert finding.kind is FAIL
-    assert 0.009 < finding.effect < 0.016  # what is above the golden, half of the steps
+    assert 0.009 < finding.effect < 0.016  # half of the steps are above the golden by this effect
     assert "up and down, upward by " in finding.message
 
 
 @pytest.mark.parametrize(("metric", "sign"), [("loss", -1), ("accuracy", 1)])
 def test_a_failure_by_the_worse_part_is_not_reported_as_an_improvement(rng, metric, sign):
-    shape = np.where(PLACES % 3, 0.06, -0.04) * sign  # two steps of three better: so is the mean
+    shape = np.where(PLACES % 3, 0.06, -0.04) * sign  # two steps of three are better, and so is the mean
     finding = judge(noisy(rng, 5, step=1e-4), falling() * np.exp(shape), rule=Rule(metric)).findings[0]
     assert finding.kind is FAIL
     assert f"up and down, {'downward' if sign > 0 else 'upward'} by " in finding.message
@@ -391,7 +391,7 @@ def test_the_last_logged_digit_may_flip(rng):
         golden, last = logged(falling(60), digits), 10.0**-digits
         flipped = [value + last * (at == 17) for at, value in enumerate(golden.values)]
         assert judge([golden] * 5, logged(flipped, digits)).kind is PASS
-        shifted = [value + last for value in golden.values]  # all of them, the same way
+        shifted = [value + last for value in golden.values]  # all values, shifted in the same direction
         assert judge([golden] * 5, logged(shifted, digits)).kind is CHANGED
     point, rule = [logged([2.3412], 4)] * 3, Rule("eval_loss")
     assert judge(point, logged([2.3413], 4), rule=rule).kind is PASS
@@ -445,7 +445,7 @@ def test_what_a_declared_variant_shows_passes():
 
 
 def test_a_variant_widens_what_passes_up_to_delta_and_never_past_it(rng):
-    golden, other = [falling()] * 3, falling() * 1.003  # four times as much is 1.2%
+    golden, other = [falling()] * 3, falling() * 1.003  # four times the difference is 1.2%
     (finding,) = judge(golden, falling() * 1.0045, variants=[other]).findings
     assert finding.kind is PASS
     assert finding.message.startswith("within 0.5%: at most +0.45%")
@@ -467,5 +467,5 @@ def test_three_variants_show_what_rounding_does():
     assert judge(golden, falling() * np.exp(2e-7 * np.cos(PLACES / 4.0)), variants=variants).kind is PASS
     copies = [variants[0], variants[0], falling()]  # equal to one another, or to the recording: no evidence
     assert judge(golden, faulty, variants=[*copies, variants[1]]).kind is PASS
-    points = [[2.3 * (1 + 1e-9 * number)] for number in range(1, 4)]  # as close as that by chance
+    points = [[2.3 * (1 + 1e-9 * number)] for number in range(1, 4)]  # as close as single values can be by chance
     assert judge([[2.3]] * 3, [2.3 * (1 + 1e-6)], variants=points, rule=Rule("eval_loss")).kind is PASS

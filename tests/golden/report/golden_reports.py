@@ -1,4 +1,4 @@
-"""Reports to be shown: made by hand, so that every verdict and every oddity is there."""
+"""Reports for tests of their output: made by hand, so that every verdict and every special case is there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def good_report() -> GoldenReport:
 
 
 def bad_report() -> GoldenReport:
-    """A failed metric, a crash, NaN, an inconclusive and a changed one."""
+    """Build a report with a failed metric, a crash, NaN, an inconclusive and a changed one."""
     nan = {"": (Track(STEPS, tuple(math.nan if step > 110 else 1.0 / step for step in STEPS)),)}
     return report(
         segment(

@@ -103,7 +103,7 @@ def test_the_lower_part_has_three_ticks_and_names_the_effect():
 
 
 def test_the_golden_line_stays_visible_under_an_equal_check():
-    """It is drawn first, and wider than the check that covers it."""
+    """The line is drawn first, and wider than the check that covers it."""
     found = re.findall(r"svg (path|\.reference) \{[^}]*stroke-width: ([\d.]+)", render_html(made.good_report()))
     width = {name: float(each) for name, each in found}
     assert width[".reference"] >= 2 * width["path"]

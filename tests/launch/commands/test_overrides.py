@@ -1,4 +1,4 @@
-"""`assay run FILE NAME=VALUE`: the same study, other runs, and nothing that is there is lost."""
+"""`assay run FILE NAME=VALUE`: the same study with other runs; no existing run is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record(bench: Bench, name: str, study: str = "fit") -> run_directory.RunReco
 def test_overridden_runs_belong_to_the_study_and_a_plain_call_leaves_them_alone(own_bench: Bench) -> None:
     assert own_bench.run(STUDY).returncode == 0
     result = own_bench.run(STUDY, "epochs=6", "lr=0.1,0.5")
-    assert result.returncode == 1  # the study's checks judge them
+    assert result.returncode == 1  # the study's checks judge the runs
     assert names(own_bench) == ["lr=0.01", "lr=0.1", "lr=0.1,epochs=6", "lr=0.5,epochs=6"]
     assert record(own_bench, "lr=0.1,epochs=6").overrides == ("epochs=6", "lr=0.1,0.5")
     assert record(own_bench, "lr=0.1").overrides == ()
@@ -135,7 +135,7 @@ def test_runx_files_keep_their_sets_apart(own_bench: Bench) -> None:
     first = set(names(own_bench, "sweep"))
     assert own_bench.run(RUNX, "lr=0.1,0.5", file="sweep.yml").returncode == 0
     second = set(names(own_bench, "sweep"))
-    assert len(second) == 3  # lr=0.1 is there already
+    assert len(second) == 3  # the run lr=0.1 exists already
     assert own_bench.run(RUNX, file="sweep.yml").returncode == 0
     assert own_bench.run(RUNX, "lr=0.1,0.5", file="sweep.yml").returncode == 0
     assert set(names(own_bench, "sweep")) == second

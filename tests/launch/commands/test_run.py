@@ -37,7 +37,7 @@ x: [1]
 
 
 def call_deaf(bench: Bench, *arguments: str, deaf: str = "stdout") -> int:
-    """The program, with a reader that has left before the first word."""
+    """Call the program with a pipe whose reader has left before the first line."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(os.devnull, "w") as null, open(writer, "w") as broken:
@@ -99,7 +99,7 @@ def test_a_hint_is_printed_once(cli, own_bench: Bench) -> None:
 
 
 def kill_supervisor(bench: Bench, mark: str, *arguments: str) -> None:
-    """Start something, and kill the program when the run has begun."""
+    """Start a program, and kill it when the run has begun."""
     first = bench.start(*arguments)
     until(lambda: list(bench.folder.glob(mark)), "the run has begun")
     first.send_signal(signal.SIGKILL)
@@ -167,7 +167,7 @@ def test_a_study_name_that_leads_elsewhere_is_refused_wherever_it_is_given(cli, 
             result = cli(*flags)
             assert result.code == 2
             assert f"{name!r} cannot name a study\n  the name becomes a folder: no slash" in result.err
-    assert cli("run", file, "--study", "数" * 90).code == 2  # few letters and many bytes
+    assert cli("run", file, "--study", "数" * 90).code == 2  # the name has few letters and many bytes
     assert sorted(path for path in own_bench.folder.parent.rglob("*")) == before
 
 
@@ -254,7 +254,7 @@ def test_a_finished_run_is_run_again_from_its_first_command(cli, own_fit: Bench)
     assert "attempt 2" in result.err
     assert starts(own_fit, GOOD) == ["train", "test", "train", "test"]
     assert json.loads((own_fit.root / "fit" / GOOD / "outcome.2").read_text())["state"] == "done"
-    assert (own_fit.root / "fit" / GOOD / "train.log").exists()  # of the first attempt
+    assert (own_fit.root / "fit" / GOOD / "train.log").exists()  # the log of the first attempt
     assert not (own_fit.folder / "study.yml").exists(), "the study's file is not needed"
 
 
@@ -265,7 +265,7 @@ def test_some_commands_only(cli, own_fit: Bench) -> None:
     assert (refused.code, "train has not finished well" in refused.err, "-c train" in refused.err) == (2, True, True)
     assert not (own_fit.root / "fit" / BAD / "lease.2").exists()
     shown = json.loads(cli("show", GOOD, "--json").out)
-    assert shown["metrics"]["loss"]["count"] == 3  # of the attempt that trained
+    assert shown["metrics"]["loss"]["count"] == 3  # the values of the attempt that trained
     assert shown["metrics"]["test.acc"]["count"] == 1
 
 
@@ -314,7 +314,7 @@ def test_a_running_run_is_refused(cli, own_bench: Bench) -> None:
 
 
 def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) -> None:
-    """The first attempt finished the command; that says nothing about the second."""
+    """The first attempt finished the command; that does not mean that the second one did."""
     gate = own_bench.folder / "gate"
     text = f"study: k\ncommand: touch {{run.dir}}/began; while [ -e {gate} ]; do sleep 0.05; done\nresources: {{gpus: 0}}\n"
     assert own_bench.run(text).returncode == 0
@@ -335,7 +335,7 @@ def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) ->
 
 @pytest.fixture
 def busy(own_bench: Bench) -> Iterator[Bench]:
-    """A supervisor with two runs running and one waiting."""
+    """A bench whose supervisor has two runs running and one waiting."""
     supervisor = own_bench.start("run", own_bench.write("long.yml", LONG), "-j", "2", "--quiet")
     runs = own_bench.root / "long"
     until(lambda: runs.is_dir() and len(list(runs.glob("x=*/*.log"))) == 4, "two runs have begun")
@@ -377,7 +377,7 @@ def test_runs_are_stopped_by_name_and_pattern_with_everything_they_started(cli, 
 
 
 def test_a_study_is_stopped_with_all_its_supervisors(cli, busy: Bench) -> None:
-    """Two more have started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
+    """Two more supervisors have started nothing: both slots are taken. A script's background job ignores Ctrl-C."""
     words = [sys.executable, "-m", "assay", "run", "long.yml", "-j", "2", "--quiet"]
     more = [
         subprocess.Popen(
@@ -406,10 +406,10 @@ def test_a_study_is_stopped_with_all_its_supervisors(cli, busy: Bench) -> None:
             each.wait()
     assert states(cli) == {"x=1": "stopped", "x=2": "stopped", "x=3": "not started"}
     shown = cli("ls", "long").out
-    assert "3 runs: 1 not started, 2 stopped" in shown  # no supervisor is left that would start it
+    assert "3 runs: 1 not started, 2 stopped" in shown  # there is no supervisor left that would start the run
     assert "queued" not in shown
     assert not list((busy.root / "long").glob("x=3/lease.*"))
-    shutil.rmtree(busy.root / "long/x=3", ignore_errors=True)  # it may not have its folder yet
+    shutil.rmtree(busy.root / "long/x=3", ignore_errors=True)  # the run may not have a folder yet
     early = cli("stop", "long/x=3")
     assert (early.code, "'long/x=3' was not started yet" in early.err) == (2, True)
 
@@ -460,7 +460,7 @@ def test_what_is_not_running(cli, bench: Bench) -> None:
 def test_a_supervisor_that_was_killed_leaves_runs_that_can_be_stopped(
     cli, busy: Bench, is_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk takes no reason; the empty stop file is enough."""
+    """On a full disk no reason can be written; the empty stop file is enough."""
 
     def refuse(target: str, text: str) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device", target)
@@ -504,7 +504,7 @@ echo "job 4711"
     ("start", "said"),
     [
         ('setsid bash -c "$text" > /dev/null 2>&1 < /dev/null &', "stopped after 0:0"),
-        ("", "taken back before its farm had started it"),  # it waits in the farm's queue for ever
+        ("", "taken back before its farm had started it"),  # the job waits in the farm's queue for ever
     ],
 )
 def test_a_farms_jobs(cli, own_bench: Bench, start: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The one list of importers: every kind of file is recognised by its content, and each command names the other."""
+"""The list of importers: every kind of file is recognised by its content, and each command names the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits, without anything that stores it; the rest of batches is in the contract."""
+"""What a buffer holds, without a database; the contract tests the rest of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries: running, and packed into a run's row."""
+"""Running summaries, and their packed form in a run's row."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_sum_beyond_all_floats_stays_a_sum() -> None:
         ([1.0, 2.0], (1.0, 2.0)),
         ([nan, 2.0, nan], (2.0, 2.0)),
         ([nan, nan], (None, None)),
-        ([5.0, nan, 3.0], (5.0, 3.0)),  # as written: clocks may go back
+        ([5.0, nan, 3.0], (5.0, 3.0)),  # in the order of writing: clocks may go back
     ],
 )
 def test_the_first_and_last_known_time_are_kept(

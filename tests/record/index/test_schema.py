@@ -1,4 +1,4 @@
-"""The tables and views as a person with a SQLite client meets them."""
+"""The tables and views as a person with a SQLite client sees them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ask(index: SqliteIndex, query: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[list[dict[str, Any]]]]:
-    """What each query of the page returns after a study with a failed run and a check that fails."""
+    """The result of each query of the page after a study with a failed run and a check that fails."""
     with open_study_processes(tmp_path_factory.mktemp("queries")) as shop:
         shop.write("fit.yml", STUDY)
         assert shop.run("--slots", "0", file="fit.yml").code == 1
@@ -172,7 +172,7 @@ def test_a_run_that_only_has_points_is_in_no_study(index: SqliteIndex) -> None:
 
 
 def test_points_of_a_chunk_are_arrays_of_doubles(index: SqliteIndex) -> None:
-    """As formats-index.md describes them."""
+    """The arrays are as formats-index.md describes them."""
     import struct
 
     index.add_columns("grid/a", "a.log", Cursor(1), {"loss": ([1, 2], [0.5, 0.25], None)}, expected_offset=0)

@@ -183,7 +183,7 @@ def test_a_file_that_breaks_in_use_is_set_aside_with_advice(path: Path) -> None:
     with SqliteIndex(path) as index:
         index.put_runs([row(f"grid/{number}", reason="x" * 200) for number in range(2000)])
     with SqliteIndex(path) as index:
-        with open(path, "r+b") as file:  # everything behind the first pages
+        with open(path, "r+b") as file:  # damage everything after the first pages
             file.seek(2 * 8192)
             file.write(b"\xff" * (os.path.getsize(path) - 2 * 8192))
         with pytest.raises(InfrastructureError, match="malformed") as caught:
@@ -199,7 +199,7 @@ def test_a_file_that_breaks_in_use_is_set_aside_with_advice(path: Path) -> None:
 
 @pytest.mark.parametrize("read", ["load_runs", "load_table", "load_summaries", "load_metric_names", "load_studies"])
 def test_a_run_without_its_compact_copy_is_damage(path: Path, read: str) -> None:
-    """Else it would be a run without metrics, or none."""
+    """Without the error, this would be a run without metrics, or no run."""
     with SqliteIndex(path) as index:
         index.put_runs([row("grid/a"), row("grid/b")])
         put_points(index, "grid/a", [1.0])
@@ -269,7 +269,7 @@ def test_a_path_that_cannot_be_opened_is_said_with_what_to_do(tmp_path: Path) ->
 def test_a_file_that_may_not_be_written_cannot_be_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteIndex(path) as index:
         index.put_runs([row()])
-    monkeypatch.setattr(schema.os, "access", lambda *_: False)  # root may write everything, so say otherwise
+    monkeypatch.setattr(schema.os, "access", lambda *_: False)  # root may write everything, so pretend that it may not
     with pytest.raises(InfrastructureError, match="not writable"):
         SqliteIndex(path)
 
@@ -291,7 +291,7 @@ def test_a_full_chunk_is_not_written_again(index: SqliteIndex, monkeypatch: pyte
     for number in range(400):
         put_points(index, "grid/a", [float(number)])
     sizes = [size // 8 for (size,) in index._db.execute("SELECT length(value_data) FROM chunks ORDER BY chunk")]
-    assert sizes[:3] == [130, 130, 130]  # twice 65 loose chunks make a full one
+    assert sizes[:3] == [130, 130, 130]  # 65 loose chunks, twice, make a full one
     assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(400)]
     assert list(index.load_series("grid/a", "loss").steps) == [float(number) for number in range(400)]
 
@@ -342,7 +342,7 @@ def test_a_very_large_batch_writes_by_itself(index: SqliteIndex, path: Path, mon
 
 @pytest.fixture
 def blocker(path: Path, index: SqliteIndex) -> Iterator[sqlite3.Connection]:
-    """Another process that holds the write lock; ours does not wait for it."""
+    """Another process that holds the write lock; the test's index does not wait for it."""
     index._db.execute("PRAGMA busy_timeout = 0")
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
@@ -396,7 +396,7 @@ def test_a_full_disk_is_said_with_what_to_do_and_undone_whole(index: SqliteIndex
     assert index.load_cursor("grid/a", "a.log").offset == 1
     index._db.execute("PRAGMA max_page_count = 1000000")
     assert index.add_columns("grid/a", "a.log", Cursor(2), new_metric, expected_offset=1)
-    assert index.load_metric_names() == ["loss", "new"]  # the number given to `new` was undone, and given again
+    assert index.load_metric_names() == ["loss", "new"]  # the number of `new` was rolled back, and given again
 
 
 def test_the_garbage_collector_is_left_as_it_was(index: SqliteIndex) -> None:

@@ -1,10 +1,10 @@
 """Files that hold training curves, as other tools write them: each becomes points of metric, step and value.
 
-docs/reference/formats-golden.md shows them. In Megatron-LM's the string "nan" stands for a step that was not logged; a
-NaN or Infinity of JSON is a value that was.
+docs/reference/formats-golden.md shows them. In Megatron-LM's the string "nan" means a step that was not logged; a NaN
+or Infinity of JSON is a value that was logged.
 
 A file is recognised by its content. Lines are read in pieces, so that a long file takes no more memory than a short
-one; a JSON document is read whole, and refused where it is larger than any of these is.
+one; a JSON document is read whole, and refused if it is larger than documents of these formats are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assay.observe.events import masked_crc32c, parse_events_columns
 from assay.observe.files import STEP_KEYS, is_logx, parse_csv_columns, parse_jsonl_columns
 from assay.values.series import NUMBER
 
-# metric, step (NaN: none), value; a text is a value that is not a number, None one that is empty
+# metric, step (NaN: none), value: a text if it is not a number, None if it is empty
 Point = tuple[str, float, float | str | None]
 Facts = dict[str, Any]  # what a file states about itself: environment, batch size
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
@@ -41,7 +41,7 @@ _LONGEST_RECORD = 1 << 26
 _LARGEST_DOCUMENT = 1 << 27
 _PAIR = re.compile(rf"(\d+)[ \t]+({NUMBER})")
 _MLLOG = re.compile(rb":::MLLOG\s+(\{.*\})")
-# as some loggers write numbers into JSON; a whole number in quotes is a name, such as a run's
+# numbers in quotes, as some loggers write them into JSON; a whole number in quotes is a name, such as a run's
 _QUOTED = re.compile(rb':\s*"(?:(-?)(nan|inf)(?:inity)?|(-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)))"', re.IGNORECASE)
 _NAMED: dict[bytes, Callable[[bytes], bytes]] = {b"nan": lambda _: b"NaN", b"inf": lambda sign: sign + b"Infinity"}
 _POSITIONS = ("step_num", "iteration", "samples_count", "epoch_num")  # of MLPerf's entries
@@ -57,7 +57,7 @@ def refuse(path: str, why: str, hint: str | None = None) -> NoReturn:
 
 
 def read_head(path: str) -> bytes:
-    """The beginning of a file. Raises UsageError for what cannot be read, or is not a file that ends."""
+    """Return the beginning of a file. Raises UsageError if it cannot be read, or has no end, as a pipe."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             refuse(path, "it is neither a file nor a folder")
@@ -68,7 +68,7 @@ def read_head(path: str) -> bytes:
 
 
 def find_format(path: str) -> str | None:
-    """Which of these a file is; None: none of them. Raises UsageError where it cannot be read."""
+    """Return the format of a file; None if it has none of these. Raises UsageError if it cannot be read."""
     head = read_head(path)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     is_record = len(head) >= 12 and head[8:12] == masked_crc32c(head[:8]).to_bytes(4, "little")
@@ -129,7 +129,7 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 def load_document(path: str) -> Any:
-    """Raises UsageError with the position of what is wrong."""
+    """Load a JSON document. Raises UsageError with the position of what is wrong."""
     if os.path.getsize(path) > _LARGEST_DOCUMENT:
         refuse(path, "it is a JSON document of more than 128 MiB", "write JSON lines: one object for each step")
     try:
@@ -145,7 +145,7 @@ def load_document(path: str) -> Any:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's parser would take the last one of equal keys in silence."""
+    """Refuse equal keys: JSON's parser would take the last one in silence."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -154,7 +154,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[Iterator[Point]]:
-    """The points of each recording that a document holds; several are in RCP files and goldens of ours."""
+    """Yield the points of each recording that a document holds; RCP files and goldens of ours have several."""
     content = load_document(path)
     if form == RCP:
         facts["global_batch_size"] = content[entry].get("BS")
@@ -189,7 +189,7 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_megatron(path: str, metric: str, part: Any) -> Iterator[Point]:
-    """`values` by step; before 2025 a list, whose steps follow from the interval, next to the mean of all times."""
+    """Read `values` by step; before 2025 they are a list at equal intervals, next to the mean of all times."""
     values = part["values"] if isinstance(part, dict) else {"0": part}
     if isinstance(values, list):
         start, interval = part.get("start_step", 0), part.get("step_interval", 1)
@@ -236,7 +236,7 @@ def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-    """Parse JSON with numbers for texts that are numbers, "NaN" or "Infinity", which would be left out in silence."""
+    """Parse JSON, also texts that are numbers, "NaN" or "Infinity", which would be left out in silence."""
     if _QUOTED.search(data) is None:
         return parse_jsonl_columns(data, state, final=final)
     end = len(data) if final else data.rfind(b"\n") + 1
@@ -247,7 +247,7 @@ def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Column
 
 def walk_columns(columns: Columns, state: Mapping[str, Any]) -> Iterator[Point]:
     for metric, (steps, values, _) in columns.items():
-        if metric not in STEP_KEYS:  # an epoch next to a step is a position as well
+        if metric not in STEP_KEYS:  # an epoch next to a step is a position as well, not a metric
             yield from zip((metric,) * len(steps), steps, values, strict=True)
     yield from ((metric, step, None) for metric, step in state["empty"])
     state["empty"].clear()
@@ -261,7 +261,7 @@ def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
-    """`parse` is one of observe's: what it does not consume is offered again with the next piece."""
+    """Parse a file in pieces. What `parse`, one of observe's, does not consume is offered again with the next piece."""
     state: dict[str, Any] = {"texts": {}, "empty": []}
     rest = b""
     with open(path, "rb") as file:
@@ -307,7 +307,7 @@ def _parse_titan(path: str) -> Iterator[Point]:
 
 
 def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
-    """Every number that has a position; and where the run ended with success, the position of its last evaluation."""
+    """Yield every number that has a position, and after a successful run the position of its last evaluation."""
     last: float | None = None
     for position, line in _walk_lines(path):
         match = _MLLOG.search(line)

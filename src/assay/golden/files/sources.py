@@ -2,8 +2,8 @@
 environment, and their curves: of a golden every value, of a run those at the golden's steps.
 
 Names that differ in a running number alone are repeats of one environment: `…_h100_1.json` and `…_h100_2.json`. What
-differs in anything else (`h100` and `a100`, `0.8.0` and `0.9.0`, 8 and 16 GPUs) is never pooled. A number runs where it
-follows a word such as run or seed, where it is a date, or where the names count from 0 or 1 without a gap.
+differs in anything else (`h100` and `a100`, `0.8.0` and `0.9.0`, 8 and 16 GPUs) is never pooled. A running number
+follows a word such as run or seed, or is a date, or the names count from 0 or 1 without a gap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS = "run|seed|rep|repeat|replica|night|nightly|job|build|try|trial|attempt"
 _COUNTED = re.compile(rf"(?<![a-z])({_WORDS})([-_ ]?)\d+(?![a-z\d]|\.\d)", re.IGNORECASE)
 _DATE = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?:[-T_ ]?\d{4,6})?(?!\d)")
 _NUMBER = re.compile(r"(?<![^-_ /])\d+(?=(?:\.[A-Za-z]\w*)?$|/)|(?<![^/])\d+(?=[-_ ])")  # a last, first or only word
-# next to these a number is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
+# a number next to one of these is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
 _SIZES = "gpu|node|rank|device|worker|host|core|tp|pp|dp|cp|ep|sp|fsdp|zero|stage|layer|batch|bs|version|v"
 _SIZE = re.compile(f"({_SIZES})s?", re.IGNORECASE)
 _MARK = "#"
@@ -54,21 +54,21 @@ class GoldenSource:
     """One recording, or several of one file. `paths`: of TensorBoard all event files of one folder."""
 
     name: str
-    key: str  # of its environment
+    key: str  # the key of its environment
     format: str
     paths: tuple[str, ...]
-    entry: str = ""  # of an RCP file
+    entry: str = ""  # the entry of an RCP file
     facts: Mapping[str, Any] | None = None
 
 
 def list_sources(path: str) -> list[GoldenSource]:
-    """Raises UsageError where there is nothing that is known."""
+    """List the recordings of a path. Raises UsageError if no file has a known format."""
     if os.path.isdir(path):
         unknown: list[str] = []
         found = list(_list_folder(path, unknown))
         if not found:
             refuse(path, "no file in this folder is of a known format", KNOWN)
-        # a file that is called as a recording but for its number, and is none, is of a run that crashed
+        # a file that is not a recording, but differs from one in its number alone, is of a run that crashed
         names = {re.sub(r"\d+", _MARK, each) for source in found for each in source.paths}
         for each in unknown:
             if re.search(r"\d", os.path.basename(each)) and re.sub(r"\d+", _MARK, each) in names:
@@ -82,7 +82,7 @@ def list_sources(path: str) -> list[GoldenSource]:
 
 
 def _list_folder(folder: str, unknown: list[str]) -> Iterator[GoldenSource]:
-    """Hidden files are not looked at; one of another kind (a checkpoint, a configuration) is added to `unknown`."""
+    """Yield recordings, without hidden files; add files of other kinds (a checkpoint, a configuration) to `unknown`."""
     count = 0
     for inner, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -114,7 +114,7 @@ def _build_sources(path: str, key: str, format_: str) -> Iterator[GoldenSource]:
 
 
 def _mark_numbers(sources: Sequence[GoldenSource]) -> list[GoldenSource]:
-    """Sources with their running numbers as `#` in their keys."""
+    """Replace the running numbers in the keys of sources by `#`."""
     keys = [_DATE.sub(_MARK, _COUNTED.sub(rf"\1\2{_MARK}", each.key)) for each in sources]
     for at in (0, -1):  # the first number of a name, or the last one
         templates = [_replace_number(key, at) for key in keys]
@@ -148,7 +148,7 @@ def choose_sources(
     like: Sequence[str] = (),
     flag: str = _FLAG,
 ) -> list[GoldenSource]:
-    """The sources of one environment: the one that is asked for, the only one, or the one that is called as in `like`.
+    """Choose the sources of one environment: the requested one, the only one, or the one whose name is in `like`.
     Raises UsageError with the choices, as values of `flag`."""
     keys = list(dict.fromkeys(each.key for each in sources))
     if environment is not None:
@@ -176,7 +176,7 @@ def _strip(key: str) -> str:
 
 Wanted = Mapping[str, frozenset[int]]  # metric → the steps that are kept
 _LINES = (CSV, EVENTS, JSON_LINES, MLLOG, TITAN)
-_MOST_VALUES = 1_000_000  # of a golden
+_MOST_VALUES = 1_000_000  # values of one metric of a golden
 _MOST_METRICS = 10_000
 
 
@@ -188,7 +188,7 @@ class Extent:
     last: float = -inf
     count: int = 0
     bad: tuple[float, float | str] | None = None  # the first step whose value is not a finite number, and the value
-    widest: float = 0.0  # between two steps that follow each other
+    widest: float = 0.0  # the widest interval between neighbouring steps
     empty: float = -inf  # the last step with null, or an empty cell
 
     @property
@@ -198,7 +198,7 @@ class Extent:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is empty beyond where its next value was due; a last row of other metrics does not count."""
+        """Whether it is empty after the step of its next value; a last row of other metrics does not count."""
         return self.count > 1 and self.empty - self.last > self.widest
 
     def describe_cut(self) -> str:
@@ -214,11 +214,11 @@ class CurveFile:
     tracks: Mapping[str, Track]
     extents: Mapping[str, Extent]
     facts: Facts
-    stepless: Collection[str]  # names with a number that has no step
+    stepless: Collection[str]  # names of numbers that have no step
 
 
 def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[CurveFile]:
-    """The recordings of a file: RCP files and goldens of ours hold several. Raises UsageError where it holds none."""
+    """Load the recordings of a file, of which RCP files and goldens of ours hold several. Raises UsageError if none."""
     path, facts, found = source.paths[0], Facts(), list[_Collector]()
     if source.format in _LINES:
         found.append(_Collector(wanted))
@@ -238,7 +238,7 @@ def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[Curv
 
 
 class _Collector:
-    """Values by metric and step. `wanted`: other values are counted alone, so that a long run takes little memory."""
+    """Collects values by metric and step. `wanted`: others are only counted, so that a long run takes little memory."""
 
     def __init__(self, wanted: Wanted | None) -> None:
         self.wanted = wanted

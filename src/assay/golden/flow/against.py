@@ -51,10 +51,10 @@ class Goldens:
 
 
 def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[GoldenSource] = ()) -> Goldens:
-    """Raises UsageError for goldens that cannot be used, and for a folder with those of several environments."""
+    """Load goldens. Raises UsageError if they cannot be used, or are in a folder with those of several environments."""
     sources = _leave_out(list_sources(path), runs, path)
     like = [each.key for each in runs]
-    if runs and all(each.format == RCP for each in sources):  # the entries with the batch size of :::MLLOG lines
+    if runs and all(each.format == RCP for each in sources):  # choose by the batch size of :::MLLOG lines
         size = load_curves(runs[0])[0].facts.get("global_batch_size")
         like += [each.key for each in sources if each.facts and each.facts.get("BS") == size]
     chosen = choose_sources(sources, path, environment, like)
@@ -80,7 +80,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
 
 
 def _leave_out(sources: Sequence[GoldenSource], runs: Sequence[GoldenSource], where: str) -> list[GoldenSource]:
-    """The recordings that are not the run itself, which would pass by itself."""
+    """Return the recordings without the run itself, which would always pass."""
     own = {os.path.realpath(path) for run in runs for path in run.paths}
     found = [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]
     if not found:
@@ -93,7 +93,7 @@ def _render_bad(value: float | str) -> str:
 
 
 def _align(metric: str, own: Sequence[CurveFile], files: Sequence[CurveFile]) -> tuple[Track, ...]:
-    """Runs that have every step of the longest golden; earlier runs may be longer."""
+    """Return runs that have every step of the longest golden, at its steps; earlier runs may be longer."""
     steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
     tracks = [file.tracks[metric] for file in files if metric in file.tracks]
     return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))
@@ -170,7 +170,7 @@ class _Check:
     # ------------------------------------------------------------ what is compared
 
     def _refuse_unknown(self) -> None:
-        """Names of options that no metric has, and two sides without a common metric."""
+        """Refuse names in options that no metric has, and two sides without a common metric."""
         known, found = list(self.goldens.tracks), self._logged
         for name in (*self.request.names, *self.request.only, *filter(None, self.request.tolerances)):
             if name not in known:
@@ -207,7 +207,7 @@ class _Check:
         return f"{golden}, and {extent.first:g} to {extent.last:g} in the run, every {extent.interval:g}"
 
     def _match_intervals(self, metrics: Sequence[str]) -> tuple[dict[str, tuple[Track, ...]], list[str]]:
-        """The goldens at the steps that a run with another interval has, and notes about that."""
+        """Return the goldens at the steps of runs that log at another interval, with notes about that."""
         tracks, notes = {metric: self.goldens.tracks[metric] for metric in metrics}, list[str]()
         for file in self.files:
             for metric in (each for each in metrics if self.names[each] in file.tracks):
@@ -226,7 +226,7 @@ class _Check:
         if absent:
             verdict = Verdict.of([Finding(VerdictKind.ERROR, name, self._describe_absent(rule.metric, absent[0]))], 0)
             return MetricReport(rule, verdict, tracks, {}, delta=rule.delta)
-        peers = count_peers(rules, golden) * len(checks)  # each by itself: good runs do not hide a bad one
+        peers = count_peers(rules, golden) * len(checks)  # each run is judged alone: good runs do not hide a bad one
         verdicts = [judge_segment(rule, segment, [check], peers=peers) for check in checks]
         titles = [f"{file.name}: " if len(self.files) > 1 else "" for file in self.files]
         findings = [
@@ -268,7 +268,7 @@ class _Check:
     # ------------------------------------------------------------ notes
 
     def _describe_cost(self, metric: str, checks: Sequence[CheckRun]) -> str:
-        """A time or an amount of memory, which is shown and not judged."""
+        """Describe a time or an amount of memory, which is not judged."""
         values = [value for check in checks if metric in check for value in check[metric][""].values]
         if not values:
             return f"{metric}: the run has none, and it is not judged without --tolerance '{metric}=10%'"
@@ -290,8 +290,8 @@ class _Check:
 
 
 def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
-    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes. Two steps are
-    always equally far apart: they show no interval."""
+    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes. Two steps alone
+    do not show an interval."""
     pace = _pace(common) if len(common) > 2 else 0.0
     reaches = common[0] < steps[0] + pace and common[-1] + pace > steps[-1]
     return pace > _pace(steps) and reaches and len(common) >= int((common[-1] - common[0]) / pace + 1)
@@ -303,7 +303,7 @@ def _pace(steps: Sequence[int]) -> float:
 
 
 def _render_map(metric: str, names: Sequence[str]) -> str:
-    """The option for the most similar of these names."""
+    """Render the option for the name that is most similar to the metric's."""
     meant = suggest(metric, names) or ""
     name = next((each for each in names if repr(each) in meant), "NAME")
     option = f"--map {shlex.quote(f'{metric}={name}')}"
@@ -319,7 +319,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def import_golden(request: GoldenImportRequest, store: str) -> str:
-    """Write a golden recording of ours; its path. One that exists is not replaced."""
+    """Write a golden recording of ours and return its path. An existing one is not replaced."""
     goldens = load_goldens(request.path, request.history, request.environment)
     if request.name is not None and (os.path.basename(request.name) != request.name or request.name in ("", ".", "..")):
         raise UsageError(f"--name {request.name!r} is not the name of a file", "leave out folders")

@@ -47,8 +47,8 @@ def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContex
 
 
 def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
-    """The begun runs of checks, oldest first. Their names have the order by the second alone. `foreign`: also those
-    that were pulled from elsewhere."""
+    """Return the runs of checks that have begun, oldest first; their names show the order only by the second.
+    `foreign`: also those that were pulled from elsewhere."""
     found = []
     for path in run_directory.find_run_dirs(study_dir):
         if not os.path.basename(path).startswith(CHECK_PREFIX) or (is_foreign(path) and not foreign):
@@ -70,8 +70,8 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
 def load_artifacts(
     context: GoldenContext, golden: Golden, folder: str
 ) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:
-    """The verdict of the last check, and by segment its runs, and of checks before it with its verdict, code and
-    environment. Raises where they are damaged, lack a whole run, or are of another study or golden."""
+    """Return the verdict of the last check, and by segment its runs, with those of earlier checks of the same verdict,
+    code and environment. Raises if they are damaged, lack a whole run, or are of another study or golden."""
     location = _find_study(context, folder)
     reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
     if not reports:
@@ -88,7 +88,7 @@ def load_artifacts(
             for run in each.runs:
                 entry = entries.get(name := os.path.basename(run.dir))
                 if report is not reports[0] and (entry is None or origin is None or _load_origin(entry) != origin):
-                    continue  # of an earlier check: another code or environment, or an unknown one
+                    continue  # of an earlier check with another code or environment, or an unknown one
                 if entry is None:
                     raise FormatError(f"{location.dir} lacks the run {name}, or it is damaged", "keep the whole folder")
                 origin = origin or _load_origin(entry)
@@ -103,7 +103,7 @@ def load_artifacts(
 
 
 def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
-    """The study itself, a root of runs, or a folder around one."""
+    """Find the study: the folder itself, in a root of runs, or in a folder around one."""
     name, top = context.location.name, os.path.abspath(folder)
     if not os.path.isdir(top):
         raise UsageError(f"there is no folder {folder}", "name what CI kept: the folder of its runs")
@@ -135,7 +135,7 @@ def _build_check(context: GoldenContext) -> str:
 
 
 def _build_mark(golden: Golden) -> list[Any]:
-    """Equal for equal recordings. Reports do not keep the texts that were logged."""
+    """Build a value that is equal for equal recordings, without the logged texts, which reports do not keep."""
     tracks = [
         (name, label, run.steps, run.values)
         for each in golden.segments
@@ -146,7 +146,7 @@ def _build_mark(golden: Golden) -> list[Any]:
 
 
 def _load_origin(entry: Entry) -> tuple[Any, ...] | None:
-    """Code and environment of a run; None where the code is unknown."""
+    """Return the code and environment of a run; None if the code is unknown."""
     environment = run_directory.load_environment(entry.dir) or {}
     git = environment.get("git")
     return (git.get("commit"), git.get("diff"), environment.get("fingerprint")) if git else None

@@ -43,7 +43,7 @@ NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas 
 
 
 def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> BisectReport:
-    """Pre-check, search, and the culprit with its evidence. Without a store the good end is gathered first."""
+    """Check both ends, search, and return the culprit with its evidence. Without a store, gather the good end first."""
     contexts = build_contexts(load_golden_file(options.file), options)
     contexts = [choose_golden(context) for context in contexts] if options.store else contexts
     repository = find_repository(contexts[0].folder)
@@ -51,7 +51,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
     parents = load_parents(repository, good.sha, bad.sha)
     folder = _choose_folder(contexts[0], request, good, bad)
     taken = UsageError(f"another bisect of the same commits is running in {folder}", "wait for it, or end it")
-    with hold(folder, taken):  # they would use the same tree
+    with hold(folder, taken):  # two searches would use the same tree
         moved = [_move(context, repository, folder) for context in contexts]
         inside = tuple(find_inside(context.folder, repository) for context in contexts)
         checkouts = Checkouts(repository, folder, inside, request.build, request.build_timeout_s)
@@ -59,7 +59,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
 
 
 def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:
-    """Equal questions have one folder: that is how an interrupted search is found again."""
+    """Choose the same folder for equal questions, so that an interrupted search is found again."""
     question = [good.sha, bad.sha, context.config_hash, context.options.store and context.manifest, request.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
@@ -76,7 +76,7 @@ def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: C
 
 
 def _move(context: GoldenContext, repository: str, bisect_folder: str) -> GoldenContext:
-    """A test in the work tree instead of in the user's folder; without a store it has one next to the tree."""
+    """Move a test from the user's folder into the work tree; without a store it gets one next to the tree."""
     folder = os.path.normpath(os.path.join(bisect_folder, TREE_DIR, find_inside(context.folder, repository)))
     location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
     study = replace(context.study, folder=folder, name=location.name)
@@ -139,7 +139,7 @@ class _Search:
         return outcomes.get(tried.verdict, "skip")
 
     def _conclude(self, step: Culprit | Stuck) -> BisectReport:
-        if isinstance(step, Stuck):  # with the results of the two ends
+        if isinstance(step, Stuck):  # the report gets the results of the two ends
             lines = [step.reason]
             for name, commit in (("good", self.good), ("bad", self.bad)):
                 last = [each for each in self.tried if each.commit == commit.sha][-1:]
@@ -213,7 +213,7 @@ _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, Verdict
 
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
-    """The earliest of several failures comes first: later ones may follow from it."""
+    """Rank the earliest of several failures first: later ones may follow from it."""
     since = math.inf if finding.step is None else finding.step
     return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
 
@@ -232,7 +232,7 @@ def append_trial(path: str, tried: Tried) -> None:
 
 
 def load_trials(path: str) -> list[Tried]:
-    """What earlier calls found; a line that a kill cut short is ignored."""
+    """Load the trials of earlier calls; a line that a kill cut short is ignored."""
     found = []
     for line in load_lines(path):
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """`assay golden blame`: did the code move a metric, or the environment? Runs the golden's segments in four cells, two
 codes in two environments.
 
-A cell whose results equal those of another cell bit for bit is not run again: it has no noise. All others are.
+A cell whose results equal those of another cell bit for bit has no noise and is not repeated. All others are.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check_environments(environments: Mapping[str, str], is_local: bool) -> None
 
 
 def describe_environment(text: str) -> str:
-    """A virtual environment by its folder, anything else as it was typed."""
+    """Name a virtual environment by its folder, anything else as the user typed it."""
     name, _, folder = "".join(shlex.split(text)[1:2]).partition("=")
     return os.path.relpath(folder) if name == "VIRTUAL_ENV" else text or "as it is"
 
@@ -93,7 +93,7 @@ def blame_test(
     hooks: RunHooks,
     repeats: int = REPEATS,
 ) -> BlameReport:
-    """Compare two revisions, the second None for the files as they are, in one environment or two."""
+    """Compare two revisions (the second None: the files as they are) in one environment or two."""
     rules = [rule for rule in context.test.rules if rule.metric in golden.metrics]
     if golden.steps_beyond is None or not rules:
         how = f"assay golden gather {context.options.build_arguments()}{' --counting' if rules else ''}"
@@ -187,7 +187,7 @@ class _CellRuns:
         specs = {name: self._build_spec(context, name, job, number) for name, job in jobs.items()}
         try:
             report, logged = follow_specs(context, specs, self.hooks)
-        except UsageError as error:  # nothing was started: in at least one cell a program does not exist
+        except UsageError as error:  # nothing was started: a program does not exist in one cell or more
             if len(cells) > 1:
                 return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
             self.problems[cells[0]] = error.message.split("\n")[0]
@@ -236,7 +236,7 @@ class _CellRuns:
         return [add_recordings(segment, self.values[cell][index], keep=False) for index, segment in segments]
 
     def _build_signature(self, cell: str) -> str:
-        """Equal for cells whose first runs are equal bit for bit in what is judged."""
+        """Return a value that is equal for cells whose first runs are equal bit for bit in what is judged."""
         segments = [(each.tracks, self._list_judged(each)) for each in self._build_segments(cell)]
         return repr([tracks[metric][label][0].values for tracks, names in segments for metric, label in names])
 

@@ -61,7 +61,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    """Every segment of the golden against the program as it is now. The store is only read."""
+    """Check every segment of the golden with the current program. The store is only read."""
     context = choose_golden(context)
     golden = context.load_golden(_hint_to_gather(context))
     rules = choose_rules(context.test.rules, golden, context.options.only)
@@ -88,7 +88,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
     part = replace(golden, segments=tuple(judging))
     dead = find_dead(part, tracks) if tracks else []
-    if tracks and golden.is_gathered:  # the runs of a check, of which a rebase may have made it, have its seeds
+    if tracks and golden.is_gathered:  # a golden that a rebase made from a check has the check's seeds
         dead += find_seedless(rules, part, context.test.seed_flag, tracks)
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
@@ -138,7 +138,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport:
-    """The findings name the configuration: several have the same segments and metrics."""
+    """Report a configuration with its name in the findings: all configurations have the same segments and metrics."""
 
     def rename(verdict: Verdict) -> Verdict:
         found = tuple(replace(each, subject=f"{configuration.name}, {each.subject}") for each in verdict.findings)
@@ -154,7 +154,7 @@ def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport
 
 
 def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
-    """Where to look, and a doubt: a configuration that is equal bit for bit may not have been read."""
+    """Describe where to look, and that a configuration that is equal bit for bit may have been ignored."""
     logs = [(state.log, each) for state, each in zip(states, report.segments, strict=True) if state.log]
     lines = [
         f"log: {log} ({report.name}, segment {each.start_step})"
@@ -223,16 +223,16 @@ class _State:
     judged_to: int | None = None
     runs: list[SegmentRun] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
-    log: str = ""  # of the last run
-    prefix: str = CHECK_PREFIX  # of the names of its runs
+    findings: list[Finding] = field(default_factory=list)  # findings about the runs, not about a metric
+    log: str = ""  # the log of the last run
+    prefix: str = CHECK_PREFIX  # the prefix of its runs' names
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         return list_rules(self.context.test.rules, self.golden, self.segment)
 
     def prepare(self) -> bool:
-        """Whether it can be run at all."""
+        """Whether the segment can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
         if problem := self.context.find_checkpoint_problem(self.segment):
             self._find(problem)
@@ -256,7 +256,7 @@ class _State:
         return self.follower
 
     def decide(self) -> str | None:
-        """Given what has been logged so far: the reason to stop now, if there is one."""
+        """Return the reason to stop now, judging by what has been logged so far, if there is one."""
         values = self.follower.values if self.follower else Values()
         if values.last_step in (None, self.judged_to):
             return None
@@ -275,10 +275,10 @@ class _State:
         return count_peers(self.context.test.rules, self.golden)
 
     def take(self, entry: Entry) -> None:
-        """The run has ended: its values, and how it ended."""
+        """Take the values of a run that has ended, and how it ended."""
         values = self.follower.values if self.follower else Values()
         if entry.state in ENDED_WELL:
-            self.stopped = None  # it came to its end before it could be stopped
+            self.stopped = None  # the run ended before it could be stopped
         early = self.stopped if entry.state is State.STOPPED else None
         run, last = build_run(entry, values.last_step, early), values.last_step
         if early and last is not None:
@@ -304,7 +304,7 @@ class _State:
             self._find(f"the check failed: {describe_end(entry)}")
 
     def needs_another(self) -> bool:
-        """Another run if the last one was one step short, or while the verdict is inconclusive."""
+        """Whether another run is needed: the last one was one step short, or the verdict is inconclusive."""
         last = self.runs[-1]
         if last.state not in ENDED_WELL or self.findings:
             return False
@@ -341,7 +341,7 @@ class _State:
         return SegmentReport(self.segment.start_step, self.segment.checkpoint, verdict, metrics, tuple(self.runs))
 
     def describe_stop(self, report: SegmentReport) -> list[str]:
-        """One line about an early stop, for all metrics that it left undecided."""
+        """Describe an early stop in one line, for all metrics that it left undecided."""
         last = self.values[-1].last_step if self.values else None
         if self.stopped is None or last is None:
             return []
@@ -351,7 +351,7 @@ class _State:
         return [f"segment {self.segment.start_step} was stopped at step {last}{rest}"]
 
     def describe_overrun(self) -> list[str]:
-        """One line about a run that went on beyond what it was asked for."""
+        """Describe in one line a run that went on beyond the requested length."""
         if not self.context.test.has_length:
             return []
         start, length = self.segment.start_step, self.context.test.steps_to_record
@@ -362,7 +362,7 @@ class _State:
         return [f"segment {start}: the check went on to step {last}; its segment ends at step {end}"]
 
     def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
-        """Judge one metric; None where the run was stopped for another metric before this one was decided."""
+        """Judge one metric; None if the run was stopped for another metric before this one was decided."""
         labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
         found = [run.get(rule.metric, {}) for run in runs]
@@ -404,7 +404,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
 def _describe_search(
     context: GoldenContext, golden: Golden, origin: Mapping[str, Any], findings: Sequence[Finding]
 ) -> list[str]:
-    """The command that finds the commit that a FAIL came with, where git has the code of the golden."""
+    """Return the command that finds the commit that a FAIL came with, if git has the code of the golden."""
     good, bad = golden.provenance.get("commit"), origin.get("commit")
     is_failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
     if not is_failed or not good or bad in (None, good) or golden.provenance.get("dirty") or context.options.is_harness:
@@ -414,7 +414,7 @@ def _describe_search(
 
 
 def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], list[str]]:
-    """What agreement will not show, because nothing judges it, or a looser rule does; and notes, with the commands that
+    """Return what a PASS will not show, because no rule, or a looser one, judges it; and notes with the commands that
     judge a part of the recording or accept that no more is judged."""
     options, rules = context.options, context.test.rules
     lost, looser = find_unjudged(rules, golden, options.only), find_looser(rules, golden)

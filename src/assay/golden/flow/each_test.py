@@ -69,7 +69,7 @@ def _check_libraries(tests: Sequence[GoldenTest]) -> None:
 def _each_test(
     file: GoldenFile, options: GoldenOptions, hooks: RunHooks, run: Run, mode: ReportMode = "gather"
 ) -> GoldenReport:
-    """One after another; a test that fails or cannot be run does not stop the next one."""
+    """Run one test after another; a test that fails or cannot be run does not stop the next one."""
     began = time.time()
     for warning in file.warnings:
         hooks.console.warning(str(warning))
@@ -85,7 +85,7 @@ def _each_test(
             try:
                 if run is not count_test:
                     write_report(context.location, mode, file.source, reports[-1])
-            except OSError as error:  # the report is still the caller's answer
+            except OSError as error:  # the caller still gets the report
                 hooks.console.warning(f"the report was not kept for the page: {error}")
         except AssayError as error:
             manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
@@ -97,7 +97,7 @@ def _each_test(
 
 
 def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> GoldenReport:
-    """What began the difference that the last check of each test found; nothing is checked again."""
+    """Explain what began the difference that the last check of each test found; nothing is checked again."""
 
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         checks = [wanted for wanted, mode in list_ids(context.location) if mode == "check"]
@@ -111,7 +111,7 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
 
 
 def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestReport:
-    """Replace the notes of an earlier explanation."""
+    """Add notes instead of those of an earlier explanation."""
     others = [note for note in report.notes if not note.startswith(_EXPLAINED)]
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
 
@@ -121,7 +121,7 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
 
 @dataclass(slots=True)
 class Validation:
-    """What can be known without running anything."""
+    """The findings of a validation, for which nothing was run."""
 
     file: GoldenFile
     commands: list[tuple[str, str, str]] = field(default_factory=list)  # test, gather or check, what would run

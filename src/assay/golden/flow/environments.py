@@ -44,12 +44,12 @@ def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_key(key: Key) -> str:
-    """`NVIDIA H100, torch 2.5.1`."""
+    """Describe a key as `NVIDIA H100, torch 2.5.1`."""
     return ", ".join(value if name == "GPU" else f"{name} {value}" for name, value in key.items()) or "unknown"
 
 
 def find_other(one: Key, other: Key) -> list[str]:
-    """What both state, and state differently."""
+    """Return what both keys state, but state differently."""
     return [name for name in one if name in other and one[name] != other[name]]
 
 
@@ -62,7 +62,7 @@ def name_golden(context: GoldenContext) -> GoldenContext:
 
 
 def choose_golden(context: GoldenContext) -> GoldenContext:
-    """The golden that --environment names; without it the only one, or the one whose environment is this one."""
+    """Choose the golden that --environment names, else the only one, else the one whose environment is this one."""
     names = _list_names(context)
     wanted = context.options.environment
     if wanted is None and len(names) < 2:

@@ -21,7 +21,7 @@ from assay.values.run import Ending, Usage
 from assay.values.study import MetricFile, Pattern
 
 _TAIL_BYTES = 2000
-_LOG_BYTES = 32 << 20  # of a log without any value: enough to find the reason
+_LOG_BYTES = 32 << 20  # enough of a log without any value to find the reason
 NO_LINE = "matches no line of the log"
 NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
@@ -32,12 +32,12 @@ class LiveReader(Protocol):
     def read(self, entry: Entry, final: bool) -> None: ...
 
     def find_end(self) -> str | None:
-        """Why the run can end now: more of its log is not wanted."""
+        """Return why the run can end now, without the rest of its log."""
         ...
 
 
 def follow_runs(hooks: RunHooks, followers: Callable[[Entry], LiveReader]) -> RunHooks:
-    """Hooks with which each run has a follower, and ends as soon as that wants no more."""
+    """Return hooks with which each run has a follower, and ends as soon as its follower wants no more."""
     live: dict[str, LiveReader] = {}
 
     def prune(entries: Sequence[Entry]) -> dict[str, Ending]:
@@ -49,7 +49,7 @@ def follow_runs(hooks: RunHooks, followers: Callable[[Entry], LiveReader]) -> Ru
 
 @dataclass(slots=True)
 class Listening:
-    """An observer around another: each run's follower reads after every tick and once more at the end."""
+    """An observer that wraps another one: each run's follower reads after every tick and once more at the end."""
 
     _inner: Observer
     _make: Callable[[Entry], LiveReader]
@@ -87,7 +87,7 @@ class RunOutput:
         self._stored = Summaries()
 
     def read_log(self, entry: Entry) -> bytes:
-        """The bytes that are new."""
+        """Return the new bytes."""
         log = self._log = self._log or Tail(find_log(entry))
         return b"".join(iter(lambda: log.read(READ_BYTES), b""))
 
@@ -111,7 +111,7 @@ class SegmentFollower:
     """Collects all values of one run of a segment."""
 
     def __init__(self, test: GoldenTest, last_step: int | None = None) -> None:
-        """`last_step`: of the segment; None: it is as long as the file says, and begins with the first step."""
+        """`last_step`: of the segment; None: it begins with the first step and is as long as the file states."""
         self._test, self._last_step = test, last_step
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
@@ -123,8 +123,8 @@ class SegmentFollower:
         return self._recorder.values
 
     def find_end(self) -> str | None:
-        """Of a program that does not take its length: a step after the segment was logged, or what makes the log
-        useless, which would otherwise go on for ever."""
+        """Return why a program that does not take its length can end: it logged a step after the segment, or something
+        that makes the log useless. It would otherwise go on for ever."""
         values, end = self.values, self._find_last_step(self.values)
         if self._test.has_length:
             return None
@@ -149,7 +149,7 @@ class SegmentFollower:
 
 
 def describe_end(entry: Entry) -> str:
-    """Why a run that is not done ended, with the last line of its output."""
+    """Describe why a run that is not done ended, with the last line of its output."""
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
     errors = [entry.spec.other_log_name] if entry.spec.log_stream == "stdout" else []
     for template in (*errors, entry.spec.log_name):  # the last line on stderr, or of the only log

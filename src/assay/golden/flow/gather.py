@@ -55,7 +55,7 @@ _NOT_COUNTED = "how the program counts its steps is not recorded"
 def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Train once, record, repeat the segments, measure the noise, write the manifest.
 
-    Until all that has finished, the previous golden stays with its checkpoints; the new one is written next to it, to
+    Until all that has finished, the previous golden and its checkpoints stay; the new one is written next to it, to
     `<manifest>.partial`.
     """
     context = name_golden(context).choose_checkpoints()
@@ -116,7 +116,7 @@ class _Gathering:
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
-        self.console = CollectingConsole()  # its lines are the report's warnings
+        self.console = CollectingConsole()  # its lines are warnings in the report
         self.notes: list[str] = [*notes, *context.describe_locations()]
         self.manifest = manifests.partial_path(context.manifest)
         self._segments = SegmentBuilder(context, self.console)
@@ -131,7 +131,7 @@ class _Gathering:
         return self.recorder.last_step
 
     def follow(self, _entry: Entry | None = None) -> LiveReader:
-        """A new attempt trains from the start: what the one before it recorded does not count."""
+        """Follow a new attempt, which trains from the start: what the attempt before it recorded does not count."""
         test = self.context.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
         self.recorder = TrainingRecorder(reader, test.steps_to_record, test.same_line)
@@ -148,7 +148,7 @@ class _Gathering:
             self.save(entry, complete=False)
 
     def find_end(self) -> None:
-        """A training with checkpoints comes to its own end."""
+        """Return None: a training with checkpoints ends without our help."""
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
@@ -158,7 +158,7 @@ class _Gathering:
             self._write_partial(self.golden)
 
     def _write_partial(self, golden: Golden) -> None:
-        """Write a recording that is not marked complete: it was not accepted yet."""
+        """Write a recording that is not marked complete, since it has not been accepted."""
         manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:
@@ -241,8 +241,8 @@ class _Gathering:
     # ------------------------------------------------------------ the end
 
     def repeat(self, golden: Golden, hooks: RunHooks) -> Report | None:
-        """Each segment again, for the noise. Without replicas: how the program counts its steps, by one run; if that
-        fails the recording is still valid, and a check finds out."""
+        """Run each segment again for the noise or, without replicas, one segment to learn how the program counts its
+        steps. If that one fails, the recording is still valid, and a check finds out."""
         work = Replication(self.context, golden, self.replicas)
         if self.replicas or self.context.test.variants:
             report = work.run(hooks)
@@ -288,7 +288,7 @@ class _Gathering:
                 self._refusals.append(replace(finding, label=finding.subject))
 
     def settle(self, is_cut: bool) -> None:
-        """The new golden replaces the old one, or stays next to it."""
+        """Replace the old golden by the new one, or leave the new one next to it."""
         bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
         # a rule that is too narrow can be fixed in the file, without training again
         is_good = not bad and not is_cut and not (self._refusals and self._before)
@@ -344,7 +344,7 @@ class _StartGathering(_Gathering):
         return self._follower
 
     def _record(self, entry: Entry) -> None:
-        """A training that failed is not recorded, nor is one whose log contradicts itself."""
+        """Record the first steps, unless the training failed or its log contradicts itself."""
         values, test = self._follower.values, self.context.test
         advice = "; to count lines instead, leave `step` out of metrics" if test.step and values.is_disordered else ""
         for problem in values.problems:
@@ -373,7 +373,7 @@ class _StartGathering(_Gathering):
 
 
 def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """What was logged up to this step; of the metric files only what is judged."""
+    """Return what was logged up to the step `end`; of the metric files only what is judged."""
     wanted = test.parsed_metrics | {rule.metric for rule in test.rules}
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for (metric, label), found in values.found.items():
@@ -387,7 +387,7 @@ def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[st
 
 
 def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
-    """The existing golden, and the message when it is replaced."""
+    """Load the existing golden, and the message for when it is replaced."""
     try:
         before = manifests.load_manifest(context.manifest, context.test.name)
     except UsageError:
@@ -401,7 +401,7 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
 def _order_tracks(
     test: GoldenTest, tracks: dict[str, dict[str, tuple[Track, ...]]]
 ) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """Tracks in the order of the file, whatever that of the log."""
+    """Return the tracks in the order of the file, whatever their order in the log."""
     names = [pattern.metric for pattern in test.metrics]
     order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
     return {name: tracks[name] for name in order}

@@ -33,7 +33,7 @@ class NightHistory:
 
     test: str
     environment: str
-    golden: str  # when it was gathered
+    golden: str  # the time when it was gathered
     nights: tuple[Night, ...]
     verdict: Verdict
     moves: tuple[Move, ...]
@@ -41,7 +41,7 @@ class NightHistory:
 
 
 def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightHistory]:
-    """One for each environment. Raises UsageError where no check is kept."""
+    """Load one history for each environment. Raises UsageError if no check is kept."""
     checks, damaged = _load_checks(context.location)
     if not checks and not damaged:
         hint = f"check it first: assay golden check {context.options.build_arguments()}"
@@ -55,7 +55,7 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
-    """Histories for a page, by the rules of the newest check. `since`: the id of the first."""
+    """Load the histories for a page, by the rules of the newest check. `since`: the id of the first."""
     checks, _ = _load_checks(location, since)
     rules = [metric.rule for _, report in checks[-1:] for segment in report.segments for metric in segment.metrics]
     return _build_histories(location, checks, rules, find_steps)
@@ -82,7 +82,7 @@ def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check],
             checks.append(load_report(location, wanted))
         except FormatError as error:
             damaged.append(error.message)
-        except NotFoundError:  # it was deleted since the look
+        except NotFoundError:  # it was deleted after the folder was listed
             continue
     return checks, damaged
 
@@ -126,7 +126,7 @@ def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> Nigh
 
 
 def load_accepted(location: StudyLocation) -> dict[str, str]:
-    """Why each night was accepted, by its date; the last word on a night counts."""
+    """Load why each night was accepted, by its date; the last entry for a night counts."""
     found: dict[str, str] = {}
     for line in load_lines(_find_triage(location)):
         if isinstance(line.get("night"), str) and isinstance(line.get("accepted"), str):
@@ -135,7 +135,7 @@ def load_accepted(location: StudyLocation) -> dict[str, str]:
 
 
 def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]:
-    """A night (its date, or `last`) and those after it. No reason: take earlier ones back. Raises NotFoundError."""
+    """Accept a night (its date, or `last`) and those after it; an empty reason withdraws that. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
     chosen = dates[-1] if night == "last" and dates else night

@@ -157,8 +157,8 @@ def _build_origin(golden: Golden) -> dict[str, Any]:
 
 
 def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks) -> tuple[list[str], str | None]:
-    """Why the new behaviour is not due to the environment alone: in it the golden's commit and the files as they are
-    differ, or may differ. Also returns the signal that interrupted the comparison."""
+    """Return why the new behaviour is not due to the environment alone: in the same environment the golden's commit and
+    the files as they are differ, or may differ. Also returns the signal that interrupted the comparison."""
     commit = find_commit(before, "--environment-only compares with that code: rebase without it")
     report = blame_test(context, before, (commit, None), {"a": ""}, hooks)
     if report.interrupted or report.problem:
@@ -178,7 +178,7 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 
 
 def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
-    """Runs nothing. Returns `before` itself if it passed and only failing ones are wanted."""
+    """Build the golden without running anything; return `before` if it passed and only failing ones are wanted."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
     if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
@@ -203,7 +203,7 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
     if found is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return found, (), None
-    # an interruption does not change the name
+    # the name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
@@ -245,7 +245,7 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     if failures := [] if request.allow_failed else _find_failures(context, before, last):
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(before.segments))}
-    for index, entries in last.items() if is_known else ():  # of unknown code none is reused
+    for index, entries in last.items() if is_known else ():  # no run of unknown code is reused
         done = [entry for entry in entries if entry.state in ENDED_WELL]
         runs[index] = load_whole(done, before.segments[index], context)[:wanted]
     if reused := sum(map(len, runs.values())):
@@ -270,7 +270,7 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
 
 
 def _find_new(context: GoldenContext, git: GitState) -> list[str]:
-    """Files that git does not have and does not ignore, but runs and recordings: what is in them is not recorded."""
+    """List files that git neither has nor ignores, without runs and recordings: their content is not recorded."""
     top = find_git_root(os.path.realpath(context.folder)) or ""
     ours = [os.path.relpath(os.path.realpath(path), top) for path in (context.location.root, context.store)]
     return [name for name in git.untracked if not any(f"{name}/".startswith(f"{path}/") for path in ours)]
@@ -316,7 +316,7 @@ _NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the 
 
 
 def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
-    """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
+    """Describe why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
         segment = golden.segments[index]

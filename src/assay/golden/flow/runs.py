@@ -51,7 +51,7 @@ _SESSION = re.compile(
 )
 GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
-_MOST_FILES = 2000  # of code, that a manifest lists
+_MOST_FILES = 2000  # files of code that a manifest lists
 
 Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
@@ -68,7 +68,7 @@ def _load_code(context: GoldenContext, text: str) -> list[Any]:
     git = load_git(context.folder)
     try:
         files = _load_files(context, text)
-    except UsageError:  # a part that cannot be read: never equal
+    except UsageError:  # a part that cannot be read is never equal
         return [secrets.token_hex(8)]
     return [context.folder, [git.commit, git.diff] if git else None, sorted(files.items())]
 
@@ -87,7 +87,7 @@ def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
 
 
 def load_code_marks(context: GoldenContext) -> dict[str, str]:
-    """The hashes of the code, for the provenance; the test's own file is compared by itself. Empty: not known."""
+    """Hash the code, for the provenance; empty if it is unknown. The test's own file is compared separately."""
     try:
         files = _load_files(context, context.build_gather_command())
     except UsageError:
@@ -108,7 +108,7 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
 
 
 def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, str]) -> dict[str, object]:
-    """The provenance of a golden: enough to explain why a later one differs. `marks`: of its code, when it began."""
+    """Build the provenance, which explains why a later golden differs. `marks`: of the code when the run began."""
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -126,8 +126,8 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
 
 
 def load_origin(run_dir: str) -> dict[str, Any]:
-    """What a run found around itself. Of a farm's node only what environment.json says of the machine that submitted
-    can hold for it: git, and Python with its packages where both have the same file system."""
+    """Load what a run recorded about its environment. environment.json describes the machine that submitted; for a
+    farm's node only git holds, and Python with its packages if both have the same file system."""
     environment = run_directory.load_environment(run_dir) or {}
     git = environment.get("git") or {}
     last = run_directory.load_history(run_dir).last
@@ -149,7 +149,7 @@ def load_origin(run_dir: str) -> dict[str, Any]:
 
 
 def describe_origin(context: GoldenContext, origin: Mapping[str, Any]) -> dict[str, str]:
-    """What the first run of a check found around itself, for comparing nights."""
+    """Describe the environment of the first run of a check, for comparing nights."""
     command = _strip_ours(context, context.build_check_command("", 0))
     return {"command": command, **_flatten_origin(origin)} if origin else {}
 
@@ -160,7 +160,7 @@ _MOST_NAMED = 4
 
 
 def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
-    """What else differs from the recording than the values, by what a run of a check found around itself."""
+    """Describe what differs from the recording besides the values, as a run of a check recorded it."""
     if not origin or not golden.provenance:
         return []
     found = list[str]()
@@ -182,14 +182,14 @@ def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str
 
 
 def find_other_environment(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
-    """One line where the golden is of another GPU, torch or image than the runs of a check had."""
+    """Describe in one line that the golden is of another GPU, torch or image than the runs of a check had."""
     here, then = build_key({**origin, "image": find_image(context.farm)}), build_key(golden.provenance)
     text = f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"
     return [text] if origin and find_other(then, here) else []
 
 
 def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
-    """A cause was not found, which does not mean that there is none."""
+    """Describe that no cause was found, which does not mean that there is none."""
     compared = {
         "packages": any(name.startswith("package ") for name in now), "Python": "python" in now, "command": True,
         "configuration": True, "device": "cpu" in now or "GPUs" in now,
@@ -207,7 +207,7 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 
 
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """One line: the code and settings of the program's folder that are not those of the recording."""
+    """Describe in one line which code and settings of the program's folder are not those of the recording."""
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
     words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
@@ -216,7 +216,7 @@ def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
-    """The origin as pairs: Python and device first, then the packages."""
+    """Flatten the origin into pairs: Python and device first, then the packages."""
     parts = [origin, origin.get("hardware"), origin.get("packages")]
     top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
     gpus = hardware.get("gpus") or ()
@@ -229,7 +229,7 @@ def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _strip_ours(context: GoldenContext, text: str) -> str:
-    """A command without the flags whose values are ours: folders and steps differ from call to call."""
+    """Remove flags whose values are ours from a command: folders and steps differ from call to call."""
     keys = [flag.key for flag in (*context.test.gather_flags, *context.test.run_flags) if flag.is_set]
     words, kept = iter(context.hide_command(text).split()), list[str]()
     for word in words:
@@ -241,12 +241,12 @@ def _strip_ours(context: GoldenContext, text: str) -> str:
 
 
 def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
-    """The training that an interrupted or killed gathering left, where it was started from the same code, command and
-    environment; otherwise a new one, after ending processes that still write into the same checkpoint folder."""
+    """Return the training that an interrupted or killed gathering left, if it was started from the same code, command
+    and environment; else a new one, after ending processes that still write into the same checkpoint folder."""
     text = context.build_gather_command()
     # runs of the same code, environment and command are interchangeable
     origin = {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
-    target = {"manifest": context.manifest} if context.test.from_start else {}  # the command names no folder there
+    target = {"manifest": context.manifest} if context.test.from_start else {}  # then the command names no folder
     spec = context.build_spec(f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
     notes: list[str] = []
     for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):
@@ -272,7 +272,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     except (OSError, FormatError):
         return None
     last = run_directory.load_history(path).last
-    if not spec.commands:  # one that was pulled may be anything
+    if not spec.commands:  # a run that was pulled may be anything
         return None
     words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
     is_same = spec.params.get("manifest") == context.manifest or shlex.quote(context.checkpoints) in words
@@ -283,7 +283,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
 
 
 def _end(context: GoldenContext, path: str, why: str) -> str:
-    """Stop a training of ours; nothing to do for one that was interrupted. Raises if it may still be writing."""
+    """Stop a training of ours, unless it has been interrupted. Raises if it may still be writing."""
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
@@ -295,7 +295,7 @@ def _end(context: GoldenContext, path: str, why: str) -> str:
 
 @contextlib.contextmanager
 def lock_store(context: GoldenContext) -> Iterator[None]:
-    """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
+    """Let one gathering at a time record into a manifest. The kernel releases the lock however its owner ends."""
 
     def refuse(fd: int) -> None:
         owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
@@ -323,7 +323,7 @@ class Replication:
     _found: dict[Job, Values] = field(default_factory=dict)
 
     def run(self, hooks: RunHooks) -> Report:
-        """If it is unknown how the program counts its steps, one run shows it before the others start."""
+        """Run all jobs. If it is unknown how the program counts its steps, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
         jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
         report = None
@@ -366,13 +366,13 @@ class Replication:
         return report, [each for each in jobs if each != job or short]
 
     def _learn_start(self) -> None:
-        """Whether runs from a checkpoint log its own step, too."""
+        """Find out whether runs from a checkpoint log its own step, too."""
         found = [(segment := self._segment(job), list_steps(segment, values)) for job, values in self._found.items()]
         known = [each.start_step in steps for each, steps in found if each.start_step not in each.steps]
         self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
     def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """Run jobs; how they ended, and those that lack exactly the last step."""
+        """Run jobs; return how they ended, and the jobs that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
         named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}
@@ -405,7 +405,7 @@ class Replication:
         return context.build_segment_spec(name, segment, beyond=beyond, number=number, variant=variant)
 
     def _report_lost_steps(self) -> None:
-        """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
+        """Report replicas that log other steps than the training: neither they nor a check can be compared with it."""
         for job, values in self._found.items():
             segment = self._segment(job)
             for metric, step in find_lost_steps(segment, values):
@@ -464,7 +464,7 @@ def find_lost_steps(segment: Segment, values: Values) -> Iterator[tuple[str, int
 
 
 def falls_one_short(segment: Segment, values: Values) -> bool:
-    """A program that counts from 0 and is asked to stop at N logs N-1 last: it lacks exactly the last step."""
+    """Whether a run lacks exactly the last step: a program that counts from 0 and stops at N logs N-1 last."""
     steps = segment.steps
     seen = values.steps
     missing = [step for step in steps if step not in seen]
@@ -472,7 +472,7 @@ def falls_one_short(segment: Segment, values: Values) -> bool:
 
 
 def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) -> Segment:
-    """Add the runs that have every step; missing steps were reported. `keep`: they come after the older ones."""
+    """Add the runs that have every step; missing steps were reported. `keep`: add them after the existing ones."""
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for metric, label, old in segment.walk():
         cut = [values.cut(metric, label, old[0].steps) for values in runs]
@@ -482,7 +482,7 @@ def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) 
 
 
 def cut_values(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
-    """What one run logged at the segment's steps: metric → label → values."""
+    """Return what one run logged at the segment's steps: metric → label → values."""
     found: dict[str, dict[str, Track]] = {}
     for metric, label, runs in segment.walk():
         found.setdefault(metric, {})[label] = values.cut(metric, label, runs[0].steps)

@@ -37,7 +37,7 @@ from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Probl
 COMMAND = "train"
 ENDED_WELL = (State.DONE, State.PRUNED)  # pruned: ended by us when its segment was complete
 STUDY_PREFIX = "golden-"
-_CHECK_SEEDS = 1000  # where those of checks begin
+_CHECK_SEEDS = 1000  # the first seed of checks
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
     "stderr": ("{command}{suffix}.stderr.log", "{command}{suffix}.stdout.log"),
@@ -57,20 +57,20 @@ class GoldenOptions:
     root: str | None = None
     slots: tuple[str, ...] | None = None
     on: str | None = None
-    tests: tuple[str, ...] = ()  # none: all of the file
+    tests: tuple[str, ...] = ()  # empty: all tests of the file
     replicas: int | None = None  # further runs of each segment while gathering; None: as in the file
     counting: bool = False  # gather: record only how the program counts its steps, in the existing golden
     most_checks: int | None = None
     only: tuple[str, ...] = ()  # check: judge these metrics, or labels as in `loss MLM`, and no others
     early_stop: bool = True
     timeout_s: float | None = None
-    env: tuple[tuple[str, str], ...] = ()  # on top of the file's
+    env: tuple[tuple[str, str], ...] = ()  # in addition to the file's
     run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
-    environment: str | None = None  # the golden of this one; None: see flow/environments.py
-    address: str | None = None  # of a store that is used as a copy on this machine
-    explain: Explain | None = None  # what began a difference, for the report; of a plug-in
+    environment: str | None = None  # whose golden is used; None: see flow/environments.py
+    address: str | None = None  # the address of a store that is used as a copy on this machine
+    explain: Explain | None = None  # a plug-in's function that finds what began a difference, for the report
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
     def build_arguments(self) -> str:
@@ -90,8 +90,8 @@ class GoldenContext:
     """One test with everything that is known before it runs."""
 
     test: GoldenTest
-    folder: str  # where its command runs
-    folder_from: str  # how that was found, for messages
+    folder: str  # the folder in which its command runs
+    folder_from: str  # how that folder was found, for messages
     store: str
     manifest: str
     checkpoints: str
@@ -126,7 +126,7 @@ class GoldenContext:
     # ------------------------------------------------------------ commands
 
     def build_gather_command(self) -> str:
-        """The training that is recorded; without checkpoints it is the run that a check repeats."""
+        """Build the command of the recorded training; without checkpoints it is the run that a check repeats."""
         if self.test.from_start:
             return self.build_check_command("", 0)
         return _build_command(self.test, self.test.gather_flags, {"checkpoint_output": self.checkpoints})
@@ -153,7 +153,7 @@ class GoldenContext:
         return manifests.find_checkpoint(self.manifest, segment.checkpoint)
 
     def find_checkpoint_problem(self, segment: Segment) -> str:
-        """Why a run cannot begin at the segment's checkpoint; empty: it can."""
+        """Return why a run cannot begin at the segment's checkpoint; empty if it can."""
         path, name = self.find_checkpoint(segment), f"the checkpoint {segment.checkpoint}"
         if path is None:
             return f"{name} is not in the store"
@@ -163,7 +163,7 @@ class GoldenContext:
     def build_segment_spec(
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
-        """A run of a check; with a variant (or `""`) a replica. The seeds of checks and replicas are never the same."""
+        """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
         is_check, seed, start = variant is None, None, segment.start_step
         if any(rule.kind == "unmatched" for rule in self.test.rules):
             seed = number + _CHECK_SEEDS if is_check else number
@@ -199,7 +199,7 @@ class GoldenContext:
     # ------------------------------------------------------------ the recording
 
     def load_golden(self, how_to: str | None = None) -> Golden:
-        """Load the golden, to be run by the file. Raises UsageError when one has checkpoints and the other has not."""
+        """Load the golden. Raises UsageError if it has checkpoints and the file has none, or the other way round."""
         golden = manifests.load_manifest(self.manifest, self.test.name, how_to or self.hint_to_gather())
         from_start = all(not segment.checkpoint for segment in golden.segments)
         if golden.segments and from_start is not self.test.from_start:
@@ -228,7 +228,7 @@ class GoldenContext:
         )
 
     def describe_locations(self) -> list[str]:
-        """Describe the folder in which the program runs, where it was looked for, and the one of its runs."""
+        """Describe the folder in which the program runs, where that was looked for, and the folder of its runs."""
         runs = os.path.relpath(self.location.dir)
         shown = self.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
         folder = f"program's folder: {self.folder} ({self.folder_from})"
@@ -366,7 +366,7 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
 
 
 def build_stamp() -> str:
-    """Distinguishes the runs of one call from those of another."""
+    """Return a stamp that distinguishes the runs of one call from those of another."""
     import secrets
 
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)

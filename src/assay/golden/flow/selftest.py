@@ -28,7 +28,7 @@ _HOW_TO = """give the faults to inject, in the file or here:
 def selftest_file(
     options: GoldenOptions, faults: Sequence[Fault] = (), start_step: int | None = None, hooks: RunHooks | None = None
 ) -> tuple[SelftestReport, ...]:
-    """`faults` are tried on top of those in the file; `start_step` names the segment, by default the middle one."""
+    """Try `faults` and those of the file in the segment at `start_step`, by default the middle one."""
     file = load_golden_file(options.file, ("run",))
     contexts = build_contexts(file, options)
     hooks = hooks or RunHooks()
@@ -98,7 +98,7 @@ def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenCont
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
-    """What is appended to the command; most programs use the last of several equal flags."""
+    """Return what a fault appends to the command; most programs use the last of several equal flags."""
     match = _SCALE.fullmatch(fault.value)
     value = fault.value
     if match:

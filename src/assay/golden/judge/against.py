@@ -1,8 +1,8 @@
 """The rules for recordings in files, where nothing is run again: `digits`, `noise` and `level`.
 
-One golden does not show noise: values that are equal at the digits of the side that has fewer pass, values within a
-stated tolerance pass by that statement alone, others are CHANGED. Several goldens show noise: windows inside it pass,
-those surely outside fail, on whichever side, or are CHANGED where every value is within the stated tolerance. Times and
+One golden does not show noise: values pass if they are equal at the digits of the side that has fewer, or within a
+stated tolerance, which is then the only reason; others are CHANGED. Several goldens show noise: windows inside it pass;
+windows surely outside, on either side, fail, or are CHANGED if every value is within the stated tolerance. Times and
 memory have a level, the median, for the tolerance alone. See docs/explanation/golden-statistics.md.
 """
 
@@ -50,7 +50,7 @@ class Digits:
     is_single: bool = False
 
     def find_quantum(self, value: float) -> float:
-        """The distance of two neighbouring numbers there."""
+        """Return the distance between two neighbouring numbers of this column near `value`."""
         if self.decimals is not None:
             return 10.0**-self.decimals
         return 2.0 ** (max(math.frexp(value)[1], -125) - 24) if self.is_single else 0.0
@@ -60,8 +60,8 @@ class Digits:
 
 
 def find_digits(values: Sequence[float]) -> Digits:
-    """By the shortest decimals that give the values back. Whole numbers are counts, and very short ones (a learning
-    rate of 1e-05) were set: neither was rounded."""
+    """Find the digits from the shortest decimals that give the values back. Whole numbers are counts, and very short
+    ones (a learning rate of 1e-05) were set: neither was rounded."""
     texts = [repr(value).removesuffix(".0").partition("e") for value in values]
     digits = max(len(text.replace(".", "").lstrip("-0")) for text, _, _ in texts)
     if digits >= MANY_DIGITS:
@@ -78,7 +78,7 @@ def _is_single(value: float) -> bool:
 
 
 def judge_digits(rule: Rule, pair: Pair) -> list[Finding]:
-    """One finding for each check, against the only golden there is."""
+    """Return one finding for each check, against the only golden."""
     return [_judge_digits(rule, pair, check) for check in pair.checks] if pair.is_whole else []
 
 
@@ -92,7 +92,7 @@ def _judge_digits(rule: Rule, pair: Pair, check: Aligned) -> Finding:
         coarser = max(sides, key=lambda side: sides[side].find_quantum(max(golden, key=abs)))
         are = "1 value is" if len(golden) == 1 else f"{len(golden)} values are"
         at = "" if values == golden else f" at the digits of the {coarser} ({sides[coarser].describe()})"
-        too_few = default_delta(rule)  # that much of a value is in the digits that only the golden has
+        too_few = default_delta(rule)  # an effect of this size is in the digits that only the golden has
         if at and coarser == "run" and sides["run"].find_quantum(0.0) / 2 > too_few * median(map(abs, golden)):
             lost = f"too few to show a difference of {100 * too_few:g}%: log as many as the golden has"
             return Finding(VerdictKind.INCONCLUSIVE, pair.subject, f"{are} equal{at}, {lost}", effect=0.0)
@@ -114,21 +114,21 @@ def _judge_digits(rule: Rule, pair: Pair, check: Aligned) -> Finding:
 
 
 def _is_equal(tested: float, expected: float, *sides: Digits) -> bool:
-    """Equal after both were rounded to the digits of the side that has fewer; the other one was rounded before."""
+    """Whether values agree at the digits of the side with fewer digits; the other side may be rounded, too."""
     fine, coarse = sorted(side.find_quantum(expected) for side in sides)
     allowed = coarse / 2 + (fine / 2 if fine <= coarse / 2 else 0.0)
     return tested == expected or abs(tested - expected) <= allowed * (1 + 1e-6)
 
 
 def holds_tolerance(tolerance: float, pair: Pair, check: Aligned) -> bool:
-    """Whether every value is within a tolerance of the golden's, or of the mean of several."""
+    """Whether every value is within a tolerance of the golden's, or of the mean of several goldens."""
     columns = zip(*(track.values for track in pair.golden), strict=True)
     expected = [math.fsum(column) / len(pair.golden) for column in columns]
     return all(compare("==", tested, known, tolerance) for tested, known in zip(check.values, expected, strict=True))
 
 
 def describe_unit(values: Sequence[float], golden: Sequence[float]) -> str:
-    """A question, where one side is about 60, 100, 1000 … times the other."""
+    """Ask whether the units are the same if one side is about 60, 100, 1000 … times the other."""
     one, other = abs(median(values)), abs(median(golden))
     ratio = max(one, other) / min(one, other) if min(one, other) else 0.0
     factor = next((unit for unit in _UNITS if unit / _UNIT_SLACK <= ratio <= unit * _UNIT_SLACK), None)
@@ -142,7 +142,7 @@ def describe_unit(values: Sequence[float], golden: Sequence[float]) -> str:
 
 
 def judge_level(rule: Rule, pair: Pair) -> list[Finding]:
-    """The median of each check. Several goldens show how far a level moves by itself."""
+    """Judge the median of each check. Several goldens show how far a level moves without a change."""
     levels = [median(track.values) for track in pair.golden]
     is_judged = pair.is_whole and rule.delta is not None
     return [_judge_level(rule, pair, levels, median(check.values)) for check in pair.checks] if is_judged else []
@@ -184,8 +184,8 @@ def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
     plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
     effects = measure_pair(pair, starts)
-    # the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at first
-    # must not hide what is outside later
+    # the noise of each window or, if a window is quieter by chance, that of most windows: a large difference between
+    # the goldens in early windows must not hide a check that is outside in later ones
     quiet = np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own)))
     effects = replace(effects, replicas=quiet)
     limits = build_limits(plain, pair, starts, effects)
@@ -200,8 +200,8 @@ def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
 
 
 def _find_bias(report: NoiseReport) -> Finding | None:
-    """The mean of all steps where it is outside, although each window is inside: differences of both signs cancel in
-    it, a bias does not. Windows count in units of their noise."""
+    """Return a finding if the mean of all steps is outside although each window is inside: differences of both signs
+    cancel in the mean, a bias does not. Windows count in units of their noise."""
     effects, many = report.effects, len(report.pair.golden)
     noise = measure_noise(report.pair, report.starts, effects.in_logs, alike=False)
     if not effects.spreads or not noise.variance.all():
@@ -220,7 +220,7 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
 
 
 def _forget_texts(pair: Pair) -> Pair:
-    """Values that were not rounded: the last digit of the text 0.1 may not differ."""
+    """Remove the logged texts: values that were not rounded may not differ in the last digit of the text 0.1."""
     return replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
 
 
@@ -233,7 +233,7 @@ def _round_alike(pair: Pair, decimals: int) -> Pair:
 
 
 class NoiseReport(WindowReport):
-    """Findings about windows of several goldens: no delta, the noise alone."""
+    """Findings about windows that are judged by the noise of several goldens alone, without delta."""
 
     __slots__ = ()
 

@@ -36,7 +36,7 @@ class Curves:
     resolution: float  # the last digit that was logged; 0: all digits were
 
     def is_steady(self, cell: str) -> bool:
-        """Whether equal runs give equal values: its own repeats, or another cell's run, show it."""
+        """Whether equal runs give equal values, as its own repeats or another cell's run show."""
         rows = self.cells[cell]
         others = [other[0] for name, other in self.cells.items() if name != cell]
         return has_equal_replicas(rows) if len(rows) > 1 else any(has_equal_replicas([*rows, each]) for each in others)
@@ -51,8 +51,8 @@ class MetricShift:
 
     kind: Kind
     effect: float = 0.0  # mean over all steps
-    level: float = 0.0  # the mean that it is relative to
-    largest: float = 0.0  # of a single step
+    level: float = 0.0  # the mean to which effects are relative
+    largest: float = 0.0  # the largest effect of a single step
     step: int | None = None
     reach: float | None = None  # the interval is effect ± reach; None: there is no noise, or it is unknown
     bound: float = 0.0  # relative: the largest effect on a window that is not excluded
@@ -63,7 +63,7 @@ class MetricShift:
 
 
 def build_curves(cells: Cells, rule: Rule) -> list[Curves]:
-    """One for each label; none where a cell has other segments or steps than the first, or no whole run."""
+    """Build the curves of each label that has a whole run, and in all cells the same segments and steps."""
     first = next(iter(cells.values()))
     labels = dict.fromkeys(label for segment in first for label in segment.tracks.get(rule.metric, {}))
     found = [_join(cells, rule, label) for label in labels if not rule.labels or label in rule.labels]
@@ -95,7 +95,7 @@ def _join(cells: Cells, rule: Rule, label: str) -> Curves | None:
 
 
 def measure_shift(curves: Curves, weights: Mapping[str, int]) -> MetricShift:
-    """The sum of the cells' means by their weights; the first cell is what it is relative to."""
+    """Measure the sum of the cells' means by their weights, relative to the first cell."""
     rows = {cell: np.array(curves.cells[cell], dtype=float) for cell in weights}
     level = float(next(iter(rows.values())).mean())
     if _find_equal(curves, list(weights)):
@@ -116,8 +116,8 @@ def measure_shift(curves: Curves, weights: Mapping[str, int]) -> MetricShift:
 def _judge_noise(
     curves: Curves, weights: Mapping[str, int], single: Collection[str], apart: Array, shift: MetricShift
 ) -> MetricShift:
-    """Windows are compared relative to their level, so that their spreads can be pooled. `single`: cells of one run,
-    whose spread is taken to be that of the others."""
+    """Compare windows relative to their level, so that their spreads can be pooled. `single`: cells of one run, whose
+    spread is assumed to be that of the others."""
     rows = {cell: np.array(each, dtype=float) for cell, each in curves.cells.items()}
     size = measure_size(rows[next(iter(weights))], curves.starts)
     windows = average(apart[None], curves.starts)[0] / size
@@ -131,7 +131,7 @@ def _judge_noise(
 
 
 def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
-    """Whether two cells are equal, or two pairs of them, either way."""
+    """Whether two cells are equal; of four cells, whether both of two pairs are, in either pairing."""
     if len(cells) == 2:
         return curves.are_equal(*cells)
     one, two, three, four = cells
@@ -140,8 +140,8 @@ def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
 
 
 def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: Collection[str], tail: float) -> Array:
-    """How far chance carries the sum, per column. The spread of two repeats says little: it is that of the cells
-    themselves or of all that were repeated, whichever is larger, and half of it the mean of all windows."""
+    """Return how far chance moves the sum, per column. Two repeats do not show a spread well: it is that of the cells
+    themselves or of all repeated cells, whichever is larger, and half of it is the mean of all windows."""
     variances = {cell: each.var(axis=0, ddof=1) for cell, each in runs.items() if len(each) > 1}
     spread = {cell: (each + each.mean()) / 2 for cell, each in variances.items() if each.any()}
     noisy = [cell for cell in weights if cell in spread or (spread and cell in single)]
@@ -156,14 +156,14 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
 
 
 def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, MetricShift]:
-    """Shifts between two goldens, by metric and label; those with other steps are left out."""
+    """Measure the shifts between two goldens by metric and label; leave out those whose steps differ."""
     cells = {"a": before.segments, "b": after.segments}
     found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []
     return {curves.name: measure_shift(curves, {"a": -1, "b": 1}) for curves in found}
 
 
 def find_allowed(rule: Rule) -> float:
-    """The largest relative effect that a rule takes for none."""
+    """Return the largest relative effect that a rule accepts."""
     if rule.kind == "exact":
         return 0.0
     return rule.margin or 0.0 if rule.kind == "margin" else default_delta(rule)

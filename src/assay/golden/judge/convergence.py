@@ -22,7 +22,7 @@ RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, one or several.
+    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one.
 
     `peers`: how many segments and metrics are judged together; alpha is shared among them.
     """
@@ -67,7 +67,7 @@ def _apply_rule(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
 
 
 def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
-    """Name the cause where a check with fewer digits than the golden differs by no more than its last digit."""
+    """Name the cause if a check with fewer digits than the golden differs by no more than its last digit."""
     golden, last = pair.golden[0], max(map(find_resolution, pair.checks))
     pairs = [both for check in pair.checks for both in zip(check.values, golden.values, strict=True)]
     if last <= find_resolution(golden) or any(abs(one - other) > last * (1 + 1e-9) for one, other in pairs):
@@ -78,8 +78,8 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 
 
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
-    """A run that ended early is an ERROR, unless what it logged had failed by then: we may have stopped it for that."""
-    findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # several runs find the same
+    """Combine results. A run that ended early is an ERROR, unless its values failed: that may be why we stopped it."""
+    findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # runs may have equal findings
     failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
     kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
     findings += dict.fromkeys(replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps)
@@ -87,7 +87,7 @@ def _conclude(judged: Sequence[RuleResult]) -> Verdict:
 
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
-    """How many (segment, metric) share alpha: those judged by statistics."""
+    """Count the combinations of segment and metric that share alpha: those judged by statistics."""
     statistical = sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules)
     return max(1, statistical * len(golden.segments))
 
@@ -95,7 +95,7 @@ def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
 def judge_so_far(
     rule: Rule, segment: Segment, track: Track, *, label: str = "", earlier: Sequence[CheckRun] = (), peers: int = 1
 ) -> Finding | None:
-    """Whether a run in progress has definitely failed: the first failing window, or NaN or infinity at once.
+    """Return a finding if a run in progress has definitely failed: in its first failing window, or by NaN or infinity.
 
     The test is that of the final verdict, on the complete windows: what is stopped here would have failed at the end,
     so testing often adds no false alarms. `earlier`: other checks of the same segment.

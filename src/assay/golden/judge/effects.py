@@ -1,5 +1,5 @@
-"""Per window: how far a check is from the golden (effect and distance), how far replicas and variants are, and from
-which distance on a difference is a change."""
+"""Effects per window: how far a check is from the golden (effect and distance), how far replicas and variants are, and
+which distance is a change."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DELTA_UNMATCHED = 0.01
 # runs had drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
 DELTA_GRADIENT = 0.05
 DELTA_GRADIENT_AT_FIRST = 0.01
-# How far outside is outside: chosen on examples/charlm, reported on another training (benchmarks/convergence_power.py).
+# How many times the noise is outside: chosen on examples/charlm, tested elsewhere (benchmarks/convergence_power.py).
 MULTIPLE = 4.0
-SINGLE_VALUES = 1.5  # times that in windows of fewer than FEW_VALUES: a single value varies more than a mean
+SINGLE_VALUES = 1.5  # times MULTIPLE in windows of fewer than FEW_VALUES: a single value varies more than a mean
 FEW_VALUES = 4
 ENOUGH_RECORDINGS = 5
 SURE_TAIL = 0.001
@@ -32,12 +32,12 @@ SURE_TAIL = 0.001
 FLOOR = 1e-5
 FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
-FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-# variants that differ from one another: they show what rounding does, and the floor is only for the last bits
+FLOOR_SCHEDULE = 1e-6  # for learning rates, which are set, not computed from data
+# as many variants that differ show what rounding does, and the floor is only for the last bits
 ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
-FEWEST_DIGITS = 3  # nor one with fewer: it was set, as 0.1 and 5e-4 are
+FEWEST_DIGITS = 3  # a value with fewer digits was not rounded either: it was set, as 0.1 and 5e-4 are
 
 Way = Literal["min", "max", "both"]
 
@@ -46,7 +46,7 @@ Way = Literal["min", "max", "both"]
 
 
 def default_delta(rule: Rule) -> float:
-    """The smallest relative effect that matters, where the rule names none."""
+    """Return the smallest relative effect that matters, if the rule names none."""
     if rule.delta is not None:
         return rule.delta
     if is_gradient(rule.metric):
@@ -68,13 +68,13 @@ def build_alarms(rule: Rule, windows: int) -> Array:
 
 
 def find_first_delta(rule: Rule) -> float | None:
-    """The delta of the first window, where it has one of its own."""
+    """Return the delta of the first window, if it has one of its own."""
     is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule.metric)
     return DELTA_GRADIENT_AT_FIRST if is_special else None
 
 
 def better_way(rule: Rule) -> Way:
-    """The rule decides, otherwise the metric's name; both (any change fails) where the name does not show it."""
+    """Return which way is better, by the rule or the metric's name; both (any change fails) if neither shows it."""
     return rule.direction or find_direction(rule.metric) or "both"
 
 
@@ -93,7 +93,7 @@ def find_rule_problem(rule: Rule) -> str | None:
 
 
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
-    """Where each window begins, as indices into `steps`. A short remainder belongs to the last window."""
+    """Return the index in `steps` at which each window begins. A short remainder belongs to the last window."""
     at = np.asarray(steps)
     spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
     span = int(at[-1] - at[0]) + spacing
@@ -106,7 +106,7 @@ def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
 
 
 def find_width(steps: int) -> int:
-    """The width of a window where the rule gives none: a sixth of the segment, fifty steps at most."""
+    """Return the width of a window if the rule gives none: a sixth of the segment, fifty steps at most."""
     return min(LONGEST_WINDOW, math.ceil(steps / WINDOWS_PER_SEGMENT))
 
 
@@ -123,9 +123,9 @@ class Effects:
     distance: Array  # mean absolute difference of the check
     worse: Array  # mean positive and mean negative part of its differences
     own: Array  # the largest distance of a replica from the others, in this window
-    replicas: Array  # and in this window or one before it
-    variants: Array  # and of a variant from the replicas
-    spreads: bool  # whether noise is known from runs that differ: not where all replicas are equal bit for bit
+    replicas: Array  # the largest such distance in this window or an earlier one
+    variants: Array  # the largest distance of a variant from the replicas in such a window
+    spreads: bool  # whether runs that differ show noise: not if all replicas are equal bit for bit
     recordings: int
     steps: Array  # per step: the check's absolute difference
 
@@ -160,7 +160,7 @@ def measure_pair(pair: Pair, starts: Sequence[int]) -> Effects:
 
 
 def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variants: Array | None = None) -> Effects:
-    """Windows in which a check lacks a value, or has one that is not finite, get NaN as their effect."""
+    """Measure effects; the effect of a window is NaN if a check lacks a value there, or has one that is not finite."""
     variants = golden[:0] if variants is None else variants
     in_logs = bool((golden > 0).all() and (variants > 0).all() and not (checks <= 0).any())
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -198,7 +198,7 @@ def _find_largest(distances: Array, windows: int) -> Array:
 
 
 def _average_levels(values: Array, starts: Sequence[int], in_logs: bool) -> Array:
-    """A window's mean over all runs: of logs the geometric one, so that check over golden is the effect."""
+    """Return each window's mean over all runs, in logs the geometric mean, so that check over golden is the effect."""
     return np.exp(average(np.log(values), starts).mean(axis=0)) if in_logs else average(values, starts).mean(axis=0)
 
 
@@ -208,8 +208,8 @@ def average(values: Array, starts: Sequence[int]) -> Array:
 
 
 def build_differences(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
-    """Step by step the log-ratio to the golden's first replica, or, with a size per window, the difference in units
-    of it. Equal values are exactly 0 apart."""
+    """Return for each step the log-ratio to the golden's first replica or, with a size per window, the difference in
+    units of that size. Equal values are exactly 0 apart."""
     if size is None:
         return np.log(values) - np.log(first)
     apart = values - first
@@ -224,16 +224,16 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
 
 
 def measure_spread(golden: Array, checks: Array) -> tuple[Array | None, int]:
-    """The variance between replicas per window, and its degrees of freedom.
+    """Return the variance between replicas per window, and its degrees of freedom.
 
-    A golden of one recording has none; then that of repeated checks is used.
+    A golden of one recording shows no variance: then that of repeated checks is used.
     """
     source = golden if len(golden) > 1 else checks
     return (source.var(axis=0, ddof=1), len(source) - 1) if len(source) > 1 else (None, 0)
 
 
 def pool_variance(spread: Array) -> Array:
-    """Half the window's own, half the mean of all windows: five replicas estimate a window's variance badly.
+    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly.
 
     A window without a finite variance (a check ended before it, or is infinitely far away) is ignored.
     """
@@ -245,19 +245,19 @@ def pool_variance(spread: Array) -> Array:
 
 
 def is_schedule(rule: Rule) -> bool:
-    """A learning rate, by a part of the metric's name: `lr`, `train/lr_group0`, `learning_rate`."""
+    """Whether a metric is a learning rate by a part of its name: `lr`, `train/lr_group0`, `learning_rate`."""
     name = rule.metric.lower()
     return "lr" in re.split(r"[^a-z]+", name) or re.search("learning.?rate", name) is not None
 
 
 def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Array:
-    """Below this no difference is a change: rounding of the arithmetic, and of the digits that were logged."""
+    """Return the differences below which nothing is a change: rounding of the arithmetic and of the logged digits."""
     ends = [*starts[1:], len(pair.steps)]
     counts = np.diff([*starts, len(pair.steps)])
     quantum = 0.0 if is_schedule(rule) else find_quantum(stack(pair.golden))
     if not (is_schedule(rule) and all(_count_digits(text) < FEWEST_DIGITS for text in pair.golden[0].texts)):
         quantum = max(quantum, find_resolution(pair.golden[0]))
-    flips = quantum * np.minimum(1.0, 2.0 / counts)  # of the last digit: two in a window
+    flips = quantum * np.minimum(1.0, 2.0 / counts)  # changes of the last digit: two in a window
     level = measure_size(stack(pair.golden), starts)
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = np.where(level > 0, flips / level, 0.0)
@@ -272,7 +272,7 @@ def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects)
 
 
 def find_resolution(track: Track | Aligned) -> float:
-    """The value of the last logged digit, where every value was logged with few digits: 0.0001 for `2.3412`."""
+    """Return the value of the last logged digit if every value was logged with few digits: 0.0001 for `2.3412`."""
     if not track.texts or len(track.texts) != len(track.values):
         return 0.0
     found = [_last_digit(text) for text in track.texts]
@@ -289,7 +289,7 @@ def _last_digit(text: str) -> float:
 
 
 def _count_digits(text: str) -> int:
-    """The significant ones of a number's text: 3 of `0.0120`."""
+    """Count the significant digits of a number's text: 3 of `0.0120`."""
     mantissa = text.strip().lower().partition("e")[0]
     return sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
 
@@ -303,13 +303,13 @@ def find_quantum(golden: Array) -> float:
     common = float(apart[0])
     for each in apart[1:]:
         common = _common_measure(common, float(each), 1e-9 * scale)
-        if 1e-9 * scale < common < 1e-7 * scale:  # it only becomes smaller; values that do not count are here at once
+        if 1e-9 * scale < common < 1e-7 * scale:  # it only shrinks; values that do not count come here at once
             return 0.0
     return common if common > 1e-6 * scale else 0.0
 
 
 def _common_measure(one: float, other: float, slack: float) -> float:
-    """Greatest common divisor by Euclid, for rounded numbers."""
+    """Return the greatest common divisor of rounded numbers, by Euclid."""
     while other > slack:
         one, other = other, one - other * round(one / other)
         other = abs(other)
@@ -330,7 +330,7 @@ class WindowTolerance:
 
 
 def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> WindowTolerance:
-    """Replicas are measured noise; variants are the user's word, and that ends at the user's delta."""
+    """Build the limits: replicas are measured noise, variants are harmless only by the user's word, and up to delta."""
     delta = default_delta(rule)
 
     def widen(multiple: Array | float) -> Array:
@@ -345,7 +345,7 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
 
 
 def find_sure_multiple(recordings: int) -> float:
-    """Four from five recordings on; with fewer as much more as Student's t is wider."""
+    """Return MULTIPLE from five recordings on; with fewer it grows as much as Student's t is wider."""
     if recordings >= ENOUGH_RECORDINGS:
         return MULTIPLE
     wide, usual = (t_quantile(count - 1, SURE_TAIL) for count in (max(2, recordings), ENOUGH_RECORDINGS))

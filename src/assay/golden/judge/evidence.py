@@ -19,7 +19,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.series import find_direction
 
 ENOUGH_VALUES = 5  # fewer may be equal by chance, next to others that move
-FEWEST_VALUES = 2  # of all segments together, where nothing else moves
+FEWEST_VALUES = 2  # values of all segments together, if nothing else moves
 _LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo entropy crossentropy hinge cost objective"
 _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
@@ -42,7 +42,7 @@ _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
 def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -> tuple[Rule, ...]:
-    """The rules that `only` names, as `loss` or, for one label, `loss MLM`; all where it names none."""
+    """Return the rules that `only` names, as `loss` or, for one label, `loss MLM`; all rules if it is empty."""
     known = {rule.metric: rule for rule in rules}
     for rule in rules:
         labels = list_labels(golden, rule.metric)
@@ -54,8 +54,8 @@ def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -
 
 
 def find_unjudged(rules: Sequence[Rule], golden: Golden, only: Collection[str] = ()) -> list[str]:
-    """Metrics and labels that the golden holds and `rules` do not judge. A recording of the original names no rules:
-    all that it holds is meant. What `only` does not name is left out by the caller."""
+    """List metrics and labels that the golden holds and `rules` do not judge. A recording of the original names no
+    rules: all that it holds should be judged. The caller leaves out what `only` does not name."""
     judged, found = {rule.metric: rule for rule in rules}, list[str]()
     for metric in golden.metrics:
         if metric not in judged:
@@ -67,15 +67,15 @@ def find_unjudged(rules: Sequence[Rule], golden: Golden, only: Collection[str] =
 
 
 def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
-    """Rules that accept more than those of the recording. Raises FormatError where these are damaged."""
+    """List rules that accept more than those of the recording. Raises FormatError if the recording's are damaged."""
     judged = {rule.metric for rule in rules}
     before = build_rule_facts([rule for rule in parse_rules(golden) if rule.metric in judged])
     return find_loosened(before, build_rule_facts(rules), golden.steps_per_segment)
 
 
 def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple[Rule, ...]:
-    """The rules that a segment is judged by: what is logged now and then is in some segments only. A metric that is
-    in no segment stays, and is an error."""
+    """Return the rules by which a segment is judged: a metric that is logged rarely is in some segments only. A metric
+    that is in no segment stays, and is an error."""
     return tuple(rule for rule in rules if rule.metric in segment.tracks or rule.metric not in golden.metrics)
 
 
@@ -101,11 +101,11 @@ Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those 
 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
-    """Losses that are equal at every step, and gradient norms that are 0, in the golden and in the check: in all
-    segments, or in one; or in the check alone. `checks`: the runs of each segment.
+    """List losses that are equal at every step, and gradient norms that are 0, in the golden and in the check (in all
+    segments, or in one), or in the check alone. `checks`: the runs of each segment.
 
-    A loss of 0 next to one that moves is a part that is switched off; so is a gradient norm of 0. Whatever the names
-    are, a golden of which nothing moves shows nothing.
+    A loss of 0 next to one that moves is a part that is switched off; so is a gradient norm of 0. A golden in which
+    nothing moves shows nothing, whatever the names are.
     """
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
     whole = _collect(golden.segments, checks)
@@ -128,8 +128,8 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
 
 
 def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tuple[str, str], str]:
-    """One line for a recording whose metrics, whatever they are called, have the same value at every step, also in the
-    check."""
+    """Return one line for a recording whose metrics, whatever their names, have the same value at every step, also in
+    the check."""
     computed = {name: values for name, values in recorded.items() if _is_computed(name)}
     names = [name for name, values in computed.items() if len(values) >= ENOUGH_VALUES]
     is_clipped = any(_is_norm(name[0]) and values[0] for name, values in computed.items())
@@ -140,8 +140,8 @@ def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tupl
 
 
 def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
-    """Losses and norms that stand still in the check alone: a rule with one side (`<=`) passes a loss of 0. What is
-    different from the golden by no more than the last digit is rounded."""
+    """Yield losses and norms that do not change in the check alone: a rule with one side (`<=`) passes a loss of 0.
+    What differs from the golden by no more than the last digit is rounded."""
     for (metric, label), values in checked.items():
         name, value = f"{metric} {label}".strip(), values[0]
         is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))
@@ -166,14 +166,14 @@ def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) 
 
 
 def _shows(name: tuple[str, str]) -> bool:
-    """Whether a loss or a gradient norm, by its name: no loss's scale or weight, no accuracy among its labels."""
+    """Whether the name is of a loss or a gradient norm: not a loss's scale or weight, nor an accuracy's label."""
     words = _split(name)
     is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or _is_norm(name[0])
     return is_named and not _SET.intersection(words) and find_direction(name[1]) != "max"
 
 
 def is_cost(metric: str) -> bool:
-    """Whether a time or an amount of memory, by its name; `rmse_temperature` is neither."""
+    """Whether a metric is a time or an amount of memory, by its name; `rmse_temperature` is neither."""
     words = _split((metric, ""))
     is_quality = any(word in _LOSSES - {"cost"} or word.endswith((*_LOSS_ENDS, *_QUALITY_ENDS)) for word in words)
     return any(word in _COSTS or word.endswith("time") for word in words) and not is_quality
@@ -198,8 +198,8 @@ def _split(name: tuple[str, str]) -> list[str]:
 def find_seedless(
     rules: Sequence[Rule], golden: Golden, flag: str, checks: Sequence[Sequence[CheckRun]] = ()
 ) -> list[str]:
-    """Segments in which runs with other seeds are equal bit for bit: a check and a recording; without checks, two
-    recordings. A metric that never moves shows nothing. `flag`: of the seed; without one, no run gets another."""
+    """List segments in which runs with other seeds are equal bit for bit: a check and a recording; without checks, two
+    recordings. A metric that never moves shows nothing. `flag`: of the seed; empty: no run has another one."""
     judged, found = {rule.metric for rule in rules if rule.kind == "unmatched"}, list[str]()
     for at, segment in enumerate(golden.segments):
         tracks = [each for each in segment.walk() if each[0] in judged and len({*each[2][0].values}) > 1]
@@ -217,8 +217,8 @@ def find_seedless(
 
 
 def find_early_step(segment: Segment, steps: Collection[int], repeats_start: bool | None = None) -> int | None:
-    """The first step of a run that its checkpoint is past: the run did not begin there. Programs that count from
-    0 log the checkpoint's own step again; `repeats_start` False: this one was seen not to."""
+    """Return the first step of a run that is before its checkpoint, so that the run did not begin there. Programs that
+    count from 0 log the checkpoint's own step again, but not if `repeats_start` is False."""
     last = segment.start_step - (repeats_start is not False)
     return min((step for step in {*steps}.difference(segment.steps) if step <= last), default=None)
 

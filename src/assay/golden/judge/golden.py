@@ -60,7 +60,7 @@ class SegmentNoise:
     replicas: int
     steps: int
     per_step: float  # sd between replicas of a single value
-    windows: tuple[float, ...]  # and of each window's mean; for other seeds, of the mean of the second half
+    windows: tuple[float, ...]  # sd of each window's mean; for other seeds, of the mean of the second half
     detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in whichever window it is
     floor: float  # with a smaller delta not even a perfect check could pass
     suggested_delta: float
@@ -79,7 +79,7 @@ def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[Segment
 
 
 def summarise_noise(noises: Iterable[SegmentNoise]) -> dict[str, float]:
-    """Per metric the noise of a window in its noisiest segment and label: what a manifest keeps."""
+    """Return for each metric the noise of a window in its noisiest segment and label, which a manifest keeps."""
     summary: dict[str, float] = {}
     for noise in noises:
         summary[noise.metric] = max(noise.per_window, summary.get(noise.metric, 0.0))
@@ -99,7 +99,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
     tracks = segment.tracks[rule.metric][label]
     golden = stack(tracks)
     starts = build_starts(rule, tracks[0].steps)
-    if rule.kind == "unmatched":  # there the second half of the curve decides
+    if rule.kind == "unmatched":  # for other seeds the second half of the curve decides
         golden, starts = golden[:, len(tracks[0].steps) // 2 :], [0]
     per_step, spread = _spread(golden, range(golden.shape[1])), _spread(golden, starts)
     largest = math.sqrt(float(pool_variance(spread).max()))
@@ -113,7 +113,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
     effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
     limits = build_limits(rule, pair, starts, effects)
     outside = limits.sure
-    if effects.spreads and effects.error is not None:  # by its distance, or by its mean
+    if effects.spreads and effects.error is not None:  # a check is outside by its distance, or by its mean
         outside = np.minimum(outside, limits.floor + limits.declared + surely * effects.error)
     return SegmentNoise(
         subject=describe_subject(segment, rule.metric, label),
@@ -131,7 +131,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
 
 
 def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
-    """Whether the replicas, of which there are several, are all equal bit for bit in what is judged by their spread."""
+    """Whether there are several replicas that are equal bit for bit in all that is judged by their spread."""
     judged = {rule.metric for rule in rules if rule.kind == "paired"}
     found = [runs for segment in golden.segments for metric, _, runs in segment.walk() if metric in judged]
     return bool(found) and all(len(runs) > 1 and has_equal_replicas([run.values for run in runs]) for runs in found)
@@ -144,7 +144,7 @@ def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
-    """Variants that fail by themselves: what they show passes up to delta only, so a check like them fails, too."""
+    """List variants that fail as checks: what they show passes up to delta only, so a check like them fails, too."""
     found: dict[str, str] = {}
     for segment in golden.segments:
         alone = replace(segment, variants={})
@@ -186,7 +186,7 @@ def round_up(value: float) -> float:
 
 
 def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
-    """A finding when the rule asks for more than the noise allows: good runs would not pass."""
+    """Return a finding if the rule asks for more than the noise allows: good runs would not pass."""
     if rule.kind == "margin":
         return _check_fixed(rule, noise)
     if rule.kind == "exact":
@@ -206,13 +206,13 @@ def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
 
 
 def find_refusals(rules: Sequence[Rule], found: Sequence[SegmentNoise]) -> list[tuple[Rule, Finding]]:
-    """Rules that ask for more than the noise allows."""
+    """Return the rules that ask for more than the noise allows."""
     pairs = [(rule, check_margin(rule, noise)) for rule in rules for noise in found if noise.metric == rule.metric]
     return [(rule, finding) for rule, finding in pairs if finding is not None]
 
 
 def _check_fixed(rule: Rule, noise: SegmentNoise) -> Finding | None:
-    """Every one of many steps must stay inside, and both the recording and the check are noisy."""
+    """Return a finding if good runs would leave the margin: each of many steps counts, and both sides are noisy."""
     if rule.operator not in ("==", "<=", ">=") or rule.margin is None:
         return None
     floor = noise.per_step * math.sqrt(2) * normal_quantile(rule.alpha / noise.steps)
@@ -243,7 +243,7 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
 
 
 def parse_rules(golden: Golden) -> list[Rule]:
-    """The rules that it was gathered with; an older manifest has none. Raises FormatError."""
+    """Return the rules with which the golden was gathered; an older manifest has none. Raises FormatError."""
     try:
         stated = [{**each, "metric": metric, "kind": each["rule"]} for metric, each in golden.rules.items()]
         return [parse_plain(Rule, each) for each in stated]
@@ -252,7 +252,7 @@ def parse_rules(golden: Golden) -> list[Rule]:
 
 
 def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
-    """The mean of all finite values of all recordings of a segment."""
+    """Return by metric and segment the mean of all finite values of all recordings."""
     levels: dict[str, dict[str, float]] = {}
     for segment in golden.segments:
         for metric, label, runs in segment.walk():
@@ -263,7 +263,7 @@ def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
 
 
 def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
-    """The relative change of each metric, over the segments that both have; none in common: it is left out."""
+    """Return the relative change of each metric over the segments that both have, if there are any."""
     drift: dict[str, float] = {}
     for name, levels in before.items():
         pairs = [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]
@@ -303,7 +303,7 @@ _TIGHTER = (("<=", "=="), (">=", "=="), ("<=", "<"), (">=", ">"))  # operators t
 
 
 def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: int = 0) -> list[str]:
-    """Rules, as `build_rule_facts` states them, that accept more than they did, or others. `steps`: of a segment."""
+    """List rules (as of `build_rule_facts`) that accept more than before, or are other ones. `steps`: of a segment."""
     found: list[str] = []
     for metric, old in before.items():
         new = after.get(metric)
@@ -319,7 +319,7 @@ def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: in
 
 def _compare_rules(metric: str, old: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> Iterator[str]:
     operator = new.get("operator")
-    for name in ("delta", "margin") if operator not in ("<", ">") else ():  # those two take no margin
+    for name in ("delta", "margin") if operator not in ("<", ">") else ():  # < and > take no margin
         if name in old and name in new and (new[name] < old[name] if operator == "!=" else new[name] > old[name]):
             word = "falls" if operator == "!=" else "grows"
             yield f"the {name} of {metric} {word} from {old[name]:g} to {new[name]:g}"

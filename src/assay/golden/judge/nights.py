@@ -20,7 +20,7 @@ from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-FEWEST_NIGHTS = 6  # with a level: fewer show no change point
+FEWEST_NIGHTS = 6  # nights with a level: fewer show no change point
 _MOST_CAUSES = 3
 _TREND = 4.5  # standard deviations: nights that follow each other may be alike
 
@@ -58,7 +58,7 @@ class Night:
     runs: int
     levels: Mapping[str, float]  # metric (and label)
     accepted: str = ""
-    origin: Mapping[str, str] = field(default_factory=dict)  # of its last check
+    origin: Mapping[str, str] = field(default_factory=dict)  # the origin of its last check
 
     @property
     def is_good(self) -> bool:
@@ -122,8 +122,8 @@ def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float
 def judge_nights(
     nights: Sequence[Night], rules: Mapping[str, Rule], find_steps: FindSteps
 ) -> tuple[Verdict, list[Move]]:
-    """The oldest night first. FAIL: a metric became worse, and a night of its new level is not good. CHANGED: it moved,
-    and each night passed by itself, or it became better. What people accepted, and what went back, passes."""
+    """Judge nights, oldest first. FAIL: a metric became worse, and a night of its new level is not good. CHANGED: it
+    moved, and each night passed, or it became better. What people accepted, and what went back, passes."""
     names = list(dict.fromkeys(name for night in nights for name in night.levels))
     judged = [_judge_metric(name, nights, rules.get(name), find_steps) for name in names]
     findings = [finding for found, _ in judged for finding in found]
@@ -176,8 +176,8 @@ def find_drift(levels: Sequence[float | None]) -> list[Drift]:
 
 
 def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep | Drift]) -> Iterator[Move]:
-    """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
-    within the uncertainty of the last step from the level before it."""
+    """Build the moves. A step is accepted with any night of its level, and then all before it are; it is back if the
+    last level is within the uncertainty of the last step from the level before it."""
     edges = [*(step.at for step in steps), len(nights)]
     accepted = [any(night.accepted for night in nights[start:end]) for start, end in pairwise(edges)]
     for at, step in enumerate(steps):
@@ -189,8 +189,8 @@ def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep |
 
 
 def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
-    """`loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20 nights): package torch 2.9.1 instead of 2.9.0`,
-    of moves that begin in the same night."""
+    """Describe moves that begin in the same night: `loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20
+    nights): package torch 2.9.1 instead of 2.9.0`."""
     at = moves[0].at
     if moves[0].drifts:
         sizes = [f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves]

@@ -23,11 +23,11 @@ MISSING = math.nan
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """One check's values by the golden's steps; `MISSING` where it has none."""
+    """One check's values at the golden's steps; `MISSING` if it lacks one."""
 
     values: tuple[float, ...]
     texts: tuple[str, ...]  # as long as `values`, or empty
-    gaps: int  # how many are missing
+    gaps: int  # how many values are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _join(labels: Mapping[str, object]) -> str:
 
 
 def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun], *, partial: bool = False) -> Pair:
-    """`partial`: the run still goes on, so steps that are not there yet are not a finding."""
+    """Align checks with the golden. `partial`: the run is in progress, so that missing steps are not a finding."""
     subject = describe_subject(segment, rule.metric, label)
     golden = segment.tracks[rule.metric][label]
     if obstacle := _find_obstacle(golden):

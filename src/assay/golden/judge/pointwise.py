@@ -41,7 +41,7 @@ SMALLEST = 1e-5  # smaller effects are shown as <0.001%
 
 
 def find_margin_problem(operator: str | None, margin: float | None) -> str | None:
-    """Why a comparison is not valid; config files are checked with it too, before anything runs."""
+    """Return why a comparison is not valid; config files are also checked with it, before anything runs."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
         if not operator:
@@ -68,7 +68,7 @@ def compare(operator: str, tested: float, expected: float, margin: float, texts:
 
 
 def _exact(value: float, text: str | None) -> Fraction:
-    """The decimal number that was written; otherwise the shortest one that represents the float."""
+    """Return the decimal number that was written; without a text the shortest one that represents the float."""
     try:
         return Fraction(Decimal(text)) if text else Fraction(Decimal(repr(value)))
     except (InvalidOperation, ValueError, OverflowError):
@@ -87,7 +87,7 @@ def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
 
 
 def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
-    """The indices where a value that was logged and is finite fails."""
+    """Return the indices of values that were logged, are finite and fail."""
     operator, margin = rule.operator or "==", rule.margin or 0.0
     with_texts = len(golden.texts) == len(golden.values) and bool(check.texts)
     return [
@@ -165,7 +165,7 @@ def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | 
 
 
 def _differ(one: float, other: float) -> bool:
-    """Whether the bits differ, as those of 0.0 and -0.0 do. A missing value was reported as such."""
+    """Whether the bits differ, as those of 0.0 and -0.0 do. A missing value is reported elsewhere."""
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 
@@ -193,7 +193,7 @@ def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
 
 
 def render_effect(value: float, digits: int = 3) -> str:
-    """`+3.02%`, `0%`, `<0.001%`."""
+    """Render a relative effect as `+3.02%`, `0%` or `<0.001%`."""
     if value == 0:
         return "0%"
     if abs(value) < SMALLEST:
@@ -202,11 +202,11 @@ def render_effect(value: float, digits: int = 3) -> str:
 
 
 def render_fraction(value: float) -> str:
-    """`0.004%`, without a sign; small ones as `2e-06%`."""
+    """Render a fraction as `0.004%`, without a sign; a small one as `2e-06%`."""
     return f"{100 * value:{'.2g' if value < 1 else '.0f'}}%"
 
 
 def render_bounded(value: float, low: float, high: float, digits: int = 3) -> str:
-    """`+3.02% [+2.9%, +3.1%]`; the bounds only where they differ from the value."""
+    """Render an effect as `+3.02% [+2.9%, +3.1%]`; the bounds only if they differ from the value."""
     shown, *around = (render_effect(each, digits) for each in (value, low, high))
     return shown if set(around) == {shown} else f"{shown} [{', '.join(around)}]"

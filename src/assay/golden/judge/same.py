@@ -34,7 +34,7 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
-FEW_RECORDINGS = 0.5  # of the effective sample, with fewer than five: they show slow drift badly
+FEW_RECORDINGS = 0.5  # of the effective sample with fewer than five recordings, which show slow drift badly
 
 
 # ---------------------------------------------------------------- noise
@@ -42,8 +42,8 @@ FEW_RECORDINGS = 0.5  # of the effective sample, with fewer than five: they show
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What chance does to one run. `variance`: of the mean of each window; `windows`: so many of them are independent,
-    the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
+    """How far chance moves one run. `variance`: of the mean of each window; `windows`: how many of them are
+    independent, the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
 
     variance: Array
     windows: float
@@ -57,8 +57,8 @@ class Noise:
 
 
 def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool = True) -> Noise:
-    """Noise by the residuals of all recordings about their mean, averaged over windows. Not `alike`: windows may be
-    of different noise; each counts in units of its own, or of the median where that is larger."""
+    """Measure the residuals of all recordings about their mean, averaged over windows. Unless `alike`, windows may be
+    of different noise; each counts in units of its own, or of the median if that is larger."""
     golden = stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
     means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
@@ -100,13 +100,13 @@ class Mean:
 
     @property
     def excess(self) -> float:
-        """How far the interval is outside; above 0 the mean surely is."""
+        """How far the interval is outside; above 0 the mean is surely outside."""
         return abs(self.effect) - self.reach - self.harmless
 
 
 def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]:
-    """The whole segment, then its windows where it has several: each half of alpha, shared by what is judged
-    together."""
+    """Return the mean of the whole segment, then of its windows if there are several: each has half of alpha, shared by
+    what is judged together."""
     starts = build_starts(rule, pair.steps)
     whole, effects = measure_pair(pair, [0]), measure_pair(pair, starts)
     noise = measure_noise(pair, starts, effects.in_logs)
@@ -119,7 +119,7 @@ def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]
 def _build_means(
     rule: Rule, pair: Pair, effects: Effects, starts: Sequence[int], noise: Noise, tests: int
 ) -> Iterator[Mean]:
-    """What variants show is harmless up to delta, as in the paired rule."""
+    """Yield the means. What variants show is harmless up to delta, as in the paired rule."""
     declared = np.minimum(MULTIPLE * effects.variants, default_delta(rule))
     harmless = declared + build_floor(rule, pair, starts, effects)
     runs = math.sqrt(1 / len(pair.checks) + 1 / len(pair.golden))
@@ -134,8 +134,8 @@ def _build_means(
 
 
 def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
-    """Surely outside is FAIL beyond delta, on whichever side, and CHANGED below it. PASS: nothing is outside, and the
-    mean of the whole segment is surely within delta. `peers`: as in the paired rule."""
+    """Judge a configuration. FAIL: surely outside by more than delta, on either side; CHANGED: by less. PASS: nothing
+    is outside, and the mean of the whole segment is surely within delta. `peers`: as in the paired rule."""
     problem = find_rule_problem(rule)
     if problem or not pair.is_whole:
         return [Finding(VerdictKind.ERROR, pair.subject, problem)] if problem else []

@@ -39,7 +39,7 @@ from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
-ENOUGH_REPLICAS = 3  # to compare other seeds
+ENOUGH_REPLICAS = 3  # needed to compare other seeds
 
 
 # ---------------------------------------------------------------- paired
@@ -47,16 +47,16 @@ ENOUGH_REPLICAS = 3  # to compare other seeds
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What was decided: one mark per window, in `Effects`' order."""
+    """The decision: one mark per window, in `Effects`' order."""
 
     failed: Array
     changed: Array
     passed: Array
-    judged: Array  # the others lack values
+    judged: Array  # the other windows lack values
 
 
 def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Windows:
-    """`tests`: the number of comparisons that alpha is divided by."""
+    """Decide each window. `tests`: the number of comparisons by which alpha is divided."""
     delta, alarms = default_delta(rule), build_alarms(rule, len(effects.effect))
     relative = effects.relative(effects.effect)
     with np.errstate(invalid="ignore"):
@@ -83,7 +83,7 @@ def find_outside(rule: Rule, effects: Effects, limits: WindowTolerance, tests: i
 
 
 def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
-    """The excess of the differences upward, and of those downward, over what is harmless: fractions of the golden."""
+    """Return by how much upward and downward differences exceed what is harmless, as fractions of the golden."""
     above, below = effects.worse - limits.inside
     return np.stack([effects.relative(above), -effects.relative(-below)])
 
@@ -112,7 +112,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
 
 
 def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
-    """Where a window has failed, CHANGED windows are reported only if they are suspiciously better."""
+    """Describe the windows. If one has failed, CHANGED windows are reported only if they are suspiciously better."""
     unsure = found.judged & ~found.failed & ~found.changed & ~found.passed
     changed = found.changed & report.find_better() if found.failed.any() else found.changed
     findings = [
@@ -130,7 +130,7 @@ def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
 
 
 def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding:
-    """One recording and one check that differs: it cannot be distinguished from noise."""
+    """Report one recording and one check that differs: the difference cannot be distinguished from noise."""
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
@@ -190,7 +190,7 @@ def second_half(pair: Pair) -> Pair:
 
 
 def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    """The windows that fail or changed; the others are not reported."""
+    """Report the windows that fail or changed, and no others."""
     starts = build_starts(rule, pair.steps)
     effects = measure_pair(pair, starts)
     limits = build_limits(rule, pair, starts, effects)
@@ -205,8 +205,8 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Turns marked windows into a finding: the one with the largest effect is described, the first gives the
-    beginning."""
+    """Turns marked windows into a finding, which describes the window with the largest effect and begins at the
+    first."""
 
     rule: Rule
     pair: Pair
@@ -241,8 +241,8 @@ class WindowReport:
         )
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
-        """Whether its effect is reported. A window that fails by its worse part reports that part; of a change whose
-        differences of both signs cancel, the distance is reported."""
+        """Whether the effect of a window is reported. A window that fails by its worse part reports that part; a
+        change whose differences of both signs cancel reports its distance."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
         if kind is VerdictKind.FAIL:
             limit, relative = build_alarms(self.rule, len(self.starts))[window], self.effects.relative(effect)
@@ -252,14 +252,14 @@ class WindowReport:
         return not (is_far and abs(effect) < distance / 2)
 
     def _find_part(self) -> Array:
-        """The part of each window that is worse, or the larger one where both are, beyond what is harmless: it is
-        compared with the limit."""
+        """Return by how much the worse part of each window, or the larger one if both are worse, exceeds what is
+        harmless: it is compared with the limit."""
         above, below = measure_parts(self.effects, self.limits)
         way = better_way(self.rule)
         return np.where(above >= below if way == "both" else way == "min", above, -below)
 
     def _count_digits(self, window: int, value: float) -> int:
-        """The digits with which a value beyond its limit is not printed as the limit itself."""
+        """Return how many digits show that a value is beyond its limit."""
         limit = float(build_alarms(self.rule, len(self.starts))[window])
         return next((digits for digits in range(3, 9) if float(f"{abs(value):.{digits}g}") > limit), 9)
 
@@ -288,7 +288,7 @@ class WindowReport:
         return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
 
     def _render_allowed(self, window: int) -> str:
-        """The limit that decided: delta, or what the recordings show where that is less."""
+        """Render the limit that decided: delta, or what the recordings show if that is less."""
         inside, delta = float(self.limits.inside[window]), default_delta(self.rule)
         if inside >= delta:
             return f"{100 * delta:g}%"
@@ -304,7 +304,7 @@ class WindowReport:
         return f"cannot be distinguished from {delta}: {shown} in {steps}; {many}; add a replica"
 
     def _render_envelope(self, window: int) -> str:
-        """What the finding is compared with."""
+        """Render the difference with which the finding is compared."""
         known = self.effects
         variants, delta = len(self.pair.variants), f"delta is {100 * default_delta(self.rule):g}%"
         names = "replicas and variants" if variants else "replicas"
@@ -335,7 +335,7 @@ class WindowReport:
         return render_bounded(relative, float(low[window]), float(high[window]), digits)
 
     def _limit(self, window: int) -> str:
-        """`5%`; if the first window has its own limit, both: `1% (the first window's; 5% later)`."""
+        """Render the limit as `5%`; if the first window has its own, both: `1% (the first window's; 5% later)`."""
         alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
         if alarms[0] == alarms[-1]:
             return alarms[window]

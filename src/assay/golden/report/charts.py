@@ -1,7 +1,7 @@
 """The curves of a golden recording and of a check, as charts of a document.
 
-Above: the band of the recordings, their mean, the check over it, and the windows that failed. Below: the
-difference in percent, where a shift that no eye sees in the curves is plain.
+Above: the band of the recordings, their mean, the check over it, and the windows that failed. Below: the difference in
+percent, which shows a shift that is too small to see in the curves.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from assay.values.document import Area, Block, Chart, Curve, Heading, Legend, Pa
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _MARKED = {VerdictKind.FAIL: "fail", VerdictKind.CHANGED: "changed", VerdictKind.INCONCLUSIVE: "open"}
-_STRIP_HEIGHT = 70  # of the lower part
-_TICK_ROOM = 12  # that a number takes there
+_STRIP_HEIGHT = 70  # the height of the lower part
+_TICK_ROOM = 12  # the height of a number there
 _LEAST_STRIP = 0.001  # the lower part shows at least this much: differences far below it are not worth a scale
 _LARGEST = 1e300  # beyond it differences overflow
 _MOST_HOVERS = 150
@@ -37,12 +37,12 @@ LEGEND = Legend(
         ("open", "area", "undecided"),
     )
 )
-_WORDS = {"fail": "FAIL", "changed": "CHANGED", "open": "open"}  # in a window, as its colour
-_MOST_REPLICAS = 12  # drawn each; of more the band alone
+_WORDS = {"fail": "FAIL", "changed": "CHANGED", "open": "open"}  # the text in a window of this colour
+_MOST_REPLICAS = 12  # so many are drawn one by one; of more only the band
 
 
 def build_check_charts(test: GoldenTestReport) -> Iterator[Block]:
-    """The metric with the worst verdict first."""
+    """Yield the charts, the metric with the worst verdict first."""
     for name in order_metrics(test):
         yield Heading(name, level=3)
         for segment in test.segments:
@@ -109,7 +109,7 @@ def build_chart(
     lines: Sequence[float] = (),
     effect: float | None = None,
 ) -> Chart:
-    """`marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
+    """Draw a metric. `marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
     band, measured = build_band(golden), build_band(check)
     curves = [
         Curve([(step, mean) for step, (_, mean, _) in band.items()], "reference"),
@@ -139,7 +139,7 @@ def build_chart(
 
 
 def _join_marks(marks: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Windows next to each other that have the same verdict get one word."""
+    """Join neighbouring windows with the same verdict, so that they get one word."""
     joined: list[tuple[str, float, float]] = []
     for style, start, end in sorted(marks, key=lambda mark: mark[1:]):
         if joined and joined[-1][0] == style and start <= joined[-1][2] + 1:
@@ -185,7 +185,7 @@ def _build_strip(golden: Sequence[Track], check: Sequence[Track], band: Band, de
 
 
 def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
-    """How far each run is from the golden's mean, as a fraction of its size."""
+    """Return how far each run is from the golden's mean, as a fraction of its size."""
     sizes = [abs(mean) for _, mean, _ in band.values()]
     usual = math.fsum(sizes) / len(sizes) if sizes else 0.0
     if not usual > 0:
@@ -204,7 +204,7 @@ def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
 
 
 def build_strip_ticks(wide: float, effect: float) -> list[float]:
-    """Three at least: nothing, a round number on both sides, and the effect of the verdict."""
+    """Return at least three ticks: 0, a round number on both sides, and the effect of the verdict."""
     around = [value for value in build_ticks(-wide, wide, 3) if value]
     if len(around) < 2:
         power = 10.0 ** math.floor(math.log10(wide))

@@ -29,13 +29,13 @@ from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
-_MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
+_MOST_ROWS = 24  # rows on a terminal; of more only those that did not pass, and the first and the last that did
 _MOST_REASONS = 5  # below a row of a page
 _MOST_GAPS = 5
 
 
 def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> doc.Document:
-    """`every_row`: a terminal shows all rows, however many there are."""
+    """Build the report. `every_row`: a terminal shows all rows, however many there are."""
     what = "Convergence check" if report.mode == "check" else "Golden recording"
     word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
     took = f", {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
@@ -97,7 +97,7 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
 
 
 def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
-    """Why the verdict is what it is, in one sentence."""
+    """Explain in one sentence why the verdict is what it is."""
     worst = min(rows, key=rank_row, default=None)
     if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
         return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
@@ -120,7 +120,7 @@ def _describe_golden(golden: Golden) -> list[str]:
 
 
 def _describe_coverage(golden: Golden | None) -> str:
-    """Which steps of the training a check does not cover."""
+    """Describe which steps of the training a check does not cover."""
     gaps = find_uncovered(golden) if golden else []
     if len(gaps) > _MOST_GAPS:
         gaps = [*gaps[: _MOST_GAPS - 2], f"{len(gaps) - _MOST_GAPS + 1} more stretches", gaps[-1]]
@@ -136,7 +136,7 @@ def _describe_savings(test: GoldenTestReport) -> str:
 
 
 def _describe_extent(test: GoldenTestReport, mode: str) -> str:
-    """`3 segments, 540 values compared`."""
+    """Describe what was compared: `3 segments, 540 values compared`."""
     count = len(test.segments) or len(test.golden.segments if test.golden else ())
     verb = "compared" if mode == "check" else "recorded"
     values = formatting.render_count(test.verdict.comparisons, "value")
@@ -168,9 +168,9 @@ def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
 
 
 def _build_page_table(rows: Sequence[ReportRow], good: str) -> doc.TableBlock:
-    """`good`: the word for what went well; a gathering has judged nothing."""
+    """Build the table of a page. `good`: the word for what went well; a gathering has judged nothing."""
     notes = []
-    rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # what did not pass first
+    rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # the worst verdicts first
     for row in rows:
         worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
         notes.append([row.describe(each) for each in worst[:_MOST_REASONS]])
@@ -178,7 +178,7 @@ def _build_page_table(rows: Sequence[ReportRow], good: str) -> doc.TableBlock:
 
 
 def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
-    """Without the column of intervals where no row has one."""
+    """Build the table, without the column of intervals if no row has one."""
     left = (Column("segment", "number"), Column("metric"), Column("rule"), Column("verdict", "state"))
     right = tuple(Column(name, align="right") for name in ("effect", "interval", "step"))
     columns = (*left, *right, Column("values", "number"))
@@ -247,7 +247,7 @@ def _flatten(value: Any) -> str:
 
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
-    """A metric that an early stop left undecided has no case: the one that failed has."""
+    """Build the suite. A metric that an early stop left undecided has no case; the metric that failed has one."""
     properties: list[tuple[str, object]] = [
         ("manifest", test.manifest),
         ("verdict", test.verdict.kind),
@@ -283,7 +283,7 @@ def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> 
 
 
 def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:
-    """A segment's runs serve all its metrics: their time is counted once, in the first case."""
+    """Return a case's time. A segment's runs serve all its metrics: their time is counted once, in the first case."""
     same = [segment for each in test.same if each.name == row.configuration for segment in each.segments]
     for segment in same if row.configuration else test.segments:
         if segment.start_step == row.segment:
@@ -315,7 +315,7 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
 
 
 def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """Return everything in the report, for JSON."""
     return {
         "mode": report.mode,
         "source": report.source,
@@ -406,7 +406,7 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
 
 
 def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Section:
-    """Of several segments a cell shows the worst; the reasons of what did not pass are below a row on a page."""
+    """Show the worst verdict of several segments in a cell, and on a page the reasons of bad ones below their row."""
     metrics = list(dict.fromkeys(row.metric for row in rows if row.rule is not None))
     columns = (Column("configuration"), *(Column(name, "state") for name in metrics), Column("changes", rank=1))
     groups = [("", "the command as it is"), *((each.name, each.title) for each in test.same)]
@@ -432,6 +432,6 @@ def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
 
 
 def rank_row(row: ReportRow) -> tuple[int, float]:
-    """The worst first, and of those the one with the largest effect."""
+    """Sort the worst verdict first, and of equal ones the largest effect."""
     effect = (row.finding.effect if row.finding else None) or 0.0
     return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)

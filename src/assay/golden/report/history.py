@@ -15,7 +15,7 @@ from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind, find_worst
 
-_MOST_NIGHTS = 14  # on a terminal
+_MOST_NIGHTS = 14  # nights that a terminal shows
 
 
 def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> doc.Document:

@@ -23,9 +23,9 @@ from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-_PACKAGES = 8  # of the environment; the manifest has all
+_PACKAGES = 8  # packages of the environment; the manifest has all
 _MOST_FINDINGS = 5
-_TINY = 0.01  # of an effect: an interaction that is not worth a word
+_TINY = 0.01  # of an effect: a smaller interaction is not mentioned
 
 
 # ---------------------------------------------------------------- show
@@ -34,7 +34,7 @@ _TINY = 0.01  # of an effect: an interaction that is not worth a word
 def build_show_document(
     source: str, recordings: Sequence[Recording], metrics: Sequence[str] = (), curves: bool = True
 ) -> doc.Document:
-    """`metrics`: those whose curves a terminal shows; all if none is named. The page is that of a gathering."""
+    """Show recordings, on a terminal with the curves of `metrics` (all if none is named), on a page as a gathering."""
     tests = []
     for each in recordings:
         golden = each.golden
@@ -161,7 +161,7 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
 
 
 def _build_drift(golden: Golden) -> Table:
-    """One row for each rebase: by how much it moved each metric, and all of them together."""
+    """Show for each rebase by how much it moved each metric, and in a last row by how much all of them did."""
     entries = [entry for entry in golden.history if isinstance(entry.get("effects"), Mapping)]
     names = list(dict.fromkeys(name for entry in entries for name in _mapping(entry, "effects")))
     columns = [Column("rebased"), Column("reason"), Column("commit")]
@@ -213,7 +213,7 @@ def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
 
 
 def _build_rebase_table(outcome: Rebased) -> Table:
-    """What a reviewer needs: both levels, and the effect against the noise of the recordings."""
+    """Show what a reviewer needs: both levels, and the effect relative to the noise of the recordings."""
     names = ("old", "new", "effect", "noise")
     columns = (Column("metric"), *(Column(name, align="right") for name in names), Column("result"),
                Column("since the first", align="right"))  # fmt: skip
@@ -229,7 +229,7 @@ def _build_rebase_table(outcome: Rebased) -> Table:
 
 
 def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
-    """All but the recordings, which the manifests have."""
+    """Return all facts but the recordings, which are in the manifests."""
     facts = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
     del facts["before"], facts["after"]
     return {"accepted": outcome.is_accepted, **facts}
@@ -327,12 +327,12 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
 
 
 def render_shift(value: float) -> str:
-    """`+2e-7`; `0`."""
+    """Render `+2e-7`, or `0`."""
     return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
 
 
 def render_noise(shift: MetricShift, level: float = 1.0, unit: str = "") -> str | None:
-    """`±0.002`; `0` where every run repeats itself bit for bit; None where that is unknown."""
+    """Render `±0.002`; `0` if every run repeats itself bit for bit; None if that is unknown."""
     if shift.kind == "noise unknown" or not level:
         return None
     return "0" if shift.reach is None else f"±{render_number(shift.reach / level, 2)}{unit}"

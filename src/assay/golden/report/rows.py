@@ -1,7 +1,7 @@
 """The rows of a report on a gathering or a check, and its numbers as text.
 
-`build_test_rows` is what the report is made from: one row for each segment and metric, and one for whatever kept a
-segment or a whole test from being judged.
+The report is made from `build_test_rows`: one row for each segment and metric, and one for each reason why a segment or
+a whole test was not judged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # instead of the metric in a row about a segment's runs
-RECORDING = "golden"  # and in one about the whole test
+RECORDING = "golden"  # instead of the metric in a row about the whole test
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class ReportRow:
     comparisons: int = 0
     rule: Rule | None = None
     noise: float | None = None
-    delta: float | None = None  # that it was judged with: the largest effect that passes
-    configuration: str = ""  # of `golden.same`; "": the canonical one
+    delta: float | None = None  # the delta of the verdict: the largest effect that passes
+    configuration: str = ""  # the name in `golden.same`; "": the canonical one
 
     @property
     def name(self) -> str:
-        """`accum8 loss`."""
+        """The configuration and the metric: `accum8 loss`."""
         return f"{self.configuration} {self.metric}".strip()
 
     @property
     def finding(self) -> Finding | None:
-        """The worst one, and of those the one with the largest effect."""
+        """The worst finding, and of several the one with the largest effect."""
         return choose_finding(self.findings)
 
     def locate(self, finding: Finding) -> str:
@@ -55,7 +55,7 @@ class ReportRow:
 
 
 def name_finding(finding: Finding, metric: str = "") -> str:
-    """`loss MLM, second half`; nothing for a metric without labels, where it is not given."""
+    """Render `loss MLM, second half`; empty for a metric without labels if `metric` is not given."""
     return ", ".join(filter(None, (f"{metric} {finding.label}".strip(), finding.part)))
 
 
@@ -94,7 +94,7 @@ def choose_finding(findings: Sequence[Finding]) -> Finding | None:
 
 
 def render_percent(value: float | None, digits: int = 3) -> str:
-    """`+0.31%`; nothing for nothing."""
+    """Render a fraction as `+0.31%`; an empty string for None."""
     return "" if value is None else render_effect(value, digits)
 
 
@@ -106,7 +106,7 @@ def render_interval(interval: tuple[float, float] | None) -> str:
 
 
 def render_rule(rule: Rule | None) -> str:
-    """`paired`, `margin <= 20%`."""
+    """Render a rule as `paired`, or `margin <= 20%`."""
     if rule is None:
         return ""
     if rule.kind == "margin":
@@ -116,7 +116,7 @@ def render_rule(rule: Rule | None) -> str:
 
 
 def render_share(value: float) -> str:
-    """`0.5%`."""
+    """Render a fraction as `0.5%`."""
     return f"{formatting.render_number(100.0 * value, 3)}%"
 
 
@@ -130,7 +130,7 @@ def build_step(step: float | None) -> float | None:
 
 
 def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
-    """The verdict; a gathering has judged nothing, so what went well was recorded."""
+    """Describe the verdict; a gathering has judged nothing, so that a good one is `recorded`."""
     kind = test.verdict.kind
     return "recorded" if report.mode == "gather" and kind is VerdictKind.PASS else str(kind)
 
