@@ -194,7 +194,7 @@ class _StudyWriter:
         new = self._build_record(run, old.spec.name)
         params = {**old.spec.params, **new.spec.params}
         known, found = old.origin or {}, new.origin or {}
-        kept = {name: known.get(name) for name in ("at", "path")}  # of the first import
+        kept = {name: known.get(name) for name in ("at", "path")}  # those of the first import stay
         is_same = params == old.spec.params and {**known, **found, **kept} == known
         if run.state is None or (is_same and new.commit in (None, old.commit)):
             return False

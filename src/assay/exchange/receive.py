@@ -35,7 +35,7 @@ from assay.values import layout
 from assay.values.run import RunSpec
 from assay.values.study import MetricFile, is_study_name
 
-PREFIX = ".upload-"  # of folders in a root that no command reads as a study
+PREFIX = ".upload-"  # of temporary folders in a root, which no command reads as studies
 _OLD_S = 86_400.0  # after this time a folder is left over from a killed server
 _CHUNK = 1 << 20
 METRICS_S = 30.0  # CPU time for reading the metrics of an upload

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PORT = 8666
 _SHORTEST_TOKEN = 16
-_M_ARENA_MAX = -8  # of malloc.h
+_M_ARENA_MAX = -8  # a constant of malloc.h
 
 
 class ServeRequest(Request):
@@ -120,7 +120,7 @@ def serve(request: ServeRequest, console: Console) -> int:
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """End the event streams of open pages first: the server would wait for them."""
             site.snapshots.end()
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # cut connections are not errors here
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # connections cut now are not errors
             super().handle_exit(sig, frame)
 
     with limit_patterns(), noted(roots, address, secret), _announce(address, secret, port, console):
@@ -236,7 +236,7 @@ def _check_tls(cert: str | None, key: str | None) -> None:
     except (OSError, ValueError) as error:  # also SSLError, or a key with a password, which cannot be asked for
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
-    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # until then no protocol limits a connection
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # before it ends, no protocol limits a connection
 
 
 def listen(host: str, port: int) -> socket.socket:

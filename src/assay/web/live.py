@@ -24,7 +24,7 @@ ROUTES = Routes()
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # listeners at one address
 _LOOK_S = 0.4  # between two checks whether a study changed or the server is ending
-_LOOKS_OF_ALL = 5  # the list of all studies is checked every so many `_LOOK_S`
+_LOOKS_OF_ALL = 5  # so many `_LOOK_S` between two checks of the list of all studies
 _PAUSE_S = 10.0  # then a comment is sent, which shows whether the client still listens
 _STARTED = time.time()  # a new server counts versions from 1 again: pages compare both
 

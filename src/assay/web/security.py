@@ -53,7 +53,7 @@ TOKEN_KEY = "assay.token"  # key of the token in a request's scope
 OPEN_KEY = "assay.open"  # key in a request's scope: the path needs no token, although reading does
 FILES = ("/static/", "/vendor/")  # files of Assay, the same for every reader
 _WRONG_TOKENS = 10  # within a minute from one address; then it has to wait
-_MOST_ADDRESSES = 10_000  # that a limit keeps in memory
+_MOST_ADDRESSES = 10_000  # client addresses that a limit keeps in memory
 _LARGEST_BODY = 1 << 20  # bytes; uploads have a limit of their own
 
 

@@ -2,7 +2,7 @@
 
 A name such as `Norm_batch-EaStop_T` is made of the parameters of a document, in its order. The rules are those of the
 original, so that its folders are found. Its names can collide (`%g` cuts digits, `a/b` and `a_b` are equal, long texts
-lose their begin). If two different runs have one name, the second gets its numbers in full, or `~` and part of a hash.
+lose their start). If two different runs have one name, the second gets its numbers in full, or `~` and part of a hash.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _bring(job: _Job) -> None:
 def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
     """Unpack the download. Return True if the archive contained the target itself, so that nothing is to be renamed."""
     parent = os.path.dirname(job.target)
-    # the message explains why an archive `mydata` stays next to its content
+    # `mydata` next to its content looks as if it had not been unpacked: name the archive too
     shown = job.name if job.original in ("", job.name) else f"{job.original} (kept as {job.name})"
     job.notify(f"unpacking {shown} into {parent}")
     shutil.rmtree(job.aside, ignore_errors=True)  # of a killed process

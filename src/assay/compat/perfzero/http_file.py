@@ -84,7 +84,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
     offset, headers = 0, {}
     if validator and "total_bytes" in old:
         offset = _size_of(part)
-        if old["total_bytes"] is not None:  # of a complete part, request the last byte, to check the version
+        if old["total_bytes"] is not None:  # of a complete part, request the last byte to check the version
             offset = min(offset, max(old["total_bytes"] - 1, 0))
         headers = {"Range": f"bytes={offset}-", "If-Range": validator} if offset else {}
     bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log the address

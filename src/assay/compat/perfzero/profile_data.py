@@ -174,7 +174,7 @@ def build_trace(data: bytes) -> Trace:
 
 
 def _list_calls(line: Trace, names: Mapping[int, str]) -> list[tuple[int, int, str]]:
-    """Return begin and duration in ps, and the name, of each call."""
+    """Return the start and duration in ps, and the name, of each call."""
     base_ps = line["begin_ns"] * _PS_PER_NS
     return [
         (base_ps + event["begin_ps"], event["took_ps"], names.get(event["name"], str(event["name"])))

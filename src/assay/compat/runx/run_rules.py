@@ -247,7 +247,7 @@ def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
 
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
-    """Count runs of earlier sets that go on without this call: running, on a farm, or waiting for a supervisor.
+    """Count runs of earlier sets that go on without this call: running, on a farm, or queued by a live supervisor.
 
     There may be hundreds of sets, so counting stops at the newest one without such runs.
     """

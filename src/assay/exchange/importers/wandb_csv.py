@@ -62,7 +62,7 @@ def _split_header(sample: Sample) -> list[str]:
 
 
 def _load_rows(path: str) -> Iterator[Row]:
-    """Yield the rows, the header first, and refuse a row that has not as many cells as the header."""
+    """Yield the rows, the header first, and refuse a row with another number of cells."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     with opening(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)

@@ -103,7 +103,7 @@ def _quote(part: str) -> str:
 
 
 def read_part(part: str) -> str | None:
-    """Return the name that a part of a key encodes, or None if it may be only the begin of a long name."""
+    """Return the name that a part of a key encodes, or None if it may be only the start of a long name."""
     return None if len(part) == _LONGEST_NAME - 7 else urllib.parse.unquote(part, errors="surrogateescape")
 
 

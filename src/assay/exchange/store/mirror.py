@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 _PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # temporary files of system/files.py
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
-_MOST_TRIES = 50  # at writing a manifest that others write too
+_MOST_TRIES = 50  # to write a manifest that others write too
 _SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores list new objects with a delay
 _IN_MEMORY = 8 << 20  # bytes; smaller files are sent from memory, so that exactly the hashed content is sent
 _ASK_FIRST = 1 << 16  # bytes; smaller files are sent without asking whether the store has them
@@ -168,7 +168,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
     here = FolderManifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
-        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # the store has the owner's own
+        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # the owner has sent the run
             return Sent(folder, 0, 0, is_new, old)
         manifest = _merge(folder, here, old)
         if fault := find_fault(manifest, folder.key):

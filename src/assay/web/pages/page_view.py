@@ -22,7 +22,7 @@ _LONGEST_WHERE = 4000  # every reader can send an expression, and each compariso
 _ORDER = "metrics, parameters or time, each with or without :min or :max, separated by commas"
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter"})  # metrics that have no chart of their own
 METRIC = UrlParam("metric", "which metric", needed=True)
-_MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # the largest value; the smallest is 1
+_MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # the largest values; the smallest are 1
 
 
 class StudyView(NamedTuple):
@@ -78,7 +78,7 @@ class StudyView(NamedTuple):
         return view._replace(**{name: min(max(1, getattr(view, name)), most) for name, most in _MOST.items()})
 
     def to_query(self, **changes: Any) -> str:
-        """Return a query such as `?sort=loss&page=2`, or "" if all is default. A new order or filter resets `page`."""
+        """Return a query such as `?sort=loss&page=2`, without defaults. Changes reset `page` unless they contain it."""
         if changes and "page" not in changes:
             changes["page"] = 1
         fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
@@ -112,7 +112,7 @@ def read_x(text: str) -> XAxis:
 
 
 def view_params(*names: str) -> tuple[UrlParam, ...]:
-    """Return the URL parameters of these fields, in this order, for the OpenAPI document."""
+    """Return the URL parameters of these fields, in the order of the fields, for the OpenAPI document."""
     hints = get_type_hints(StudyView, include_extras=True)
     return tuple(
         UrlParam(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))

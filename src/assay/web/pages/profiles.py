@@ -74,7 +74,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileF
 
 
 def find_problem(path: str, size: int) -> str:
-    """Return why a viewer would fail, or "". Only the begin and the end of the file are examined."""
+    """Return why a viewer would fail, or "". Only the start and the end of the file are examined."""
     if not size:
         return "it is empty: the profiler wrote nothing"
     if size > _LARGEST:

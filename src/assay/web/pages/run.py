@@ -201,7 +201,7 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
 
 
 def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float | None]]:
-    """Return begin and end of each command in each attempt, from job.log: its lines are in the order of time, and each
+    """Return the start and end of each command in each attempt, from job.log: its lines are in order of time, and each
     attempt begins with its lease."""
     path = os.path.join(run.dir, layout.JOB_LOG)
     if not os.path.isfile(path):
@@ -370,7 +370,7 @@ _LOG_PARAMS = (
 )
 _MOST_CHARTS = 24  # the others are shown after a click
 _MOST_SEARCHES = 3  # at once: each may take seconds
-_SEARCH_S = 10.0  # of CPU time
+_SEARCH_S = 10.0  # CPU time of a search
 _searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in the server they would delay every thread
 for _ in range(_MOST_SEARCHES):
     _searchers.put(LimitedProcess())

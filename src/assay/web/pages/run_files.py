@@ -22,7 +22,7 @@ _LONGEST_SEARCH_S = 3.0
 _MOST_FOUND = 200
 _LONGEST_LINE = 4096
 _BLOCK = 1 << 20  # read by a search at once; a longer line is searched in parts
-_MOST_FOLDERS = 5000  # that are listed
+_MOST_FOLDERS = 5000  # folders that are listed
 _PRIVATE = (layout.SECRETS_FILE,)
 _TEXTS = (
     ".log", ".out", ".err", ".txt", ".md", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".ini", ".csv", ".tsv", ".py",
