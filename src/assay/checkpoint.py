@@ -22,7 +22,7 @@ _NUMPY_NUMBER = frozenset(
     {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
 )
 
-# what reading a pickle of another make, or half of one, may raise
+# errors that reading a foreign or incomplete pickle may raise
 _DAMAGE = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, ImportError)
 
 
@@ -33,12 +33,12 @@ def write_checkpoint(content: dict[str, Any], path: str) -> None:
 def load_checkpoint(path: str, map_location: str | None = None) -> Any:
     """The whole checkpoint; refuses objects other than tensors, containers and numbers."""
     torch = _import_torch("loading a model")
-    allowing = getattr(torch.serialization, "safe_globals", contextlib.nullcontext)  # since torch 2.5
+    allowing = getattr(torch.serialization, "safe_globals", contextlib.nullcontext)  # exists since torch 2.5
     try:
         with allowing(_find_numpy_globals()):
             return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))  # the class, in the middle of torch's long message
+        refused = re.search(r"GLOBAL (\S+)", str(error))  # the name of the class in torch's long message
         raise UsageError(
             f"{path} was not read, for loading it might run code that it holds{f': {refused[1]}' if refused else ''}. "
             "If you trust the file, name their classes with torch.serialization.add_safe_globals([...]), or read it "
@@ -49,14 +49,14 @@ def load_checkpoint(path: str, map_location: str | None = None) -> Any:
 def load_metric(path: str) -> float | None:
     """The metric that a checkpoint was saved with, or None when it cannot be read."""
     number = _read_metric(path)
-    if number is None:  # an old format, or a metric that is a tensor
+    if number is None:  # an old format, or the metric is a tensor
         with contextlib.suppress(UsageError, OSError, RuntimeError, *_DAMAGE):
             number = build_number(load_checkpoint(path, map_location="cpu")[METRIC_KEY])
     return None if number is None else float(number)
 
 
 def _read_metric(path: str) -> float | None:
-    """Without torch, and without the tensors, which may be gigabytes."""
+    """Read the metric without torch and without the tensors, which may have gigabytes; None if that fails."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
@@ -67,7 +67,7 @@ def _read_metric(path: str) -> float | None:
 
 
 class _Inert:
-    """Stands for every object that is not needed: takes whatever the pickle does to it, and does nothing."""
+    """A stand-in for objects that are not needed: it accepts all operations of a pickle and does nothing."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         return super().__new__(cls)
@@ -92,19 +92,19 @@ class _Inert:
 
 
 class _MetricReader(pickle.Unpickler):
-    """Reads containers and plain values; of everything else only numpy's numbers come to life."""
+    """Unpickles containers, plain values and numpy's numbers, and replaces all other objects by stand-ins."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _encode  # how bytes are written in the old protocol that torch uses
+            return _encode  # bytes in the old protocol that torch uses
         return super().find_class(module, name) if (module, name) in _NUMPY_NUMBER else _Inert
 
     def persistent_load(self, _pid: object) -> Any:
-        return None  # a tensor's storage
+        return None  # the storage of a tensor
 
 
 def _find_numpy_globals() -> list[Any]:
-    """What torch must know to read numpy's numbers; nothing when numpy is not installed."""
+    """Return the names that torch must allow to read numpy's numbers; none if numpy is not installed."""
     try:
         import numpy as np
     except ImportError:

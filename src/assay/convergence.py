@@ -32,7 +32,7 @@ __all__ = [
 
 
 class _MissingKeyError(ConfigError, KeyError):
-    """A ConfigError that the original's users catch as a KeyError."""
+    """A ConfigError that is also a KeyError, which users of the original catch."""
 
     __str__ = ConfigError.__str__
 
@@ -99,7 +99,7 @@ def do_convergence_test(
 
 
 def _translate(error: ConfigError) -> ConfigError:
-    """The original's exceptions, test by test: first for sections of `flags`, then for flags, then for all else."""
+    """Return the original's exception, by the first problem with a flag or section of `flags`, else by the others."""
     kinds = [type(problem) for problem in error.problems]
     first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
     if first is MissingFlag:

@@ -70,12 +70,12 @@ class Examiner:
             self.caches.update(caches)
 
     def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
-        if is_foreign(str(path)):  # a parser may load a checkpoint of it
+        if is_foreign(str(path)):  # a parser might load its checkpoint
             print(f"It was uploaded and not adopted, skip {path}", flush=True)
             return None
         try:
             params = load_params(path)
-        except FormatError as error:  # one damaged folder must not cost the table
+        except FormatError as error:  # skip a damaged folder
             print(f"{error.message}, skip {path}", flush=True)
             return None
         if params is None:
@@ -111,7 +111,7 @@ class Examiner:
 # ---------------------------------------------------------------- several processes
 
 _Result = tuple[str, Experiment, dict[Any, Any]]
-_work: tuple[Examiner, list[Path], bool] | None = None  # what forked workers find: closures need no pickling then
+_work: tuple[Examiner, list[Path], bool] | None = None  # inherited by forked workers, so that closures need no pickling
 
 
 def _exam_in_processes(examiner: Examiner, paths: list[Path], verbose: bool, workers: int) -> Iterator[_Result]:
@@ -139,7 +139,7 @@ def _exam_by_number(number: int) -> _Result | None:
 
 
 def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
-    """Folders by name. One that is only a link to another of them is left out: it would be counted twice."""
+    """Return the folders sorted by name, without links to other ones of them, which would count twice."""
     folder = Path(output)
     if not folder.is_dir():
         raise NotFoundError(
@@ -157,7 +157,7 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 
 
 def load_params(path: Path) -> dict[str, Any] | None:
-    """The parameters of a run: mlrunner's `param`, or our `run.json`; None when there is neither."""
+    """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
     try:
         return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
     except (FileNotFoundError, IsADirectoryError):
@@ -215,7 +215,7 @@ def build_table(experiments: list[Experiment], concise: bool) -> tuple[list[str]
 
 
 def _identify(value: object) -> object:
-    """The value itself, or for a list or a dict its text, which a set can hold."""
+    """Return the value if a set can contain it, else its text, as for a list or a dict."""
     try:
         hash(value)
     except TypeError:

@@ -32,7 +32,7 @@ class _Logging:
         self._place: ScriptRun | None = None
 
     def _open(self) -> ScriptRun:
-        """Open the run on the first rank; another one has no run of its own outside."""
+        """Open the run on the first rank. Other ranks get a run that records nothing."""
         if self._place is None:
             self._place = open_run(_WHO, self._project, self._run_name) if self._is_first() else ScriptRun(_WHO, "")
         return self._place
@@ -40,7 +40,7 @@ class _Logging:
     def _is_first(self) -> bool:
         return script.find_rank() == 0 and _find_rank() == 0
 
-    # `<save_dir>/<name>/<version>/checkpoints` is where Lightning writes checkpoints
+    # Lightning writes checkpoints to `<save_dir>/<name>/<version>/checkpoints`
 
     @property
     def log_dir(self) -> str | None:
@@ -78,7 +78,7 @@ class _Logging:
     def log_graph(self, *_arguments: Any, **_options: Any) -> None:
         """The model is not recorded."""
 
-    save = after_save_checkpoint = log_graph  # what was logged is on the disk already
+    save = after_save_checkpoint = log_graph  # logged values are already on the disk
 
     def finalize(self, status: str) -> None:
         """After each training or test; after an exception the status is `failed`."""
@@ -87,7 +87,7 @@ class _Logging:
 
 
 def _find_rank() -> int:
-    """The rank that Lightning has, which also starts processes itself."""
+    """Return the rank from Lightning's own variable, since Lightning may have started the processes itself."""
     for package in _PACKAGES:
         utilities = sys.modules.get(f"{package}.utilities")
         if utilities is not None:
@@ -96,7 +96,7 @@ def _find_rank() -> int:
 
 
 def _build_logger() -> type:
-    """A logger for each of the packages that are loaded, else for the first that is installed."""
+    """Build a class that is a logger of all loaded packages of Lightning, else of the first installed one."""
     loaded = [package for package in _PACKAGES if package in sys.modules]
     bases = [base for package in loaded for base in _find_base(package)]
     bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])

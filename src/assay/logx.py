@@ -162,7 +162,7 @@ class LogX:
         is_counted = epoch is None
         if epoch is None:
             epoch = self._epochs.get(canonical, 0)
-        self._epochs[canonical] = epoch + 1 if is_counted else epoch  # as runx: one that is given is not counted on
+        self._epochs[canonical] = epoch + 1 if is_counted else epoch  # as in runx, no +1 for a given epoch
         numbers = {name: script.build_number(value) for name, value in metrics.items()}
         if canonical == "val":
             row: list[object] = []
@@ -276,7 +276,7 @@ class LogX:
     def _find_newest(self, pattern: re.Pattern[str]) -> str | None:
         try:
             found = [match for name in os.listdir(self.logdir) if (match := pattern.fullmatch(name))]
-        except FileNotFoundError:  # off rank 0, before rank 0 has made it
+        except FileNotFoundError:  # on another rank, before rank 0 created it
             return None
         newest = max(found, key=lambda match: int(match[1]), default=None)
         return os.path.join(self.logdir, newest[0]) if newest else None
@@ -299,7 +299,7 @@ def _open_appending(path: str) -> script.Stream:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
-            os.write(fd, b"\n")  # an earlier process died in the middle of a line
+            os.write(fd, b"\n")  # a killed process left an incomplete line
         return path, fd
 
     stream = script.Stream("logx", open_file)
@@ -313,8 +313,8 @@ def _remove(path: str) -> None:
 
 
 def write_hparams(path: str, hparams: object) -> None:
-    """JSON with four spaces; what JSON does not know is written as text. A file that is there stays, but for that of
-    `assay runx`, which has what the sweep sets: the script adds its defaults, and values as it has read them."""
+    """Write parameters as JSON, with other types as text. An existing file stays, except that of `assay runx`, which
+    has only parameters of the sweep: the script adds its defaults, and values as it has parsed them."""
     known: dict[str, Any] = {}
     if os.path.exists(path):
         folder, run_dir = os.path.dirname(path) or os.curdir, os.environ.get(layout.ENV_RUN_DIR)
@@ -334,7 +334,7 @@ def write_hparams(path: str, hparams: object) -> None:
 
 
 def _open_tensorboard(logdir: str) -> Any:
-    """A writer, or None: TensorBoard is a convenience, and its absence no reason not to train."""
+    """Return a writer, or None with a message if none is installed, which must not stop a training."""
     for module in ("tensorboardX", "torch.utils.tensorboard"):
         with contextlib.suppress(ImportError):
             from importlib import import_module
@@ -357,7 +357,7 @@ def _say_once(text: str) -> None:
 
 
 def find_logdir(coolname: bool, *, quiet: bool = False) -> str:
-    """The run's own directory inside a run; otherwise below LOGROOT, or below runs/adhoc when nothing names one."""
+    """Return the run's directory inside a run, else a folder below LOGROOT, or below runs/adhoc if that is not set."""
     run_dir = os.environ.get(layout.ENV_RUN_DIR)
     if run_dir:
         return run_dir
@@ -372,7 +372,7 @@ def find_logdir(coolname: bool, *, quiet: bool = False) -> str:
 
 
 def load_logroot() -> str | None:
-    """LOGROOT of ./.runx, or else of ~/.config/runx.yml; a relative one is relative to its file."""
+    """Load LOGROOT from ./.runx, else from ~/.config/runx.yml. A relative path is relative to its file."""
     for path in (".runx", os.path.expanduser("~/.config/runx.yml")):
         try:
             with open(path, encoding="utf-8") as file:
@@ -386,7 +386,7 @@ def load_logroot() -> str | None:
 
 
 def parse_logroot(text: str) -> str | None:
-    """The one line that matters here: a training script need not have PyYAML."""
+    """Parse the line with LOGROOT without PyYAML, which a training script may not have."""
     match = _LOGROOT_LINE.search(text)
     return match["path"] if match else None
 

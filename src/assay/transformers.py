@@ -32,7 +32,7 @@ class _Logging:
         return self._place
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """The arguments that differ from the defaults are the configuration."""
+        """Record the arguments that differ from their defaults as the configuration."""
         del control
         if state.is_world_process_zero:
             self._open().write_config(_find_arguments(args))

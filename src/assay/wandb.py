@@ -49,14 +49,14 @@ from assay.values import layout
 __version__ = "0+assay"  # some programs print it
 
 _WHO = "assay.wandb"
-_TAG_LIMIT = 100  # characters
+_TAG_LIMIT = 100  # characters of a tag
 _TAGS_VERSION = 1  # of tags.json, as `assay tag` writes it
-_NOT_DONE = {  # arguments of init that would be missed
+_NOT_DONE = {  # arguments of `init` without an effect, and why
     "resume": "a run that has ended is not continued: this one is new",
     "sync_tensorboard": "event files are not read here; a study reads them by `metrics: {NAME: {tensorboard: FOLDER}}`",
 }
-_RENAMED = {"time": "wandb/time"}  # what a line of a series has already
-_OTHERWISE = {  # what people look for here, and where they find it
+_RENAMED = {"time": "wandb/time"}  # names that each line of a series already has
+_OTHERWISE = {  # names of wandb that are missing here, and what replaces them
     "Api": "read runs with assay.runs(STUDY): docs/reference/python.md",
     "sweep": "write a study file, with `params` or `search`: docs/reference/native-file.md",
     "agent": "assay run FILE runs every combination of a study: docs/reference/native-file.md",
@@ -81,7 +81,7 @@ class CommError(Error):
 
 
 class _Values(MutableMapping[str, Any]):
-    """Names with values, as items and as attributes."""
+    """Values by name, which can be used as items and as attributes."""
 
     _values: dict[str, Any]
     _changed: Callable[[dict[str, Any]], None]
@@ -148,7 +148,7 @@ class Run:
         self._files = MediaFiles(place.dir, partial(say_once, _WHO))
         self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
         self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last, or several
-        self._held: dict[str, float] = {}  # given with commit=False: it may be replaced until the step ends
+        self._held: dict[str, float] = {}  # values with commit=False, which may be replaced until the step ends
         self._seen: dict[str, float] = {}  # the last value of each name
         self._counts: dict[str, int] = {}
         self._facts = {name: options.get(name) for name in ("project", "entity", "group", "job_type", "notes")}
@@ -159,7 +159,7 @@ class Run:
         self.start_time = time.time()
         self.offline, self.resumed, self.disabled, self._is_over = True, False, not place.dir, False
         params = place.load_params()
-        earlier = _earlier.get(place.dir) if place.dir else None  # the script's run before, inside of one of ours
+        earlier = _earlier.get(place.dir) if place.dir else None  # the script's last run in this directory
         config = {**(earlier.config if earlier else {}), **build_mapping(options.get("config"))}
         for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
             text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
@@ -170,7 +170,7 @@ class Run:
         self._write_config()
         self._write()
         self._write_tags()
-        atexit.register(self._leave)  # most scripts leave the end to us
+        atexit.register(self._leave)  # most scripts do not call `finish`
 
     @property
     def project(self) -> str:
@@ -241,7 +241,7 @@ class Run:
             self.step += 1
 
     def _keep_media(self, data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        """What is left of the data when pictures, tables and the like have become files."""
+        """Write pictures, tables and the like to files, and return the rest of the data."""
         rest: dict[str, Any] = {}
         for key, value in data.items():
             if isinstance(value, Mapping):
@@ -256,7 +256,7 @@ class Run:
         return rest
 
     def _move_to(self, step: Any) -> bool:
-        """False: the step is behind the last one, and what belongs to it is left out, as W&B does."""
+        """Set the step, or return False if it is smaller than the last one: like W&B, the caller ignores its data."""
         number = script.build_number(step)
         if number is None:
             say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")
@@ -271,7 +271,7 @@ class Run:
         return True
 
     def _release(self) -> None:
-        """A line for each way of counting steps."""
+        """Log the held values: one line for each metric that counts steps."""
         numbers, self._held = self._held, {}
         self._fold(numbers)
         self._seen.update(numbers)
@@ -281,14 +281,14 @@ class Run:
             at = self._seen.get(axis, self.step) if axis else self.step
             lines.setdefault(at, {})[_RENAMED.get(name, name)] = value
         for at, values in lines.items():
-            line_step = values.pop("step", None)  # a script that logs its step means it
+            line_step = values.pop("step", None)  # the script's own `step` has precedence
             epoch = values.pop("epoch", None)
-            if not values:  # the counter alone: it is of interest with what follows
+            if not values:  # only the counter itself was logged
                 continue
             script.log(values, step=at if line_step is None else line_step, epoch=epoch)
 
     def _fold(self, numbers: Mapping[str, float]) -> None:
-        """The summary of what was logged: the last value, or what `define_metric` asked for."""
+        """Update the summary with the last values, or with the aggregates that `define_metric` set."""
         values: dict[str, Any] = self.summary.__dict__["_values"]
         for name, value in numbers.items():
             folds = (_find_pattern(self._folds, name) or "last").split(",")
@@ -299,7 +299,7 @@ class Run:
             values[name] = found if len(found) > 1 else found[folds[0]]
 
     def _log_summary(self, changed: Mapping[str, Any]) -> None:
-        """What the script sets itself becomes a metric of its own, so that tables show it; no curve is changed."""
+        """Log values that the script sets in the summary as metrics of their own, so that tables show them."""
         given = {name: value for name, value in changed.items() if not isinstance(value, str)}
         numbers = dict(find_numbers(_WHO, given))
         if self._place.dir and numbers:
@@ -325,7 +325,7 @@ class Run:
         self._place.write_config(self.config)
 
     def _write(self) -> None:
-        """Everything else, which has no other place."""
+        """Write wandb.json, which has the summary, the tags and other facts."""
         if not self._place.dir or script.find_rank() > 0:
             return
         from assay.values.secrets import hide_params
@@ -342,7 +342,7 @@ class Run:
         self._write()
 
     def _write_tags(self) -> None:
-        """Tags and notes as `assay tag` and `assay note` write them, where the run has none."""
+        """Write tags and notes in the format of `assay tag` and `assay note`, unless the run has some."""
         tags = [tag for tag in (re.sub(r"[\s,]+", "-", str(tag))[:_TAG_LIMIT] for tag in self._tags) if tag]
         notes = [{"at": self.start_time, "text": self.notes}] if self.notes else []
         if not self._place.dir or script.find_rank() > 0 or not (tags or notes):
@@ -437,7 +437,7 @@ def _is_same(given: Any, param: Any) -> bool:
 # ---------------------------------------------------------------- the functions of the module
 
 _run: Run | None = None
-_earlier: dict[str, Run] = {}  # the last one of each directory
+_earlier: dict[str, Run] = {}  # the last run of each directory
 
 
 def init(
@@ -524,7 +524,7 @@ Settings = SimpleNamespace  # options of `init` as an object
 
 # ---------------------------------------------------------------- media
 
-Graph = Classes = BoundingBoxes2D = ImageMask = JoinedTable = Media  # accepted: the message names them once
+Graph = Classes = BoundingBoxes2D = ImageMask = JoinedTable = Media  # accepted but not kept, with one message
 AlertLevel = Media()
 
 
@@ -555,7 +555,7 @@ def take_name() -> None:
         sys.modules[f"wandb{name}"] = sys.modules[f"{_WHO}{name}"]
 
 
-_PARTS = {".util": util, ".errors": errors, ".plot": plot}  # modules of their own for those who import them
+_PARTS = {".util": util, ".errors": errors, ".plot": plot}  # also importable as modules
 sys.modules.update({f"{_WHO}{name}": part for name, part in _PARTS.items()})
 
 
@@ -565,13 +565,13 @@ _USAGE = "usage: python -m assay.wandb (SCRIPT | -m MODULE | PROGRAM) [ARGUMENT]
 
 
 def _run_below(arguments: list[str]) -> None:
-    """A script, a module or a program whose `import wandb` finds this module: in this process and in all below it."""
+    """Run a script, a module or a program so that `import wandb` finds this module, also in its child processes."""
     if not arguments or arguments in (["-m"], ["-h"], ["--help"]):
         script.say(_USAGE)
         raise SystemExit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
     shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exchange", "shim")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (shim, os.environ.get("PYTHONPATH"))))
-    sys.path.insert(1, shim)  # multiprocessing hands on this list
+    sys.path.insert(1, shim)  # multiprocessing passes this list to its processes
     if arguments[0] != "-m" and _is_program(arguments[0]):
         os.execvp(arguments[0], arguments)  # noqa: S606 a launcher such as torchrun
     import runpy
@@ -586,7 +586,7 @@ def _run_below(arguments: list[str]) -> None:
 
 
 def _is_program(name: str) -> bool:
-    """Whether it is started as a program: Python runs files of its own, and folders."""
+    """Return whether to execute this name as a program, not as a script or folder of Python."""
     import shutil
 
     if os.path.isdir(name) or (os.path.isfile(name) and (name.endswith(".py") or not os.access(name, os.X_OK))):

@@ -1,1 +1,1 @@
-"""Other tools' command lines, outputs and interfaces. Nothing below imports it."""
+"""Other tools' command lines, outputs and interfaces. The core does not import this package."""

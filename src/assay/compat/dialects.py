@@ -1,4 +1,4 @@
-"""What the core asks about the files and folders of runx and mlrunner."""
+"""The dialects of runx and mlrunner: how the core reads their study files and folders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MLRUNNER = Dialect(
     planner="assay.compat.mlrunner.planner:MlrunnerPlanner",
     run_rules="assay.compat.mlrunner.files:MlrunnerRules",
     folder_reader="assay.compat.originals:load_mlrunner_folder",
-    name_flag="",  # -o names a folder by its path
+    name_flag="",  # mlrunner has no flag for a name: -o gives the path of a folder
     root_hint="-o DIR, or --root DIR with `assay run`",
     shorten_hint="shorten the lists, or split them into several documents",
     command_key="template.{name}",

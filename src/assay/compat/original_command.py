@@ -1,4 +1,4 @@
-"""What the originals' commands share: their own flags, read by argparse as they were."""
+"""Functions that the commands of the original tools share: their flags are parsed by argparse, as in the originals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINES_AT_ONCE = 2048
 def call_original(
     name: str, parser: argparse.ArgumentParser, words: Sequence[str], run: Callable[[Parsed], int]
 ) -> int:
-    """Run what argparse makes of the words, help and abbreviations included."""
+    """Parse the words with argparse, including help and abbreviations, and run the command."""
     parser.prog = f"assay {name}"
     try:
         parsed = parser.parse_args(list(words))
@@ -32,7 +32,7 @@ def call_original(
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags of an original, and additions of ours, which take no abbreviation of the original's flags away."""
+    """A parser for an original's flags and our additions, which do not make the original's abbreviations ambiguous."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=description, epilog="NAME=VALUE gives a parameter other values than the file.")
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         self._added.append(self.add_argument(*names, **attributes))
 
     def add_supervision(self) -> None:
-        """The additions that every original gets."""
+        """Add the flags that every original gets."""
         self.add_ours("-j", "--jobs", type=positive, metavar="N", help="N at once on the CPU")
         self.add_ours("--detach", action="store_true", help="leave the supervisor in the background")
         self.add_ours("--root", metavar="DIR", help="where the runs go, whatever the file and other flags say")
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         return [each for each in found if each[0] not in self._added] or found
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse words with overrides: every word NAME=VALUE, also after a flag that takes any number of words."""
+        """Parse words with overrides: all words NAME=VALUE, also after a flag that accepts any number of words."""
         parsed, rest = self.parse_known_args(args, namespace)
         overrides = [word for word in rest if is_override(word)]
         if unknown := [word for word in rest if not is_override(word)]:
@@ -94,7 +94,7 @@ def warn(lines: Iterable[object]) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """A little at first, so that something is there at once; then much in one write."""
+    """Write lines: the first ones at once, later ones in growing blocks."""
     waiting = iter(lines)
     size = 1
     while some := list(islice(waiting, size)):
@@ -103,7 +103,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def write_report(report: Report, elapsed_s: float) -> None:
-    """How it went, and the end of the logs of what failed."""
+    """Print a summary of the runs, and the last lines of logs of failed ones."""
     from assay.launch.api import render_report
     from assay.system.terminal import terminal_width, use_color
 

@@ -1,4 +1,4 @@
-"""What runx, logx and mlrunner leave in a run directory: read as they wrote it, written as they would.
+"""The files of runx, logx and mlrunner in a run directory, read and written in the format of these tools.
 
 runx / logx       hparams.json   the parameters, JSON with four spaces
                   submit_cmd.sh, code/; and metrics.csv, which is read with the other metrics (observe/files)
@@ -6,7 +6,7 @@ mlrunner          param          YAML, sorted keys: _name, _output, _scripts, _t
                   stat           YAML: command → running, finished or failed
                   log.<command>.<time>
 
-A damaged file costs its own row something, never the table: what could not be read is in `problems`.
+A damaged file affects only the row of its run: `problems` names what could not be read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from assay.values.layout import HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE, STA
 from assay.values.run import FolderRun, State
 from assay.values.study import Params, Value
 
-MAX_NAME_BYTES = 240  # of a directory: a file name has 255; the rest is for temporary names
-_LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+MAX_NAME_BYTES = 240  # of a directory's name; file systems allow 255, and temporary names need the rest
+_LOGDIR = "LOGDIR"  # a placeholder in runx files for the run directory
 
 StatWord = Literal["running", "finished", "failed"]
 
@@ -54,7 +54,7 @@ def is_mlrunner(sample: Sample) -> bool:
 
 
 def load_runx_folder(folder: str) -> FolderRun | None:
-    """A directory with runx's or logx's files; what was LOGDIR in the file differs in every run, and is left out."""
+    """Load a directory with files of runx or logx, without the parameter `logdir`, which differs in every run."""
     if not any(os.path.exists(f"{folder}/{name}") for name in (HPARAMS_FILE, LOGX_METRICS_FILE)):
         return None
     problems: list[str] = []
@@ -65,7 +65,7 @@ def load_runx_folder(folder: str) -> FolderRun | None:
 
 
 def load_mlrunner_folder(folder: str) -> FolderRun | None:
-    """A directory with mlrunner's files; `running` is unfinished, since what wrote it is gone."""
+    """Load a directory with files of mlrunner. `running` counts as stopped, since its process is gone."""
     if not os.path.exists(f"{folder}/{PARAM_FILE}"):
         return None
     run = load_mlrunner_run(folder)
@@ -81,7 +81,7 @@ def load_mlrunner_folder(folder: str) -> FolderRun | None:
 
 
 def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
-    """hparams.json alone; empty where there is none that can be read, and then `problems` has the reason."""
+    """Load hparams.json, or return {} if it is missing or unreadable, with the reason in `problems`."""
     problems = [] if problems is None else problems
     text = _load_text(folder, HPARAMS_FILE, problems)
     if text is None:
@@ -98,11 +98,11 @@ def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Va
 
 
 def load_submitted_params(folder: str) -> dict[str, Value]:
-    """The parameters of a run whose script gave logx none, read from the command that runx kept."""
+    """Load the parameters of a run whose script gave none to logx, from the command that runx recorded."""
     text = _load_text(folder, SUBMIT_SCRIPT, [])
     try:
         words = shlex.split(text or "")
-        inner = next((word for word in words if " --" in word), None)  # what a farm was given: the training inside
+        inner = next((word for word in words if " --" in word), None)  # a farm's command contains the training's
         words = shlex.split(inner) if inner is not None else words
     except ValueError:
         return {}
@@ -124,7 +124,7 @@ def _parse_word(word: str) -> int | float | str:
 
 
 def write_hparams(folder: str, params: Params, logdir: str | None = None) -> bool:
-    """Write hparams.json as logx does, with LOGDIR filled in; never over an existing one. True when written."""
+    """Write hparams.json as logx does, with LOGDIR filled in, unless the file exists. Return whether it was written."""
     filled = fill_logdir(dict(params), folder if logdir is None else logdir)
     path = os.path.join(folder, HPARAMS_FILE)
     if os.path.exists(path):
@@ -134,7 +134,7 @@ def write_hparams(folder: str, params: Params, logdir: str | None = None) -> boo
 
 
 def fill_logdir(value: Value, logdir: str) -> Value:
-    """LOGDIR inside any string, however deep, becomes the run directory."""
+    """Replace LOGDIR by the run directory in all strings of a nested value."""
     if isinstance(value, str):
         return value.replace(_LOGDIR, logdir)
     if isinstance(value, list | tuple):
@@ -148,7 +148,7 @@ def fill_logdir(value: Value, logdir: str) -> Value:
 
 
 class MlrunnerRun(NamedTuple):
-    """A run directory that mlrunner filled. `param`: the file as it is; mlrunner's own keys begin with _."""
+    """A run directory of mlrunner. `param` has all keys of that file; mlrunner's own keys begin with _."""
 
     param: dict[Any, Value]
     stat: dict[str, StatWord]
@@ -166,7 +166,7 @@ def load_mlrunner_run(folder: str) -> MlrunnerRun:
 
 
 def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:
-    """Command → running, finished or failed; empty where there is no (readable) stat."""
+    """Load the word for each command: running, finished or failed. Return {} if `stat` is missing or unreadable."""
     problems = [] if problems is None else problems
     text = _load_text(folder, STAT_FILE, problems)
     if not text:
@@ -181,14 +181,14 @@ def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[s
 
 
 def find_newest_time(folder: str) -> str:
-    """The newest time of logs such as `log.train.20220316.030151`, the name of a --no-subdir run; "" without any."""
+    """Return the newest time in names of logs such as `log.train.20220316.030151[.RUN]`, or ""."""
     return max((match[1] for name in list_names(folder) if (match := _MLRUNNER_LOG.fullmatch(name))), default="")
 
 
 def write_mlrunner_param(
     folder: str, *, name: str, output: str, time: str, scripts: Mapping[str, str], params: Params
 ) -> None:
-    """Write `param`. What an earlier start wrote is kept: scripts of other commands, parameters of other docs."""
+    """Write `param`, and keep scripts of other commands and parameters of other documents from an earlier start."""
     with locked(folder):
         merged = _load_yaml_mapping(folder, PARAM_FILE, [])
         earlier = merged.get("_scripts")
@@ -199,7 +199,7 @@ def write_mlrunner_param(
 
 
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
-    """Write `stat`; commands that are not named keep their word."""
+    """Write `stat`. Other commands in the file keep their word."""
     with locked(folder):
         merged = {**load_mlrunner_stat(folder), **stat}
         lines = [f"{command}: {word}" for command, word in sorted(merged.items())]

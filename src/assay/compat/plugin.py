@@ -1,4 +1,4 @@
-"""Other tools' command lines and files: one plug-in each, since they need different ones of ours."""
+"""Other tools' command lines and files: a plug-in for each tool, since they need different plug-ins of ours."""
 
 from __future__ import annotations
 

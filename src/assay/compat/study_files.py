@@ -1,4 +1,4 @@
-"""What the readers of runx's and mlrunner's study files share."""
+"""Functions that the readers of runx's and mlrunner's study files share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from assay.values.study import Axis, Random
 
 
 def build_folder(options: LoadOptions) -> str:
-    """The originals run where they are called, not where the file is."""
+    """Return the folder in which commands run: as in the originals the current one, not that of the file."""
     return os.path.abspath(options.cwd or os.getcwd())
 
 
 def build_name(path: str, options: LoadOptions) -> str:
-    """The study's name: --exp_name, also an empty one (which is refused later), else the file's name."""
+    """Return the study's name: --exp_name, even if empty (which is refused later), else the file's name."""
     if options.exp_name is not None:
         return options.exp_name
     return os.path.splitext(os.path.basename(path))[0]
 
 
 def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields) -> dict[str, Axis]:
-    """The parameters of another tool's file that the command line sets: name → axis."""
+    """Return the axes of the parameters of another tool's file that the command line sets, by name."""
     entries = parse_assignments(options.overrides, "originals", fields.problems)
     refuse_unknown(entries, known, (), fields.problems)
     axes = {name: GridReader(fields).axis(entry.node, name, takes_mappings=True) for name, entry in entries.items()}

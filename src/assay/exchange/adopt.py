@@ -1,4 +1,4 @@
-"""`assay adopt`: a received run becomes one of the study's own, with job.sh and code/ from its owner's file."""
+"""`assay adopt`: turn a received run into one of the study's own, with job.sh and code/ from the owner's study file."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def adopt(request: AdoptRequest, console: Console) -> int:
 
 
 def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Adopt all of them, or none: a run that cannot be adopted is found before the first one is changed. Yields the key
-    of each, and the file that its job.sh and code/ were made from; "": it has no command."""
+    """Adopt all of these runs or none: a run that cannot be adopted is found before any is changed. Yield the key of
+    each, and the file that its job.sh and code/ were made from, or "" if it has no command."""
     received = {run.dir: _check(run) for run in runs}
     chosen: dict[str, run_directory.RunRecord] = {}
     for run in runs:
@@ -97,7 +97,7 @@ def _check(run: FoundRun) -> Received:
 
 
 def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tuple[str, ...]) -> Prepared:
-    """The plan of the owner's file; never of one that a received run names."""
+    """Prepare the plan of the owner's study file, never of a file that a received run names."""
     file = file or max(find_own_files(location), default=(0.0, ""))[1]
     if not file:
         hint = f"name it: {show_adopt(location, run)}"
@@ -111,7 +111,7 @@ def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tup
 
 
 def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepared) -> RunSpec:
-    """The run of the owner's file that has the same id and parameters."""
+    """Return the run of the owner's study file with the same id and parameters, or raise an error."""
     source, wanted = prepared.study.source, record.spec
     spec = next((each for each in prepared.plan.runs if each.id == wanted.id), None)
     if spec is None or dict(spec.params) != dict(wanted.params):
@@ -124,8 +124,8 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
 
 
 def _refuse_same_run(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
-    """Refuse a second run of one id: it would count twice in means and in `assay best`."""
-    own = prepared.dir_of(spec)  # found by its id, also where an earlier version of the file named it
+    """Refuse a second run with the same id: it would count twice in means and in `assay best`."""
+    own = prepared.dir_of(spec)  # found by the id, also under a name of an earlier file
     same = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
     same += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
     if same:

@@ -1,4 +1,4 @@
-"""What other packages use of exchange. Names load on first use."""
+"""The functions and types of exchange that other packages use. Names load on first use."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ HOMES = {
         "write_notes"
     ),
     "assay.exchange.upload": "OutgoingRun",
-    "assay.exchange.web_pages": "LIMITS find_sender take_upload",  # where starlette is installed
+    "assay.exchange.web_pages": "LIMITS find_sender take_upload",  # needs starlette
 }
 __getattr__ = build_getattr(__name__, HOMES)

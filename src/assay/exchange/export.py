@@ -1,7 +1,7 @@
-"""`assay export`: runs and series as CSV, JSON and Parquet, for tools that know nothing of run directories.
+"""`assay export`: runs and series as CSV, JSON and Parquet, for tools that cannot read run directories.
 
-Runs are one table of the index; series are read and written one after another, so that a million points need no more
-memory than the longest series.
+Runs are one table of the index. Series are read and written one after another, so that the longest series limits the
+memory, not the number of points.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 Write = Callable[[str], object]
-_BATCH = 5_000  # rows that are rendered at once
+_BATCH = 5_000  # rows rendered at once
 _GROUP_ROWS = 100_000  # small row groups make a large Parquet file that is slow to read
 _LARGEST = 2**63
-_LARGEST_EXACT = 2**53  # of the integers that a float can hold
+_LARGEST_EXACT = 2**53  # the largest integer up to which floats are exact
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRuns:
-    """What is exported: these rows of a table."""
+    """The runs to export: these rows of a table."""
 
     index: Index
     root: str
@@ -58,7 +58,7 @@ class ExportedRuns:
         return [self.table.rows[i] for i in self.chosen]
 
     def find_metrics(self, i: int) -> list[str]:
-        """The metrics that run i has."""
+        """Return the metrics of run i."""
         return [name for name, column in self.table.metrics.items() if column.count[i]]
 
 
@@ -66,8 +66,8 @@ class ExportedRuns:
 def open_selection(
     studies: Sequence[str], where: Where | None, root: str | None, console: Console
 ) -> Iterator[ExportedRuns]:
-    """The runs that an export takes, while their index is open. Raises UsageError where there is nothing to export;
-    that no run matches is an answer, and an empty table."""
+    """Yield the runs to export, with their index open. Raise UsageError if there are no runs at all; if `where` matches
+    none of them, the result is an empty table."""
     locations, patterns = find_patterns(studies, root)
     with open_index_of(locations) as index:
         table = load_fresh_table(index, locations, console)
@@ -91,7 +91,7 @@ ColumnKind = Literal["text", "texts", "integer", "number", "flag", "time", "step
 
 
 class ExportedColumns(NamedTuple):
-    """Columns by name, and batches of rows: the values of every column each. None is a missing value."""
+    """Columns by name, and batches of rows, each with the values of every column. None is a missing value."""
 
     kinds: Mapping[str, ColumnKind]
     batches: Iterable[Sequence[Sequence[Any]]]
@@ -106,12 +106,12 @@ _FIELDS: dict[str, ColumnKind] = {
 
 
 def build_run_columns(selection: ExportedRuns) -> ExportedColumns:
-    """Fields of the run, parameters, then the last and the best value of each metric.
+    """Build the columns of runs: fields, parameters, then the last and the best value of each metric.
 
     A parameter and a metric of one name are `params.NAME` and `metrics.NAME`, as in `--where`.
     """
     rows, chosen = selection.rows, selection.chosen
-    found: list[tuple[str, str, ColumnKind, Sequence[Any]]] = [  # what is put before a name that others have, the name
+    found: list[tuple[str, str, ColumnKind, Sequence[Any]]] = [  # prefix for a name in use, name
         ("", name, kind, [_read_field(row, name) for row in rows]) for name, kind in _FIELDS.items()
     ]
     params = dict.fromkeys(name for row in rows for name in row.params)
@@ -130,7 +130,7 @@ def build_run_columns(selection: ExportedRuns) -> ExportedColumns:
     for prefix, name, kind, _ in found:
         wanted = distinct = name if taken[name] == 1 else prefix + name
         number = 2
-        while distinct in kinds:  # a parameter may be called `params.lr`
+        while distinct in kinds:  # a parameter may itself be called `params.lr`
             distinct, number = f"{wanted}_{number}", number + 1
         kinds[distinct] = kind
     return ExportedColumns(kinds, [[values for *_, values in found]])
@@ -148,8 +148,8 @@ def _read_field(row: RunRow, name: str) -> Any:
 
 
 def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
-    """The type of all values. Those of several kinds, and integers that a column cannot hold, become text: a text stays
-    as it is, everything else is written as JSON."""
+    """Return the type of all values, and the values. If the types differ, or integers are too large for a column, all
+    become text: texts stay unchanged, and other values are written as JSON."""
     values = list(given)
     kinds = set(map(type, values)) - {type(None)}
     largest = max((abs(value) for value in values if type(value) is int), default=0)
@@ -163,7 +163,7 @@ def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
 
 
 def build_run_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
-    """A run as one JSON object; parameters and metrics have an object each, so no name clashes."""
+    """Yield each run as a JSON object, with parameters and metrics in objects of their own, so that no names clash."""
     for i in selection.chosen:
         row, metrics = selection.table.rows[i], {}
         for name in selection.find_metrics(i):
@@ -183,7 +183,7 @@ def build_run_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
 
 
 def _step(value: float) -> float | None:
-    return None if value != value else whole_step(value)  # noqa: PLR0124 NaN: there is none
+    return None if value != value else whole_step(value)  # noqa: PLR0124 NaN: no step
 
 
 def build_point_columns(selection: ExportedRuns) -> ExportedColumns:
@@ -231,7 +231,7 @@ def write_csv(columns: ExportedColumns, write: Write, *, raw: bool = False) -> N
 
 
 def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequence[Any]:
-    """Cells with times as ISO 8601 in UTC, which a spreadsheet reads."""
+    """Build the cells of a column, with times as ISO 8601 in UTC, which spreadsheets read."""
     if kind == "texts":
         values = [",".join(each) for each in values]
     elif kind == "time":
@@ -243,13 +243,13 @@ def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequ
         return list(map(whole_step, values))
     if kind in ("number", "clock"):
         return values
-    distinct = list(set(values))  # of a million points the run and the metric are the same
+    distinct = list(set(values))  # a million points may have one run and one metric
     cells = dict(zip(distinct, build_csv_row(distinct, raw=raw), strict=True))
     return [cells[value] for value in values]
 
 
 def _is_time(value: float | None) -> bool:
-    """Whether it is in the years 1 to 9999: a record that was received may hold any number."""
+    """Return whether a time is in the years 1 to 9999: a received record may contain any number."""
     return value is not None and -62_135_596_800 <= value < 253_402_300_800
 
 
@@ -261,7 +261,7 @@ def build_point_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
 
 
 def write_json(items: Iterable[Any], write: Write) -> None:
-    """A list with one item to a line: valid JSON, and readable line by line."""
+    """Write a list with one item per line: valid JSON that can be read line by line."""
     write("[")
     lead, source = "\n", iter(items)
     while batch := list(itertools.islice(source, _BATCH)):
@@ -272,7 +272,7 @@ def write_json(items: Iterable[Any], write: Write) -> None:
 
 
 def write_parquet(columns: ExportedColumns, path: str) -> None:
-    """Write batch by batch: the file may be larger than the memory."""
+    """Write the batches one by one: the file may be larger than the memory."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

@@ -1,7 +1,7 @@
-"""`assay index ingest` of other tools' runs: each becomes a run directory, written whole or not at all.
+"""`assay index ingest` of other tools' runs: each becomes a run directory, which is written as a whole or not at all.
 
-A run is found again by what the other tool calls it. Imported again, it gets what is new: points are added, parameters
-and the state are replaced, and a series never becomes shorter.
+The id that the other tool gives a run identifies it. Importing it again adds what is new: points are appended,
+parameters and the state are replaced, and a series never becomes shorter.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from assay.values.state import State
 from assay.values.study import CodePolicy
 
 SERIES_FILE = "a1-r0-imported.jsonl"
-_RESERVED = ("step", "time")  # keys of a line
-_MOST_CHARACTERS = 120  # of a folder's name
+_RESERVED = ("step", "time")  # keys of a line that are not metrics
+_MOST_CHARACTERS = 120  # in a folder's name
 
-Lines = dict[str, list[str]]  # of each metric, as they are in the file
+Lines = dict[str, list[str]]  # the lines of the file by metric
 
 
 class ImportCounts(NamedTuple):
@@ -51,14 +51,14 @@ class ImportCounts(NamedTuple):
     new: int
     updated: int
     unchanged: int
-    here: int  # runs of this root that were exported before: they are left out
+    here: int  # runs that were exported from this root, and are not imported
     notes: tuple[str, ...]
 
 
 def import_runs(
     importer: Importer, path: str, root: str, study: str | None = None, console: Console = SILENT
 ) -> ImportCounts:
-    """Import runs. Raises UsageError, with the position of what is wrong, before anything is written."""
+    """Import runs. Raise UsageError with the position of an error in the file before anything is written."""
     loaded: ImportedRuns = load(importer.load)(path)
     if not loaded.runs:
         raise UsageError(f"{path}: there are no runs in it", "; ".join(loaded.notes) or f"it is {importer.title}")
@@ -75,7 +75,7 @@ def import_runs(
             writer = _StudyWriter(location, importer, os.path.abspath(path))
             outcomes += writer.write(runs)
             with index.batch():
-                for key in writer.rewritten:  # the index would read on in the middle of another text
+                for key in writer.rewritten:  # the index would continue at an offset in the old file
                     index.forget_points(key)
             refresh_study(index, location, console)
     new, updated, unchanged = (outcomes.count(word) for word in ("new", "updated", "unchanged"))
@@ -83,13 +83,13 @@ def import_runs(
 
 
 def _is_here(run: ImportedRun, root: str) -> bool:
-    """Whether the run was exported from this root (see mlflow_export), and is there still."""
+    """Return whether the run was exported from this root (see mlflow_export) and still exists here."""
     tags = run.details.get("tags", {})
     study, slash, name = tags.get(KEY_TAG, "").partition("/")
     path = os.path.normpath(os.path.join(root, study, name))
     if not (slash and study and name) or not path.startswith(os.path.join(os.path.normpath(root), "")):
         return False
-    if UID_TAG not in tags:  # made by runx or mlrunner
+    if UID_TAG not in tags:  # a run of runx or mlrunner
         return os.path.isdir(path) and not os.path.exists(os.path.join(path, layout.RUN_FILE))
     record = run_directory.try_record(path)
     return record is not None and record.uid == tags[UID_TAG]
@@ -101,8 +101,8 @@ class _StudyWriter:
         self.tool = importer.name.partition("-")[0]
         self.by_id: dict[str, str] = {}
         self.by_name: dict[str, str] = {}
-        self.partial: set[str] = set()  # runs of which only points are known
-        self.rewritten: list[str] = []  # keys of runs whose points are not the earlier ones and more
+        self.partial: set[str] = set()  # runs for which only points were imported
+        self.rewritten: list[str] = []  # keys of runs whose earlier points have changed
 
     def write(self, runs: Sequence[ImportedRun]) -> list[str]:
         meta = os.path.join(self.location.dir, layout.STUDY_META_DIR)
@@ -112,7 +112,7 @@ class _StudyWriter:
             return [self._write_run(run) for run in runs]
 
     def _load_known(self) -> None:
-        """Runs that were imported from the same tool, by id; and by name, where one has it alone."""
+        """Load the runs that were imported from the same tool, by id, and by name if the name is unique."""
         by_name: dict[str, list[str]] = {}
         for run_dir in run_directory.find_run_dirs(self.location.dir):
             record = run_directory.try_record(run_dir)
@@ -125,7 +125,7 @@ class _StudyWriter:
         self.by_name = {name: dirs[0] for name, dirs in by_name.items() if len(dirs) == 1}
 
     def _find(self, run: ImportedRun) -> str | None:
-        """Find the run for points alone (a chart of W&B): the one of their name, whichever came first."""
+        """Find the earlier import by the run's id, else by name if one of the two has only points (a chart of W&B)."""
         named = self.by_name.get(run.name)
         if run.id in self.by_id:
             return self.by_id[run.id]
@@ -151,7 +151,7 @@ class _StudyWriter:
 
         run_directory.write_run_dir(path, record, None, fill)
         self.by_id[run.id] = path
-        self.rewritten.append(self.location.key(path))  # a directory of this name may have been removed
+        self.rewritten.append(self.location.key(path))  # the index may know a removed directory of this name
         return "new"
 
     def _build_record(self, run: ImportedRun, name: str) -> run_directory.RunRecord:
@@ -167,7 +167,7 @@ class _StudyWriter:
             **{name: hide_params(each) if isinstance(each, dict) else each for name, each in run.details.items()},
         }
         return run_directory.RunRecord(
-            RunSpec(id_, name, build_plain(params), (), code=CodePolicy("live")),  # run.json holds finite numbers
+            RunSpec(id_, name, build_plain(params), (), code=CodePolicy("live")),  # run.json has finite numbers only
             self.location.name,
             run_directory.new_uid(),
             run.started_at or time.time(),
@@ -194,7 +194,7 @@ class _StudyWriter:
         new = self._build_record(run, old.spec.name)
         params = {**old.spec.params, **new.spec.params}
         known, found = old.origin or {}, new.origin or {}
-        kept = {name: known.get(name) for name in ("at", "path")}  # where it was found first
+        kept = {name: known.get(name) for name in ("at", "path")}  # those of the first import stay
         is_same = params == old.spec.params and {**known, **found, **kept} == known
         if run.state is None or (is_same and new.commit in (None, old.commit)):
             return False
@@ -221,7 +221,7 @@ class _StudyWriter:
 
 
 def _clean(text: str) -> str:
-    """A plain name: it neither leaves the folder, nor is hidden, nor looks like an option."""
+    """Return a plain file name, which does not leave the folder, is not hidden and does not look like an option."""
     name = re.sub(r"[^\w.+=,@-]+", "_", text)[:_MOST_CHARACTERS].lstrip("._-").rstrip("._")
     return name.encode("utf-8", "replace")[:200].decode("utf-8", "ignore")
 
@@ -246,7 +246,7 @@ def _render_outcome(run: ImportedRun) -> str:
 def _mark(folder: str, run: ImportedRun) -> None:
     tags = []
     for tag in run.tags:
-        with suppress(UsageError):  # tags of ours have no spaces; what the tool had is in run.json
+        with suppress(UsageError):  # our tags have no spaces; run.json has the tool's own
             tags.append(check_tag(tag))
     note = Note(run.ended_at or time.time(), run.note) if run.note else None
     if tags or note:
@@ -274,7 +274,7 @@ def _render_place(value: float) -> str:
 
 
 def _parse_lines(text: str) -> Lines:
-    """The lines of a file of ours, by metric; a line that was damaged since is left out."""
+    """Return the lines of a file that `_update_points` wrote by metric; damaged lines are left out."""
     lines: Lines = {}
     for line in text.splitlines(keepends=True):
         try:

@@ -1,7 +1,7 @@
-"""`assay export mlflow`: studies as experiments, runs as runs, through MLflow's own client.
+"""`assay export mlflow`: studies become experiments, and runs become runs, through MLflow's own client.
 
-A run in MLflow is found again by its tag `assay.uid`, or `assay.key` where the run has no uid or was uploaded. What it
-has already is asked of MLflow and not sent again, so that a call that was interrupted is completed by the next.
+A run in MLflow is identified by its tag `assay.uid`, or `assay.key` if it has no uid or was uploaded. Data that MLflow
+already has is not sent again, so that the next call completes one that was interrupted.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 
 KEY_TAG, UID_TAG, STATE_TAG, TAGS_TAG = "assay.key", "assay.uid", "assay.state", "assay.tags"
 PARAMS_TAG = "assay.params"  # JSON: MLflow's own parameters are text
-EXPORTED_TAG = "assay.exported"  # what was sent last: while it fits, nothing is asked
+EXPORTED_TAG = "assay.exported"  # checksum of what was sent last: if it matches, nothing is compared
 STATUS = {
     State.QUEUED: "SCHEDULED",
     State.RUNNING: "RUNNING",
     State.DONE: "FINISHED",
     State.STOPPED: "KILLED",
     State.PRUNED: "KILLED",
-}  # everything else is FAILED
-_MOST_PARAM = 6000  # characters, like all limits here: those of mlflow.utils.validation
+}  # every other state is FAILED
+_MOST_PARAM = 6000  # characters, as are all limits here, which mlflow.utils.validation defines
 _MOST_TAG = 8000
 _MOST_NAME = 250
 _BATCH_METRICS = 1000
 _BATCH_PARAMS = 100
 _PAGE = 1000
 _NOTES_SHOWN = 5
-_LARGEST = 1.7976931348623157e308  # what MLflow's databases keep of an infinity
+_LARGEST = 1.7976931348623157e308  # MLflow's databases store it for infinity
 EXAMPLE = "for example --to http://localhost:5000 or --to mlflow.db"
 _SQLITE = "sqlite:///"
 _DATABASE_ENDS = (".db", ".sqlite", ".sqlite3")
@@ -95,7 +95,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     """
     check_request(request)
     counts: Counter[str] = Counter()
-    notes: dict[str, None] = {}  # what MLflow cannot hold as it is; each once
+    notes: dict[str, None] = {}  # about values that MLflow cannot store unchanged, each once
     shown = hide_text(request.to)
     with (
         open_selection(request.studies, request.where, request.root, console) as selection,
@@ -135,7 +135,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
 
 
 def check_request(request: MlflowRequest) -> None:
-    """Raises UsageError for what can be refused before a run is looked for."""
+    """Raise UsageError for mistakes that can be found without reading any run."""
     if request.artifacts and request.no_artifacts:
         raise UsageError("--artifacts and --no-artifacts contradict each other")
     for pattern in request.artifacts:
@@ -153,8 +153,8 @@ def check_request(request: MlflowRequest) -> None:
 
 
 def build_tracking_uri(to: str) -> str:
-    """MLflow's own URIs as they are. A path is a SQLite file, or a folder, whose file is `mlflow.db`."""
-    if re.match(r"[a-zA-Z][\w+.-]+:", to) or to == "databricks":  # of `a:b` MLflow takes `a` for a scheme, too
+    """Return a URI of MLflow unchanged, and the URI of a path: a SQLite file, or a folder with the file `mlflow.db`."""
+    if re.match(r"[a-zA-Z][\w+.-]+:", to) or to == "databricks":  # MLflow reads `a` of `a:b` as a scheme too
         return to
     path = os.path.abspath(to)
     if is_store(Sample(path)):
@@ -163,7 +163,7 @@ def build_tracking_uri(to: str) -> str:
             f"{to} is a store of files, which MLflow does not open since its version 3.13",
             f"--to mlflow.db writes a database; `{target}` takes along what is there",
         )
-    if set("%?") & set(path):  # what these mean in a URI depends on the version
+    if set("%?") & set(path):  # their meaning in a URI depends on the version
         raise UsageError(f"{path}: MLflow cannot open a database with % or ? in its path", EXAMPLE)
     is_folder = os.path.isdir(path) or not (os.path.isfile(path) or os.path.splitext(path)[1] in _DATABASE_ENDS)
     return _SQLITE + (os.path.join(path, "mlflow.db") if is_folder else path)
@@ -171,9 +171,9 @@ def build_tracking_uri(to: str) -> str:
 
 @contextmanager
 def _environment(request: MlflowRequest) -> Iterator[None]:
-    """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
+    """Set options that MLflow reads only from the environment; those that the user has set stay as they are.
 
-    Its log is silent: it reports how a database is made, and prints tracebacks of what it tries again.
+    MLflow's log is disabled: it reports how a database is made, and prints tracebacks of failures that it retries.
     """
     import logging
 
@@ -201,7 +201,7 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
         yield
     except AssayError:
         raise
-    except ImportError as error:  # MLflow loads the parts of a store when it is used
+    except ImportError as error:  # MLflow imports the parts of a store on first use
         raise UsageError(
             f"{uri}: MLflow cannot use this store: {error}", "install what it needs: pip install 'assay[mlflow]' mlflow"
         ) from error
@@ -214,7 +214,7 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
 
 
 def _is_of_mlflow(error: Exception) -> bool:
-    """Whether MLflow raised it, or what it reads databases with: of its own kind, or since its store is damaged."""
+    """Return whether the error comes from MLflow or its database libraries, by its type or by where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -243,7 +243,7 @@ def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
 
 
 def _open_client(request: MlflowRequest) -> tuple[MlflowClient, str | None]:
-    """The client, and the folder for files of a store that is a file itself; MLflow would take the current one."""
+    """Return the client, and the folder for artifacts of a SQLite file: MLflow would use the current folder."""
     try:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
@@ -271,7 +271,7 @@ def _find_experiment(client: MlflowClient, study: str, folder: str | None) -> st
 
 
 def _load_known(client: MlflowClient, experiment: str) -> dict[str, Run]:
-    """Runs that we made, by uid or key."""
+    """Load the runs of the experiment that Assay made, by uid or key."""
     known: dict[str, Run] = {}
     token: str | None = None
     while True:
@@ -289,7 +289,7 @@ def _load_known(client: MlflowClient, experiment: str) -> dict[str, Run]:
 
 
 class _RunSender:
-    """Sends one run, or what is new of it."""
+    """Sends one run, or only what is new in it."""
 
     def __init__(
         self, client: MlflowClient, selection: ExportedRuns, i: int, request: MlflowRequest, notes: dict[str, None]
@@ -301,7 +301,7 @@ class _RunSender:
         self.metrics = selection.find_metrics(i)
 
     def send(self, experiment: str, known: Mapping[str, Run]) -> tuple[str, int, int]:
-        """How the run is there now, and how many points and files were sent."""
+        """Send the run; return `new`, `updated` or `unchanged`, and the number of points and files that were sent."""
         # an upload may have the uid of another run
         mark = (self.record.uid if self.record and not self.row.is_foreign else "") or self.row.key
         run = known.get(mark)
@@ -322,7 +322,7 @@ class _RunSender:
             self.client.set_terminated(run.info.run_id, status, _to_ms(self.row.ended_at or self._started_at))
         elif run.info.status != status:
             self.client.update_run(run.info.run_id, status=status)
-        # last: what is complete is not looked at again
+        # last, since a run with this checksum is not compared again
         self._send_tags(run, {**self._build_tags(), EXPORTED_TAG: stamp})
         return "new" if is_new else "updated", points, files
 
@@ -331,7 +331,7 @@ class _RunSender:
         return self.row.started_at or self.row.created_at or 0.0
 
     def _build_stamp(self) -> str:
-        """A checksum of everything that is sent."""
+        """Return a checksum of everything that would be sent."""
         counts = {name: self.selection.table.metrics[name].count[self.i] for name in self.metrics}
         row = self.row._replace(stamp=0.0)
         files = [(name, os.path.getsize(os.path.join(self.dir, name))) for name in self._find_files()]
@@ -372,7 +372,7 @@ class _RunSender:
         return count
 
     def _load_points(self, metric: str) -> Iterator[tuple[int, int, float]]:
-        """Steps are integers in MLflow, and every point has a step and a time."""
+        """Yield the points as MLflow requires them: each has a step, which is an integer, and a time."""
         series = self.selection.index.load_series(self.row.key, metric)
         for number, (step, value, time) in enumerate(zip(series.steps, series.values, series.times, strict=True)):
             if math.isfinite(step) and not step.is_integer():
@@ -413,7 +413,7 @@ class _RunSender:
     # ------------------------------------------------------------ names
 
     def _name_all(self, kind: str, names: Iterable[str]) -> dict[str, str]:
-        """A name that MLflow takes for each; no two are the same, and none is a folder of another."""
+        """Return a unique name that MLflow accepts for each of these names; none is a folder of another."""
         given: dict[str, str] = {}
         taken: set[str] = set()
         every = set(names)
@@ -434,7 +434,7 @@ class _RunSender:
     # ------------------------------------------------------------ files
 
     def _find_files(self) -> list[str]:
-        """Logs and what describes the run, and what was asked for; never what holds secrets or is outside the run."""
+        """Return logs, files that describe the run, and requested files; no secrets, and none outside of the run."""
         if self.request.no_artifacts:
             return []
         try:
@@ -485,14 +485,14 @@ def _clean_name(name: str, every: set[str]) -> str:
     has_folder = any("/".join(parts[:end]) in every for end in range(1, len(parts)))
     if has_folder or posixpath.normpath(clean) != clean or clean[0] == "/":
         clean = clean.replace("/", "_")
-    clean = re.sub(r"^\.(?=\.|$)", "_", clean)  # not a way out of a folder
+    clean = re.sub(r"^\.(?=\.|$)", "_", clean)  # no way out of a folder
     if len(clean) <= _MOST_NAME:
         return clean
     return f"{clean[: _MOST_NAME - 9]}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def _identify(step: int, time: int, value: float) -> tuple[int, int, float | str]:
-    """Equal for a point and for what MLflow keeps of it: NaN is not equal to itself, an infinity may be cut."""
+    """Return a key that is equal for a point and MLflow's copy of it: NaN != NaN, and infinities may be cut."""
     if math.isnan(value):
         return step, time, "nan"
     return step, time, min(max(value, -_LARGEST), _LARGEST)

@@ -1,7 +1,7 @@
-"""Messages to a command or a webhook: at the end of a study, on its first failure, on a new best run.
+"""Messages to commands and webhooks: at the end of a study, at its first failure, for a new best run.
 
-A receiver never harms a run: each has a thread of its own, nothing waits for it while runs run, and what went wrong
-with it is one warning at the end.
+A receiver cannot harm a run: each has its own thread, nothing waits for it during runs, and its failures become one
+warning at the end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from assay.system.http_post import NotHttpError, is_web_address, post
 from assay.values.secrets import HIDDEN, SecretRules, hide_text
 from assay.values.state import State
 
-LIMIT_S = 10.0  # for one message
+LIMIT_S = 10.0  # to deliver one message
 BEST_EVERY_S = 30.0
-NO_RECEIVER = "none"  # as the only receiver: overrides the settings
+NO_RECEIVER = "none"  # as the only receiver, it overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
-_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # a command gets these as ASSAY_EVENT and so on
-_MAIN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that the main thread may block
+_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # for a command as ASSAY_EVENT, …
+_MAIN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may block
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 Message = Mapping[str, Any]  # as JSON
@@ -44,7 +44,7 @@ Message = Mapping[str, Any]  # as JSON
 
 
 def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
-    """The receivers that get messages. Raises UsageError for an invalid one; `where` is for its message."""
+    """Return the receivers without `none`. Raise UsageError for an invalid one; `where` begins its message."""
     for each in receivers:
         if not each.strip():
             raise UsageError(
@@ -60,7 +60,7 @@ def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def hide_receiver(receiver: str, rules: SecretRules | None = None) -> str:
-    """The receiver as messages show it. A webhook's path is hidden: it is all that is needed to write to it."""
+    """Return the receiver as messages show it, without a webhook's path, which is enough to write to the webhook."""
     address = _ADDRESS.match(receiver)
     if address is None:
         return hide_text(receiver, rules) if rules else hide_text(receiver)
@@ -69,7 +69,7 @@ def hide_receiver(receiver: str, rules: SecretRules | None = None) -> str:
 
 
 def drop_flag(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line without `--notify WHERE`: to be recorded, or printed where others may read it."""
+    """Remove `--notify WHERE` from a command line that is recorded, or printed where others may read it."""
     kept: list[str] = []
     for index, word in enumerate(words):
         is_value = index > 0 and words[index - 1] == "--notify"
@@ -104,12 +104,12 @@ def _late() -> str:
 
 
 def _call(command: str, message: Message, started: Started) -> None:
-    """Run a command in a process group of its own, so that all of it can be ended, but in our session: a process in
-    another one counts as one that a job has left."""
+    """Run a command in its own process group, so that all its processes can be killed, but in our session: processes of
+    other sessions count as left over from a job."""
     texts = {name: "" if message[name] is None else str(message[name]).replace("\0", "") for name in _IN_ENVIRONMENT}
     environment = {**os.environ, **{f"ASSAY_{name.upper()}": text for name, text in texts.items()}}
-    with TemporaryFile() as errors:  # a pipe would be held open by what the command leaves running
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _MAIN_SIGNALS)  # the child inherits what is blocked
+    with TemporaryFile() as errors:  # background processes of the command would keep a pipe open
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _MAIN_SIGNALS)  # the child inherits the mask
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", command],
@@ -140,7 +140,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Receiver:
-    """One receiver and its thread, which begins with the first message."""
+    """One receiver and its thread, which starts with the first message."""
 
     def __init__(self, receiver: str, shown: str) -> None:
         self.shown = shown
@@ -148,7 +148,7 @@ class _Receiver:
         self.sent = 0
         self._receiver = receiver
         self._is_given_up = False
-        self._process: subprocess.Popen[bytes] | None = None  # of the last message
+        self._process: subprocess.Popen[bytes] | None = None  # the command for the last message
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="assay-notify")
 
@@ -182,7 +182,7 @@ class _Receiver:
             _kill(process)
 
     def is_done(self, until: float) -> bool:
-        """Whether everything was sent or refused by then."""
+        """Wait, at most `until` this time, and return whether all messages were sent or refused."""
         if self._thread.ident is None:
             return True
         self._waiting.put(None)
@@ -190,7 +190,7 @@ class _Receiver:
         return not self._thread.is_alive()
 
     def give_up(self) -> None:
-        """Send nothing more, and leave no command behind."""
+        """Send nothing more, and kill a running command."""
         self._is_given_up = True
         if self._process is not None and self._process.returncode is None:
             _kill(self._process)
@@ -222,7 +222,7 @@ class Notifier:
         self._put("failure", text, run=entry.spec.name, exit_code=outcome.exit_code if outcome else None)
 
     def send_best(self, leader: Leader | None) -> None:
-        """Send a new best run, at most one in `BEST_EVERY_S`, and then the newest."""
+        """Send the newest best run, at most one in `BEST_EVERY_S`."""
         if leader is not None and leader.is_new:
             self._leader = leader
         if self._leader is None or time.monotonic() < self._best_at + BEST_EVERY_S:
@@ -232,7 +232,7 @@ class Notifier:
         self._put("best", text, run=leader.run, best=build_best(leader))
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
-        """Send the end, unless nothing has happened, and wait for messages under way. Returns what went wrong."""
+        """Send the end, unless no run began, wait for messages that are being sent, and return the failures."""
         if self._has_begun:
             self._put("end", text, exit_code=exit_code, **(more or {}))
         until = time.monotonic() + LIMIT_S + 1.0
@@ -245,7 +245,7 @@ class Notifier:
         return notes
 
     def close(self) -> None:
-        """Send nothing more, and end commands that run."""
+        """Send nothing more, and kill running commands."""
         for receiver in self._receivers:
             receiver.give_up()
 

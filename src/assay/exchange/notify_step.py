@@ -1,4 +1,4 @@
-"""`--notify` in a run: what happens in it is reported to the receivers."""
+"""`assay run --notify`: the step that reports events of the study to the receivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotifyStep(RunStep):
     _began: float
 
     def prepare(self, prepared: Prepared) -> Prepared:
-        """The command line is recorded without receivers, since an address is enough to write to a webhook."""
+        """Remove receivers from the recorded command line, since the address of a webhook is enough to write to it."""
         options = prepared.options
         return replace(prepared, options=replace(options, command_line=drop_flag(options.command_line)))
 
@@ -80,6 +80,6 @@ class NotifyStep(RunStep):
 
 
 def _choose_receivers(prepared: Prepared) -> tuple[str, ...]:
-    """The receivers of the option, else those of the settings."""
+    """Return the receivers of the option, else those of the settings."""
     asked, settings = prepared.options.extras.get("notify"), prepared.settings
     return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")

@@ -1,4 +1,4 @@
-"""`assay run --notify`."""
+"""The option `assay run --notify`."""
 
 from __future__ import annotations
 

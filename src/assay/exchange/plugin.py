@@ -1,4 +1,4 @@
-"""Runs that are shared, imported and exported."""
+"""Sharing, importing and exporting of runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The index of a team: a PostgreSQL database, in which each output root has a schema of its own.
+"""The index of a team: a PostgreSQL database in which each output root has its own schema.
 
-The statements are those of `record/index/stored.py`. This module opens the database, translates what SQLite writes
-differently, and connects again after the server was restarted. No text that leaves it has a password.
+The SQL statements are those of `record/index/stored.py`. This module opens the database, translates the dialect of
+SQLite, and reconnects after a restart of the server. None of its messages contains a password.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 30
 _WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # before each attempt to connect again
 _LARGEST = 2**63 - 1
-_ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"  # in JSON; jsonb does not take it
+_ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"  # NUL in JSON, which jsonb rejects
 _AMONG = r"([\w.]+) IN \(SELECT value FROM json_each\(\?\)\)"
 _LOCAL = "or use an index on this machine alone: ASSAY_INDEX=local assay …"
 
@@ -63,7 +63,7 @@ CREATE VIEW tags AS SELECT r.run, r.key, r.study, t.tag FROM runs r, jsonb_array
 
 
 class DatabaseAddress(NamedTuple):
-    """Where the database is, as libpq's own keywords; never shown whole."""
+    """The address of a database as libpq's keywords. Messages show it only without secrets."""
 
     keywords: dict[str, str]
 
@@ -78,14 +78,14 @@ class DatabaseAddress(NamedTuple):
         return f"postgresql://{user}{known.get('host', '')}{port}/{known.get('dbname', '')}"
 
     def hide(self, text: str) -> str:
-        """A message of the database, on one line and without the password."""
+        """Return a message of the database on one line, without passwords."""
         for secret in sorted(filter(None, map(self.keywords.get, ("password", "sslpassword"))), key=len, reverse=True):
             text = text.replace(secret, "***")
         return " ".join(text.split())
 
 
 def parse_address(text: str) -> DatabaseAddress:
-    """The address is parsed here: libpq repeats what it cannot read in its messages, the password included."""
+    """Parse an address without libpq, whose error messages repeat invalid addresses with the password."""
     hint = "as in ASSAY_INDEX=postgresql://user@host/database; special characters of a password are written as %40"
     scheme = next((each for each in SCHEMES if text.startswith(each)), None)
     if scheme is None:
@@ -112,7 +112,7 @@ def parse_address(text: str) -> DatabaseAddress:
 
 
 def name_schema(root: str | os.PathLike[str]) -> str:
-    """The schema of a root: the end of its path for people, and a checksum of the whole path."""
+    """Return the name of a root's schema: the last part of the path, to be readable, and a checksum of the path."""
     real = os.path.realpath(root)
     plain = re.sub(r"[^a-z0-9]+", "_", os.path.basename(real).lower()).strip("_")[:24]
     digest = blake2b(os.fsencode(real), digest_size=5).hexdigest()
@@ -124,7 +124,7 @@ def name_schema(root: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=256)
 def _translate(statement: str) -> str:
-    """A statement for SQLite as PostgreSQL takes it; a list comes as JSON in both."""
+    """Translate a statement of SQLite for PostgreSQL. In both, a list is passed as JSON."""
 
     def among(found: re.Match[str]) -> str:
         kind = "bigint" if found[1].endswith("run") else "text"
@@ -134,7 +134,7 @@ def _translate(statement: str) -> str:
 
 
 def _adapt(value: Any) -> Any:
-    """A value as PostgreSQL takes it. NaN becomes NULL, as SQLite does by itself."""
+    """Convert a parameter for PostgreSQL. NaN becomes NULL, which SQLite does itself."""
     kind = type(value)
     if kind is float:
         return None if isnan(value) else value
@@ -153,7 +153,7 @@ def _adapt_run(value: Any) -> Any:
 
 
 class _Connection:
-    """A connection that behaves like one of `sqlite3`, as far as the index uses it."""
+    """A connection with those methods of `sqlite3`'s connections that the index uses."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.raw = connection
@@ -184,14 +184,14 @@ class _Connection:
 
 
 class ConnectionLostError(InfrastructureError):
-    """The server ended the connection, or cannot be reached any more."""
+    """The server has ended the connection or can no longer be reached."""
 
 
 class PostgresIndex(Index):
-    """An index that several machines use at once; one of them writes at a time, for as long as one flush takes.
+    """An index that several machines use at once. One of them writes at a time, for the duration of one flush.
 
-    A lost connection is opened again with growing pauses, and what was being written is written again: the stored
-    cursors show which of it had arrived. While the server cannot be reached, each further call tries once and fails.
+    A lost connection is opened again with growing pauses, and an interrupted write is repeated: the stored cursors show
+    which rows had arrived. While the server cannot be reached, each further call tries once and fails.
     """
 
     _db: _Connection
@@ -218,15 +218,15 @@ class PostgresIndex(Index):
         except ImportError:
             raise MissingExtraError("an index in PostgreSQL", "postgres") from None
         keywords: dict[str, Any] = {"connect_timeout": timeout_s, "application_name": "assay", "keepalives_idle": 30}
-        # The index is a copy: what a crash of the server loses is read again. A stopped client blocks others briefly.
+        # Rows that a crash of the server loses are read again from files. The timeouts limit a stopped client's locks.
         settings = {"search_path": self.schema, "synchronous_commit": "off", "client_min_messages": "warning"}
-        settings |= {"standard_conforming_strings": "on"}  # as `find_acting` reads strings
+        settings |= {"standard_conforming_strings": "on"}  # `find_acting` relies on it
         settings |= {"lock_timeout": f"{LOCK_TIMEOUT_S}s", "idle_in_transaction_session_timeout": "60s"}
         try:
             raw = psycopg.connect(autocommit=True, **(keywords | self._address.keywords))
             raw.execute("; ".join(f"SET {name} TO '{value}'" for name, value in settings.items()))
         except psycopg.Error as error:
-            raise self._explain_refusal(str(error)) from None  # the context of the error has the address
+            raise self._explain_refusal(str(error)) from None  # the original error contains the address
         return _Connection(raw)
 
     def _explain_refusal(self, message: str) -> InfrastructureError:
@@ -244,7 +244,7 @@ class PostgresIndex(Index):
         if fault is None and not renew:
             return
         self._begin(writes=True)
-        fault = self._find_fault()  # another process may have made the schema since
+        fault = self._find_fault()  # another process may have created the schema
         if fault is None:
             self._roll_back()
             return
@@ -261,7 +261,7 @@ class PostgresIndex(Index):
         self._db.execute("COMMIT")
 
     def _find_fault(self) -> str | None:
-        """Why the schema cannot be used, as a message; None: it is ready; empty: there is none yet."""
+        """Return a message why the schema cannot be used, None if it can be, or "" if it does not exist yet."""
         query = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = ?"
         exists = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = ?"
         if self._db.execute(exists, (self.schema,)).fetchone() is None:
@@ -347,7 +347,7 @@ class PostgresIndex(Index):
         return kind(f"the index {self.place} failed: {reason}", hint)
 
     def _render_grant(self, rights: str) -> str:
-        """The statement that the owner of the schema has to execute."""
+        """Return the statement by which the owner of the schema grants these rights."""
         user = '"{}"'.format(self._db.raw.info.user.replace('"', '""'))
         schema = f"SCHEMA {self.schema}"
         return f"GRANT USAGE ON {schema} TO {user}; GRANT {rights} ON ALL TABLES IN {schema} TO {user}"
@@ -384,7 +384,7 @@ class PostgresIndex(Index):
             self._begin(writes=False)
             self._db.raw.execute(f"SET LOCAL statement_timeout TO '{QUERY_LIMIT_S:.0f}s'")
         try:
-            # a prepared statement is a single one; the first answer has its columns
+            # only a single statement can be prepared
             cursor = self._db.raw.execute(statement, prepare=True)
             names = [column.name for column in cursor.description or ()]
             return Answer(names, [tuple(map(_to_plain, row)) for row in cursor])
@@ -412,7 +412,7 @@ class PostgresIndex(Index):
 
 
 def _to_plain(value: Any) -> Any:
-    """A value as SQLite would give it: a number, a text or bytes."""
+    """Convert a value to the types that SQLite returns: a number, a text or bytes."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):
@@ -426,8 +426,8 @@ def _to_plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- which functions a query calls, by its tokens
-# Against mistakes alone: a read-only transaction keeps a query from writing to tables, not from acting on the server
-# by a function. What a user may do is decided by the rights of the role alone.
+# This prevents mistakes only: a read-only transaction stops a query from writing to tables, but not from calling
+# functions that act on the server. Only the rights of the role are a protection.
 
 _SPACE = re.compile(r"\s+|--[^\n\r]*")
 _TOKEN = re.compile(
@@ -440,7 +440,7 @@ _TOKEN = re.compile(
     | .""",
     re.VERBOSE | re.DOTALL,
 )
-# These functions act on the server, its files or other sessions, or execute a string that they get.
+# Functions that act on the server, its files or other sessions, or execute a string as SQL.
 _ACTING = re.compile(
     r"pg_(?!typeof$|size_pretty$)\w+|lo_\w+|loread|lowrite|dblink\w*|set_config|brin_\w+|gin_clean\w*|ts_stat|ts_rewrite"
     r"|(query|cursor|table|schema|database)_to_xml\w*|crosstab\w*|connectby|xpath_table",
@@ -449,9 +449,9 @@ _ACTING = re.compile(
 
 
 def find_acting(statement: str) -> str | None:
-    """The first name of a function that may do more than read, as the query has it; else None.
+    """Return the first name in a query of a function that may do more than read, or None.
 
-    `name (…)` is a call, whatever is between the two, and so is `row.name` of a function with one argument.
+    `name (…)` is a call, also with space or comments between them, and so is `row.name` for a function of one argument.
     """
     tokens = _tokenize(statement)
     texts = ["", "", *(token.group() for token in tokens), ""]
@@ -466,7 +466,7 @@ def find_acting(statement: str) -> str | None:
 
 
 def _tokenize(statement: str) -> list[re.Match[str]]:
-    """The tokens of a query without its comments, which may be nested."""
+    """Return the tokens of a query without comments, which may be nested."""
     tokens, at = [], 0
     while at < len(statement):
         if space := _SPACE.match(statement, at):

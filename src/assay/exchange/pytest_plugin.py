@@ -1,4 +1,4 @@
-"""pytest's entry point for `ASSAY_SERVER`: what the tests have run is sent there."""
+"""pytest's entry point for `ASSAY_SERVER`: the runs of tests are sent to that server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""ASSAY_SERVER: the runs of each test are sent there, and the link to them is printed.
+"""Uploads of tests: the runs of each test are sent to ASSAY_SERVER, and the link to them is printed.
 
-No test fails because a server is away or refuses: one line at the end reports it. Tests may run in other processes;
-runs are sent from where they were made, and the process that the user has called prints the links.
+No test fails because the server does not answer or refuses: one line at the end reports that. Tests may run in worker
+processes; each sends its own runs, and the process that the user started prints the links.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from assay.exchange.upload import OutgoingRun, UploadRefusedError, find_finished, find_server, upload_runs
 from assay.values.pytest_names import RUNS
 
-LINK, _PROBLEM = "assay_link", "assay_upload_problem"  # properties of a report
+LINK, _PROBLEM = "assay_link", "assay_upload_problem"  # names of properties of a test's report
 _MOST_NAME = 80
 _LONG_S = 5.0
 
@@ -30,7 +30,7 @@ class Uploads:
         self.session = build_session_name()
         self._problems: list[str] = []
         self._is_away = False
-        self._printed = ""  # the link that was printed last
+        self._printed = ""  # the last printed link
 
     # ---------------------------------------------------------------- where a test runs
 
@@ -42,13 +42,13 @@ class Uploads:
         folder = getattr(item, RUNS, None)
         if call.when == "teardown" and folder is not None:
             name = re.sub(r"[^\w.+=,@-]+", "_", item.name)[:_MOST_NAME].strip("._-") or "test"
-            study = f"{name}-{self.session}"  # that no other test and no other session has
+            study = f"{name}-{self.session}"  # unique for the test and the session
             sent = self.send(lambda: (OutgoingRun(study, run_dir) for run_dir in find_finished(folder)))
             report.user_properties.append(sent)
         return report
 
     def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
-        """The link, or what went wrong. Whatever it is: the test has run, and what it found is the result."""
+        """Upload runs; return the name of a report's property and the link or the problem. No test fails here."""
         if self._is_away:
             return _PROBLEM, ""
         began = time.monotonic()
@@ -58,7 +58,7 @@ class Uploads:
             return LINK, upload_runs(targets, server, attempts=1).links[-1] if targets else ""
         except Exception as error:  # noqa: BLE001 nothing here may fail a test
             message = str(getattr(error, "message", None) or f"{type(error).__name__}: {error}")
-            # a server that does not answer, or takes long to refuse, is not asked again
+            # give up on a server that does not answer, or takes long to refuse
             self._is_away = not isinstance(error, UploadRefusedError) or time.monotonic() - began > _LONG_S
             return _PROBLEM, message.partition("\n")[0]
 
@@ -72,14 +72,14 @@ class Uploads:
                 self.report(name, str(text))
 
     def report(self, name: str, text: str) -> None:
-        """What `send` has returned."""
+        """Print the link or remember the problem that `send` returned."""
         if name == _PROBLEM:
             self._problems.append(text)
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if name == LINK and text not in ("", self._printed) and reporter is not None:
-            self._printed = text  # several tests may share a page
+            self._printed = text  # several tests may have one page
             reporter.ensure_newline()
-            if reporter._tw.width_of_current_line:  # noqa: SLF001 after the dots of other processes' tests
+            if reporter._tw.width_of_current_line:  # noqa: SLF001 workers' dots precede
                 reporter.write("\n")
             reporter.write_line(f"result: {text}")
 
@@ -92,6 +92,6 @@ class Uploads:
 
 
 def build_session_name() -> str:
-    """The name of CI's job, else one that no other session has."""
+    """Return the number of the CI job and its attempt, else a random name."""
     number, attempt = os.environ.get("GITHUB_RUN_ID"), os.environ.get("GITHUB_RUN_ATTEMPT") or "1"
     return f"{number}.{attempt}" if number else uuid.uuid4().hex[:8]

@@ -1,9 +1,9 @@
-"""Runs that come as a zip archive from elsewhere: checked whole, then placed; of a bad one nothing is stored.
+"""Uploads of runs as a zip archive: the archive is checked as a whole, then placed; nothing of a bad one is stored.
 
-The archive holds `STUDY/RUN/FILE…`. It is unpacked in a folder next to the studies, and each run gets its name by a
-rename, so a part of one is never seen. Archives are not trusted, since a token is all that a sender needs: no
-member leads elsewhere, is a link or a device, or becomes larger than allowed; each run is marked as received, and
-nothing of it is executed.
+The archive contains `STUDY/RUN/FILE…`. It is unpacked in a folder next to the studies, and each run gets its name by a
+rename, so that incomplete runs are never visible. Archives are not trusted, since a sender needs only a token: no
+member may lead out of the folder, be a link or a device, or exceed the limits of size. Each run is marked as received,
+and nothing of it is executed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from assay.values import layout
 from assay.values.run import RunSpec
 from assay.values.study import MetricFile, is_study_name
 
-PREFIX = ".upload-"  # of folders in the root, which no command takes for a study
-_OLD_S = 86_400.0  # what a server that was killed has left
+PREFIX = ".upload-"  # of temporary folders in a root, which no command reads as studies
+_OLD_S = 86_400.0  # after this time a folder is left over from a killed server
 _CHUNK = 1 << 20
-METRICS_S = 30.0  # of CPU time, for reading the metrics of an upload
+METRICS_S = 30.0  # CPU time for reading the metrics of an upload
 _LONGEST_PART, _DEEPEST = 255, 40
-# what zipfile raises for archives that are damaged
+# the exceptions of zipfile for damaged archives
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, ArithmeticError, LookupError, RuntimeError,
 )  # fmt: skip
@@ -54,9 +54,9 @@ _END, _END_64 = b"PK\5\6", b"PK\6\7"
 class UploadLimits(NamedTuple):
     body: int = 1 << 30  # bytes of the archive
     files: int = 50_000
-    total: int = 4 << 30  # bytes that come out
-    ratio: int = 200  # unpacked size, in sizes of the archive; text packs to a twentieth
-    free: int = 64 << 20  # so much may always come out
+    total: int = 4 << 30  # unpacked bytes
+    ratio: int = 200  # unpacked size relative to the archive; text compresses to a twentieth
+    free: int = 64 << 20  # unpacked bytes that are allowed whatever the ratio
 
 
 class RefusedUploadError(UsageError):
@@ -68,12 +68,12 @@ class RefusedUploadError(UsageError):
 class StoredRun(NamedTuple):
     study: str
     run: str
-    is_new: bool  # False: it was here already, the same
+    is_new: bool  # False: an identical run was here already
 
 
 @contextmanager
 def make_aside(root: str) -> Iterator[str]:
-    """A folder on the same disk as the runs, which is gone at the end."""
+    """Yield a temporary folder on the same disk as the runs, and remove it at the end."""
     try:
         os.makedirs(root, exist_ok=True)
         for entry in os.scandir(root):
@@ -89,14 +89,14 @@ def make_aside(root: str) -> Iterator[str]:
 
 
 class Sender(NamedTuple):
-    """What is known of the client that sends an upload."""
+    """The facts about the client that sends an upload."""
 
     address: str = ""
     by: str = ""  # the token's scope and fingerprint
-    prefix: str = ""  # of the studies that its token is for
+    prefix: str = ""  # of the names of studies that the token allows
 
     def mark(self, runs: Sequence[tuple[str, str]], folder: str) -> None:
-        """Write `received.json` of each run. Raises RefusedUploadError for a study that its token is not for."""
+        """Write `received.json` of each run; raise RefusedUploadError for a study that the token does not allow."""
         for study, run in runs:
             if not study.startswith(self.prefix):
                 raise RefusedUploadError(f"this token is for studies that begin with {self.prefix}, not {study}", 403)
@@ -110,7 +110,7 @@ def store_archive(
     limits: UploadLimits,
     sender: Sender = Sender(),  # noqa: B008 immutable
 ) -> list[StoredRun]:
-    """Raises RefusedUploadError, and has stored nothing then."""
+    """Check and store the runs of an archive; raise RefusedUploadError without storing any of them."""
     unpacked = os.path.join(aside, "runs")
     try:
         names = unpack(archive, unpacked, limits, check=_check_place)
@@ -132,7 +132,7 @@ def store_archive(
 def unpack(
     archive: str, folder: str, limits: UploadLimits, check: Callable[[Sequence[str], bool], None] = lambda *_: None
 ) -> list[str]:
-    """Ordinary files alone; their names. `check` is called with the parts of each name, and whether it is a folder."""
+    """Unpack regular files and return their names. `check` gets the parts of each name, and whether it is a folder."""
     size = os.path.getsize(archive)
     _check_end(archive, size, limits)
     names: list[str] = []
@@ -150,7 +150,7 @@ def unpack(
                 names.append("/".join(parts))
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise RefusedUploadError("a name in the archive is a file and a folder at once") from error
-    except OSError as error:  # also of an offset that does not exist
+    except OSError as error:  # also for an offset that does not exist
         raise _blame(error) from error
     except _DAMAGE as error:
         raise RefusedUploadError(f"not a readable zip archive: {error or type(error).__name__}") from error
@@ -158,7 +158,7 @@ def unpack(
 
 
 def _blame(error: OSError) -> AssayError:
-    """An error of the disk is ours, any other is the sender's; no path of this machine leaves it."""
+    """Turn an error of the disk into our error, any other into one of the sender, without paths of this machine."""
     why = error.strerror or type(error).__name__
     if error.errno in _OUR_ERRORS:
         return InfrastructureError(f"the upload cannot be stored: {why}")
@@ -166,7 +166,7 @@ def _blame(error: OSError) -> AssayError:
 
 
 def _check_end(archive: str, size: int, limits: UploadLimits) -> None:
-    """Before the library reads the list of members into memory: how long is it?"""
+    """Refuse an archive with too many members, before zipfile reads the list of them into memory."""
     with open(archive, "rb") as file:
         file.seek(max(0, size - (1 << 16) - 42))
         tail = file.read()
@@ -218,7 +218,7 @@ def _check_place(parts: Sequence[str], is_folder: bool) -> None:
     shown = repr("/".join(parts)[:200])
     if len(parts) < 3 and not is_folder:
         raise RefusedUploadError(f"{shown} does not belong to a run: names are STUDY/RUN/FILE")
-    run = "".join(parts[1:2])  # it is printed, and one that is written from right to left reads as another
+    run = "".join(parts[1:2])  # printed, so refuse a change of the writing direction that disguises it
     if run.startswith((".", "-", " ")) or "Cf" in map(unicodedata.category, run) or not is_study_name(parts[0]):
         raise RefusedUploadError(f"{shown} cannot be the name of a study and a run")
     if parts[-1] == layout.SECRETS_FILE:
@@ -229,7 +229,7 @@ def _check_place(parts: Sequence[str], is_folder: bool) -> None:
 
 def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -> int:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # the umask applies
     with open(descriptor, "wb") as writer, file.open(info) as reader:
         while block := reader.read(_CHUNK):
             left -= len(block)
@@ -258,7 +258,7 @@ def _check_run(run_dir: str, key: str) -> RunSpec:
 
 
 def _check_metrics(run_dirs: Sequence[str]) -> None:
-    """Whether what the runs' own patterns find can be read, and in a reasonable time."""
+    """Refuse runs whose own patterns cannot be evaluated, or not in reasonable time."""
     if not run_dirs:
         return
     checker, top = LimitedProcess(), os.path.dirname(os.path.dirname(run_dirs[0]))
@@ -273,21 +273,21 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
 
 
 def check_runs(top: str, run_dirs: Sequence[str]) -> None:
-    """Read the metrics in the child, as a command that shows them will. Messages name files as seen from `top`."""
+    """Read the metrics in a child as commands do that show them. Messages name files relative to `top`."""
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)
 
 
 def _find_paths(spec: RunSpec) -> Iterator[str]:
-    """What will be looked for below the run's directory, to show its logs and metrics."""
+    """Yield the paths below the run's directory that commands will open to show its logs and metrics."""
     yield from (spec.log_name, spec.other_log_name)
     yield from (command.name for command in spec.commands)
     yield from (pattern.path for pattern in spec.patterns if isinstance(pattern, MetricFile))
 
 
 def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> list[StoredRun]:
-    """All of them, or none; one upload at a time."""
+    """Place all of the runs in the root, or none; one upload at a time."""
     paths = [(os.path.join(unpacked, study, run), os.path.join(root, study, run)) for study, run in runs]
     placed: list[tuple[str, str]] = []
     with locked(root):
@@ -304,7 +304,7 @@ def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> lis
         except OSError:
             for target, source in reversed(placed):
                 rename(target, source)
-                with suppress(OSError):  # a study that was new
+                with suppress(OSError):  # only if the study was new
                     os.rmdir(os.path.join(os.path.dirname(target), layout.STUDY_META_DIR))
                     os.rmdir(os.path.dirname(target))
             raise
@@ -312,7 +312,7 @@ def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> lis
 
 
 def _is_same(source: str, target: str) -> bool:
-    """All that was sent is here. Tags may have changed here, and more may have been kept."""
+    """Return whether all files that were sent are here. Tags may have changed here, and there may be more files."""
     if os.path.islink(target) or not os.path.isdir(target):
         return False
     for folder, _, names in os.walk(source):

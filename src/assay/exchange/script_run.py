@@ -1,7 +1,7 @@
-"""The run of a script that logs through another tool's interface: which one it is, and the script's configuration.
+"""The run of a script that logs through another tool's interface, and the configuration that the script reports.
 
-Inside a run of ours it is that one; its parameters are the study's, and `script-config.json` has what the script
-reports. Outside it is one of its own, `<root>/<project>/<name>`, whose parameters are the configuration.
+Inside a run of a study it is that run: its parameters are the study's, and `script-config.json` has the configuration.
+Outside it is a new run, `<root>/<project>/<name>`, whose parameters are the configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from assay import script
 from assay.values import layout
 
-_NAME_LIMIT, _NAME_BYTES = 100, 200  # of a folder's name: characters, and as UTF-8
+_NAME_LIMIT, _NAME_BYTES = 100, 200  # of a folder's name: characters, and bytes as UTF-8
 _said: set[tuple[str, str]] = set()
 
 
@@ -28,14 +28,14 @@ def say_once(who: str, topic: str, text: str) -> None:
 
 
 class ScriptRun(NamedTuple):
-    """`dir` is empty where nothing is recorded."""
+    """The run that a script logs into. `dir` is empty if nothing can be recorded."""
 
-    who: str  # the module of ours that the script uses, for messages
+    who: str  # the module of Assay that the script uses, for messages
     dir: str
-    is_own: bool = False  # no study asked for it
+    is_own: bool = False  # the run belongs to no study
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the config, by the first rank; a disk that refuses does not stop the script."""
+        """Write the configuration, on the first rank only. An error of the disk does not stop the script."""
         if not self.dir or script.find_rank() > 0:
             return
         from assay.values.secrets import hide_params
@@ -51,21 +51,21 @@ class ScriptRun(NamedTuple):
     def write_file(self, name: str, content: Mapping[str, Any]) -> None:
         from assay.system.files import write_atomic
 
-        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # ASCII: a text may be odd
+        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # ASCII: a text may not be encodable
 
     def note_training(self, *, is_over: bool) -> None:
-        """Note that a run without a study trains or has trained; other runs end with their command."""
+        """Record that a run without a study is training or has finished; other runs end with their command."""
         if self.is_own:
             script.note_training(self.dir, is_over=is_over)
 
     def end(self, code: object) -> None:
-        """End the run with an exit code; None: there is none. What is not a number counts as 1."""
+        """End the run with an exit code, or None for an unknown one. A code that is not a number counts as 1."""
         if self.is_own:
             number = script.build_number(code)
             script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
 
     def load_params(self) -> dict[str, Any]:
-        """The parameters that the study gives the run and that are not secret."""
+        """Load the parameters that the study gives the run, except for secret ones."""
         if self.is_own or not self.dir:
             return {}
         try:
@@ -78,7 +78,7 @@ class ScriptRun(NamedTuple):
 
 
 def open_run(who: str, project: str | None, name: str | None) -> ScriptRun:
-    """Inside a run that one, else a new one, whose path is printed; what is logged from now on goes there."""
+    """Return the run that this process is part of, or begin a new one and print its path. Later logging goes there."""
     inside = os.environ.get(layout.ENV_RUN_DIR)
     if inside:
         return ScriptRun(who, os.path.abspath(inside))
@@ -95,14 +95,14 @@ def open_run(who: str, project: str | None, name: str | None) -> ScriptRun:
 
 
 def build_name(text: str) -> str:
-    """The name of a folder, as a study may have it: one part of a path, visible, without control characters."""
+    """Turn a text into a name for a folder or a study: one visible part of a path, without control characters."""
     visible = "".join("/" if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") else char for char in text)
     name = re.sub(r"[/\\]+", "-", visible).strip(" .-")[:_NAME_LIMIT]
     return name.encode("utf-8", "replace")[:_NAME_BYTES].decode("utf-8", "ignore").rstrip()
 
 
 def build_mapping(values: Any) -> dict[str, Any]:
-    """A dict of a mapping, an argparse namespace, a dataclass, or any object with attributes."""
+    """Convert a mapping, an argparse namespace, a dataclass or any other object with attributes to a dict."""
     if values is None:
         return {}
     if not isinstance(values, Mapping) and hasattr(values, "__dict__"):
@@ -115,7 +115,7 @@ def build_mapping(values: Any) -> dict[str, Any]:
 
 
 def build_plain(value: Any) -> Any:
-    """What JSON holds; anything else as its text."""
+    """Convert a value to types of JSON, and other objects to their text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if value == value else str(value)  # noqa: PLR0124 NaN
     if isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def build_plain(value: Any) -> Any:
 
 
 def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers, those of a mapping inside as `outer/inner`. Anything else is left out, and reported once."""
+    """Yield names and numbers, those of nested mappings as `outer/inner`. Other values are reported once, not kept."""
     for key, value in data.items():
         name = f"{prefix}{key}" or "unnamed"
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterato
 
 
 def log_numbers(who: str, data: Mapping[str, Any], step: Any, prefix: str = "") -> None:
-    """A line of a trainer, which has an epoch; `step` and `time`, which each line has, get the name of the tool."""
+    """Log what a trainer reports, with its epoch. Its metrics `step` and `time` get the name of the tool in front."""
     numbers: dict[str, Any] = dict(find_numbers(who, data))
     epoch, own = numbers.pop("epoch", None), f"{who.rpartition('.')[2]}/"
     named = {prefix + (own if name in ("step", "time") else "") + name: value for name, value in numbers.items()}

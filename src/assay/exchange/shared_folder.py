@@ -1,10 +1,10 @@
-"""A folder at an address, such as a store of golden recordings, used through a copy on this machine.
+"""Folders in a shared place, such as a store of golden recordings, used through a copy on this machine.
 
 <cache>/stores/<digest of the address>/
-    read/<name>/    what commands that only read use, several at once; replaced when it is not in use
-    read/lock       shared by those that use the copy, exclusive for the one that brings it up to date
-    write/<name>/   what commands that write use, one at a time
-    write/fetched.json   the files as they were fetched: what differs was written here
+    read/<name>/    the copy for commands that only read, several at once; updated when it is not in use
+    read/lock       held shared by commands that use the copy, exclusive by the one that updates it
+    write/<name>/   the copy for commands that write, one at a time
+    write/fetched.json   the files as they were fetched: those that differ were written here
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _IN_USE = "in use"
 
 @contextmanager
 def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Iterator[str]:
-    """A copy of the folder at an address (`s3://bucket/golden`: the folder `golden` in `s3://bucket`); what was written
-    into it is sent there at the end."""
+    """Yield the path of a copy of the folder at an address (`s3://bucket/golden`: the folder `golden` in
+    `s3://bucket`), and at the end send back the files that were written into it."""
     base, _, name = address.rstrip("/").rpartition("/")
     if not name or base.endswith(":/"):
         raise UsageError(f"{address} does not name a folder in the store", f"as in {address.rstrip('/')}/golden")
@@ -60,7 +60,7 @@ def _load_manifest(remote: Remote, name: str) -> FolderManifest:
 
 @contextmanager
 def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """Open the copy for a command that only reads; one request if it is up to date."""
+    """Open the copy for a command that only reads. If the copy is up to date, that takes one request."""
     locks = RangeLocks(os.path.join(os.path.dirname(copy), "lock"))
     try:
         while True:
@@ -82,7 +82,7 @@ def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> It
 
 
 def _find_differences(manifest: FolderManifest, copy: str) -> tuple[set[str], set[str]]:
-    """The files that are missing or wrong in the copy, and those that only the copy has."""
+    """Return the files that are missing or wrong in the copy, and those that only the copy has."""
     wrong = {name for name, file in manifest.files.items() if not mirror.is_file_of(os.path.join(copy, name), file)}
     return wrong, set(mirror.list_folder(copy)[0]) - set(manifest.files)
 
@@ -106,7 +106,7 @@ def _fetch(manifest: FolderManifest, remote: Remote, copy: str, names: set[str])
 
 @contextmanager
 def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """Open the copy for a command that writes; it keeps files that an earlier call wrote and could not send."""
+    """Open the copy for a command that writes. Files that an earlier call wrote but could not send are kept."""
     name, base_file = os.path.basename(copy), os.path.join(os.path.dirname(copy), "fetched.json")
     with locked(copy, f"another command on this machine writes to {address} now"):
         before: Mapping[str, Any] = {}
@@ -129,7 +129,7 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
 
 
 def _is_kept(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
-    """Whether a file is not fetched: it is what the store has, or it was written here since the last fetch."""
+    """Return whether a file stays as it is: it equals that of the store, or was written here since the last fetch."""
     path = os.path.join(copy, name)
     if mirror.is_file_of(path, manifest.files[name]):
         return True

@@ -1,4 +1,4 @@
-"""Runs, studies and folders in a shared place: what `assay push` sends and how `assay pull` puts it down."""
+"""Runs, studies and folders in a shared place: `assay push` sends them, and `assay pull` fetches them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ _PULLS_AT_ONCE = 4
 def choose_folders(
     names: Sequence[str], where: Where | None, root: str | None, private: list[str]
 ) -> list[OutgoingFolder]:
-    """The folders of these names: studies, runs, or neither. Copies of study files that only their owner
-    may read are added to `private` when their study is sent, and are not sent."""
+    """Return the folders to send for these names: studies, runs, or other folders. Copies of study files that only
+    their owner may read are not sent, but added to `private`."""
     runs: dict[str, FoundRun] = {}
     folders: list[OutgoingFolder] = []
     for name in names:
@@ -120,12 +120,12 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
 
 
 def _is_private_to_run(name: str) -> bool:
-    """Whether a file stays here, as code that waits to be taken."""
+    """Return whether a file is never sent or fetched: code for the next attempt, or how the run came here."""
     return name.startswith(layout.NEXT_CODE_PREFIX) or name.partition("/")[0] in OF_ARRIVAL
 
 
 def _build_codes(location: StudyLocation, runs: Sequence[OutgoingFolder]) -> Iterator[OutgoingFolder]:
-    """Each snapshot once, before the runs that have it."""
+    """Yield each snapshot of code once; snapshots are sent before the runs that use them."""
     store = os.path.join(location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
     for code in sorted({str(run.facts["code"]) for run in runs if run.facts["code"]}):
         if os.path.isdir(os.path.join(store, code)):
@@ -154,9 +154,9 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
 def find_shared(
     names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
 ) -> list[FolderManifest]:
-    """Runs and folders by name: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder's name.
+    """Return the runs and folders in the shared place with these names: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
 
-    What cannot be read is added to `damaged`.
+    Errors about unreadable ones are added to `damaged`.
     """
     found: dict[tuple[str, str], FolderManifest] = {}
     for name in names:
@@ -195,7 +195,7 @@ def list_names(remote: Remote) -> list[str]:
 
 
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
-    """The table of these runs as the index had it when they were sent."""
+    """Build the table of these runs with the values that the index had when they were sent."""
     try:
         columns = {}
         for name in dict.fromkeys(name for run in runs for name in run.facts["metrics"]):
@@ -224,14 +224,14 @@ def _build_row(run: FolderManifest) -> RunRow:
 class Pulled:
     path: str
     how: str  # new, updated, unchanged
-    files: int  # that had to come
+    files: int  # files that were transferred
     bytes: int
     notes: tuple[str, ...] = ()
-    damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
+    damaged: tuple[FormatError, ...] = ()  # errors about files of its study
 
 
 def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
-    """What `pull_all` would do. Raises UsageError for what it would refuse."""
+    """Yield what `pull_all` would do, and raise UsageError for a folder that it would refuse."""
     for manifest in found:
         path = _find_target(manifest, root, into)
         missing = _find_missing(manifest, path, remote.address)
@@ -242,14 +242,14 @@ def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into:
 
 
 def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
-    """The path that a folder or a run of a shared place gets on this machine."""
+    """Return the path that a folder or a run of a shared place gets on this machine."""
     if manifest.kind == "folder":
         return os.path.abspath(into or manifest.name)
     return os.path.join(root, *manifest.name.split("/"))
 
 
 def _find_missing(manifest: FolderManifest, path: str, address: str) -> frozenset[str] | None:
-    """The files of the manifest that are missing at the path; None: all are."""
+    """Return the files of the manifest that are missing at the path, or None if nothing is there."""
     if manifest.kind != "folder":
         return _compare_run(manifest, path, address) if os.path.lexists(path) else None
     if not os.path.isdir(path):
@@ -258,7 +258,7 @@ def _find_missing(manifest: FolderManifest, path: str, address: str) -> frozense
 
 
 def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset[str]:
-    """Only an earlier state of the same run is brought up to date: raises UsageError for everything else."""
+    """Return the files that are missing here, and raise UsageError unless an earlier state of this run is here."""
     record = run_directory.try_record(path)
     shown = show_path(path)
     if record is None or record.uid != manifest.facts.get("uid"):
@@ -299,8 +299,8 @@ def pull_all(
 
 
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
-    """Built aside, then renamed; killed at any instant, the next call goes on."""
-    if manifest.kind == "run":  # how it was received, and code that waits to be taken, are written here
+    """Fetch into a temporary folder, then rename it. If the call is killed at any time, the next one continues."""
+    if manifest.kind == "run":  # this machine writes these files itself
         manifest = rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
     path = _find_target(manifest, root, into)
     try:
@@ -344,16 +344,16 @@ def _fetch(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
         rename(aside, path)
     else:
         ends = {n for n in missing if layout.parse_exit_marker(n) is not None or n.startswith(("outcome.", "end."))}
-        move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # how it ended is in place last
+        move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # the files about its end come last
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
     return Pulled(path, how, fetched.files, fetched.bytes, notes)
 
 
 def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> None:
-    """Before the run has its name. An upload that was not adopted stays an upload, wherever it is pulled from.
+    """Mark a run as received, before it has its name. An upload that was not adopted stays an upload wherever it goes.
 
-    Of a run that was made here and comes back nothing is executed either: its files are those of the store now.
+    A run that was made here and comes back is marked too, so that nothing of it is executed: its files are the store's.
     """
     received = Received("pull", remote.address, find_user(), time.time())
     if is_upload(manifest.facts):
@@ -363,7 +363,7 @@ def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> No
 
 
 def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = True) -> None:
-    """`replaces`: also what has one of the names, or a name above it, as another kind."""
+    """Move these files into a folder. With `replaces` also over a file, link or folder that is in the way."""
     for name in names:
         target = os.path.join(path, name)
         folder = os.path.dirname(target)
@@ -380,8 +380,8 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
 
 
 def _pull_study(run: FolderManifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
-    """The code that the run had, and what the study itself has and is not here yet; nothing here is replaced. What is
-    damaged in the store is yielded: the run itself may be whole."""
+    """Fetch the code of the run and those files of its study that are missing here; nothing is replaced. Damage in the
+    store is yielded instead of raised, since the run itself may be complete."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     for pull_part in (_pull_code, _pull_meta):
         try:
@@ -406,7 +406,7 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
 
 def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
-    # which code a run gets that has not begun is decided here
+    # this machine decides which code runs get that have not begun
     wanted = [name for name in manifest.files if name != layout.CODES_FILE] if manifest else []
     missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:

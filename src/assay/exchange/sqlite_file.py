@@ -1,4 +1,4 @@
-"""SQLite files of other tools: read without changing them, and refused in one line where that is impossible."""
+"""SQLite files of other tools: read without changing them, or refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assay.exchange.importers.imported_run import refuse
 from assay.record.importers.sample import Sample
 
 _MAGIC = "SQLite format 3\0"
-_WAIT_S = 5.0  # for a program that is writing
+_WAIT_S = 5.0  # to wait for a program that writes
 
 
 class ForeignDatabase(NamedTuple):
@@ -22,16 +22,16 @@ class ForeignDatabase(NamedTuple):
     connection: sqlite3.Connection
 
     def count_rows(self, table: str) -> int:
-        """The number of rows; 0 where there is no such table."""
+        """Return the number of rows, or 0 if there is no such table."""
         if table not in _find_tables(self.connection):
             return 0
-        return int(self.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 one of ours
+        return int(self.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 a constant
 
     def load_rows(
         self, table: str, columns: Mapping[str, str], order: str = "rowid", **of: Any
     ) -> Iterator[dict[str, Any]]:
-        """The rows in which the columns of `of` have these values. `columns` maps each column to the expression that
-        replaces it in versions of the tool that lack it; one without an expression must exist."""
+        """Yield the rows with these values in the columns of `of`. `columns` maps each column to the expression that
+        replaces it in versions of the tool that lack it; a column without an expression must exist."""
         present = {row["name"] for row in self.connection.execute(f"PRAGMA table_info({table})")}
         needed = [*(name for name, instead in columns.items() if not instead), *of]
         if missing := [name for name in needed if name not in present]:
@@ -44,7 +44,7 @@ class ForeignDatabase(NamedTuple):
 
 
 def has_tables(sample: Sample, tables: Collection[str]) -> bool:
-    """Whether a database has these tables. Raises UsageError if it cannot be read: no other importer could."""
+    """Return whether a database has these tables. Raise UsageError if none can read it."""
     if sample.is_folder or not sample.head.startswith(_MAGIC):
         return False
     with reading(sample.path) as database:
@@ -53,7 +53,7 @@ def has_tables(sample: Sample, tables: Collection[str]) -> bool:
 
 @contextmanager
 def reading(path: str) -> Iterator[ForeignDatabase]:
-    """Open one state of the file, even if another program writes to it. Raises UsageError."""
+    """Open one state of the file, even if another program writes to it. Raise UsageError if it is unreadable."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         refuse(path, "it is empty" if os.path.isfile(path) else "there is no such file")
     try:
@@ -68,7 +68,7 @@ def reading(path: str) -> Iterator[ForeignDatabase]:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    """Open a file to read. With a `-wal` SQLite writes a file next to it; where it may not, no other program can."""
+    """Open a file for reading. With a `-wal` in a read-only folder it is opened as immutable: nothing can write."""
     address = f"file:{quote(os.path.abspath(path))}?mode=ro"
     for more in ("", "&immutable=1"):
         database = sqlite3.connect(address + more, uri=True, timeout=_WAIT_S, isolation_level=None)
@@ -92,12 +92,12 @@ def _find_tables(database: sqlite3.Connection) -> set[str]:
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    code: int = getattr(error, "sqlite_errorcode", 0)  # only errors of SQLite itself have one
+    code: int = getattr(error, "sqlite_errorcode", 0)  # only errors of SQLite itself have a code
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def check_writable(path: str, table: str, timeout_s: float) -> None:
-    """Raise an error if nothing can be added to a file: MLflow would try a damaged one for a minute."""
+    """Raise an error if a database cannot be written: MLflow would retry with a damaged one for a minute."""
     if not os.path.lexists(path):
         return
     try:

@@ -1,4 +1,4 @@
-"""Runs for TensorBoard: its HParams tab and the scalar series, by tensorboardX."""
+"""Runs as event files of TensorBoard, for its HParams tab and its scalars, written by tensorboardX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = "events.out.tfevents"
 
 
 def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
-    """One sub-folder per run with its parameters, last values and series; how many runs."""
+    """Write a folder for each run, with its parameters, last values and series; return the number of runs."""
     table = load_fresh_table(index, locations)
     chosen = select_rows(table, options.where, options.patterns, options.states)
     for i in chosen:
@@ -35,7 +35,7 @@ def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folde
 def write_board_run(
     target: str, params: Mapping[str, Any], last: Mapping[str, float], series: Iterable[tuple[str, Series]]
 ) -> None:
-    """`last`: values for the HParams tab. What an earlier call wrote is replaced, so that no point appears twice."""
+    """Write a run, with `last` in the HParams tab. It replaces earlier files, so that no point appears twice."""
     try:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
@@ -67,7 +67,7 @@ def write_board_run(
 
 
 def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The tab knows numbers, words and truth; lists and the like are shown as their text, null as none."""
+    """Convert parameters for the HParams tab, which has numbers, texts and booleans: others to text, None to `none`."""
     plain = {}
     for name, value in params.items():
         plain[name] = value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Send finished runs to an `assay serve` that others look at. Needs the standard library alone."""
+"""Send finished runs to an `assay serve` that others read. This module needs the standard library only."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
 ATTEMPTS = 3
-_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one stays here
-_BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # of one archive, before packing
-_LONGEST_REFUSAL = 300  # characters of a refusal
+_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one is not sent
+_BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # in one archive, before compression
+_LONGEST_REFUSAL = 300  # characters of the server's error
 
 
 class UploadServer(NamedTuple):
-    url: str  # without a slash at its end
+    url: str  # without a slash at the end
     token: str
 
     @property
@@ -48,7 +48,7 @@ class UploadServer(NamedTuple):
 
 
 class OutgoingRun(NamedTuple):
-    """A run that is to be sent."""
+    """A run to send."""
 
     study: str
     dir: str
@@ -59,20 +59,20 @@ class OutgoingRun(NamedTuple):
 
 
 class UploadRefusedError(InfrastructureError):
-    """The server has answered, and does not take the runs."""
+    """The server has answered and does not accept the runs."""
 
 
 class Uploaded(NamedTuple):
-    runs: list[dict[str, Any]]  # as the server answers: study, run, is_new, link
+    runs: list[dict[str, Any]]  # the server's answer: study, run, is_new, link
     links: list[str]
     bytes: int
-    notes: list[str]  # what was left out
+    notes: list[str]  # about files that were left out
 
 
 def find_server(
     flag: str | None, env: Mapping[str, str], *, variable: str = ENV_SERVER, token: str = ENV_TOKEN
 ) -> UploadServer:
-    """Raises UsageError where the address or the token is missing or cannot be one; a token is never printed."""
+    """Return the server to use. Raise UsageError if its address or token is missing or invalid; print no token."""
     url = flag or env.get(variable, "").strip()
     if not url:
         raise UsageError("to which server?", f"name it with --server or {variable}, as http://lab:8666")
@@ -91,7 +91,7 @@ def find_server(
 
 
 def find_finished(root: str) -> Iterator[str]:
-    """The directories of all finished runs below a root."""
+    """Yield the directories of all finished runs below a root."""
     for study in find_studies(root):
         for run_dir in find_run_dirs(os.path.join(root, study)):
             if load_status(run_dir).state.is_over:
@@ -107,7 +107,7 @@ def upload_runs(
     sleep: Callable[[float], None] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Uploaded:
-    """Upload runs in as few archives as reasonable. Raises InfrastructureError where the server is away or refuses."""
+    """Upload runs in few archives. Raise InfrastructureError if the server does not answer or refuses them."""
     runs: list[dict[str, Any]] = []
     links: dict[str, None] = {}
     notes: list[str] = []
@@ -132,7 +132,7 @@ def upload_runs(
 def send_archive(
     server: UploadServer, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
 ) -> dict[str, Any]:
-    """A server that does not answer, is in trouble or has too much to do is asked again."""
+    """Send an archive; try again if the server does not answer, reports an error of its own or is too busy."""
     problem, hint, is_refused = "", None, False
     headers = {
         "Content-Type": "application/zip",
@@ -180,7 +180,7 @@ def _explain(status: int, body: bytes) -> str:
 
 
 def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator[list[tuple[OutgoingRun, list[str]]]]:
-    """Runs that go into one archive, each with the names of its files."""
+    """Yield the runs of each archive, with the names of their files."""
     batch: list[tuple[OutgoingRun, list[str]]] = []
     files = size = 0
     for target in targets:
@@ -196,9 +196,9 @@ def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator
 
 
 def _choose_files(target: OutgoingRun, notes: list[str]) -> dict[str, int]:
-    """The files that are sent, with their sizes: no secrets, no links, no code that is too large, nothing about how the
-    run came here."""
-    # when a script's own run ended is known by a file's time, which does not travel: it is written down first
+    """Return the files to send with their sizes: no secrets, no links, no code that is too large, no files about how
+    the run came here."""
+    # only the time of a file shows when a script's own run ended, and it is not sent: write the outcome first
     status = load_status(target.dir)
     if status.outcome is not None and status.state in (State.DONE, State.FAILED):
         with suppress(OSError):

@@ -1,12 +1,12 @@
-"""What a script gives to wandb besides numbers: pictures, histograms, tables, charts, sound, and artifacts.
+"""Objects other than numbers that scripts log to wandb: pictures, histograms, tables, charts, sound, artifacts.
 
-They become files below `files/` of the run directory, without any library: an array is asked for its own methods.
+They become files below `files/` of the run directory. No library is needed: arrays are converted by their own methods.
 
-files/media/<name>/<step>.png          also .json, .html, .wav; <step>-<n>.png where a list was logged
+files/media/<name>/<step>.png          also .json, .html, .wav; <step>-<n>.png for a list of objects
 files/media.jsonl                      a line for each: step, time, name, kind, file, caption
-files/artifacts/<name>/v0/…            the files of an artifact; v0.json says what it is
+files/artifacts/<name>/v0/…            the files of an artifact; v0.json describes it
 
-An object is rendered when it is made, since scripts use arrays and figures again; one that cannot be has a `problem`.
+Objects are rendered when they are created, since scripts reuse arrays and figures. A failure is kept as the `problem`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BINS = 64
 
 
 class _Accepting:
-    """Accepts every other call that wandb's own class has."""
+    """Accepts and ignores calls of all other methods that wandb's own class may have."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -47,7 +47,7 @@ class _Accepting:
 
 
 class Media(_Accepting):
-    """A file to be, or the reason why there is none."""
+    """The content of a file to write, or the reason why there is none."""
 
     kind = "object"
     suffix = ""
@@ -58,24 +58,24 @@ class Media(_Accepting):
         self.caption = caption
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a picture with NaN
+                warnings.simplefilter("ignore")  # for example about NaN in a picture
                 self.suffix, self.content = self.render(*arguments, **options)
-        except Exception as error:  # noqa: BLE001 whatever an object of the script does, the training goes on
+        except Exception as error:  # noqa: BLE001 no object of the script may end the training
             self.problem = f"{type(error).__name__}: {error}"
 
     def render(self, *_arguments: Any, **_options: Any) -> tuple[str, Content]:
         raise TypeError(f"wandb.{type(self).__name__} is not kept")
 
     def build_content(self, _keep: Callable[[Media], str]) -> Content:
-        """When it is logged; `keep` stores an object inside this one, and gives the name of its file."""
+        """Return the content when the object is logged. `keep` stores an object inside it and returns its file name."""
         return self.content
 
 
 def _find_file(value: Any) -> tuple[str, Content] | None:
-    """A path, or an open file."""
+    """Return suffix and content of a path or an open file, or None for other values."""
     if isinstance(value, str | os.PathLike):
         path = os.path.abspath(os.fspath(value))
-        os.stat(path)  # raises where there is none
+        os.stat(path)  # raises an error if it does not exist
         return os.path.splitext(path)[1], path
     if hasattr(value, "read"):
         data = value.read()
@@ -124,7 +124,7 @@ def _flatten(data: Any) -> Iterator[float]:
 
 
 def _to_bytes(data: Any) -> bytes:
-    """Pixels as wandb makes them: from 0 to 255, or from 0 to 1; what has negative numbers is stretched."""
+    """Convert values to pixels as wandb does: from 0 to 255 or 0 to 1; a range with negative values is scaled."""
     if str(getattr(data, "dtype", "")) == "uint8":
         return bytes(data.tobytes())
     values = None if hasattr(data, "astype") else [*_flatten(data)]
@@ -148,7 +148,7 @@ def build_png(height: int, width: int, channels: int, data: bytes) -> bytes:
 
 
 class Histogram(Media):
-    """Counts between edges: `values` between `bins`. Numbers that are not finite are not counted."""
+    """Counts of numbers (`values`) between edges (`bins`). Numbers that are not finite are not counted."""
 
     kind = "histogram"
 
@@ -159,7 +159,7 @@ class Histogram(Media):
 
 
 def _count(sequence: Any, bins: int) -> tuple[Any, Any]:
-    numpy = sys.modules.get("numpy")  # a script with arrays has it
+    numpy = sys.modules.get("numpy")  # loaded if the script has arrays
     if hasattr(sequence, "detach"):
         sequence = sequence.detach().cpu().float().numpy()
     if numpy is not None:
@@ -175,7 +175,7 @@ def _count(sequence: Any, bins: int) -> tuple[Any, Any]:
 
 
 class Table(Media):
-    """Columns and rows; rows may be added until it is logged, and cells may be pictures."""
+    """A table. Rows may be added until it is logged, and cells may be pictures."""
 
     kind = "table"
 
@@ -240,7 +240,7 @@ class Plotly(Media):
 
 
 class Audio(Media):
-    """Audio from a file, or from numbers between -1 and 1, one channel or rows with one number for each."""
+    """Audio from a file, or from numbers between -1 and 1: one channel, or rows with a number for each channel."""
 
     kind = "audio"
 
@@ -262,7 +262,7 @@ class Audio(Media):
 
 
 class FromFile(Media):
-    """A video, a molecule or a scene: what another program has written. To encode one is not our work."""
+    """A video, a molecule or a scene in a file of another program. Encoding one from data is not supported."""
 
     kind = "file"
 
@@ -286,7 +286,7 @@ class Molecule(FromFile):
 
 
 def find_media(value: Any) -> Media | None:
-    """What is logged as it is: a figure of matplotlib (or its pyplot), of plotly, a picture of PIL."""
+    """Return the media object for a logged value: a figure of matplotlib, pyplot or plotly, or a picture of PIL."""
     if isinstance(value, Media):
         return value
     if isinstance(value, int | float | str | Mapping | list | tuple):
@@ -301,7 +301,7 @@ def _to_json(value: Any) -> bytes:
 
 
 def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
-    """A value as JSON: tables as their columns and rows, objects as the names of their files."""
+    """Convert a value to types of JSON: tables to their columns and rows, objects to the names of their files."""
     if isinstance(value, Table):
         return {"columns": _build_plain(value.columns, keep), "data": _build_plain(value.data, keep)}
     if isinstance(value, Media):
@@ -319,7 +319,7 @@ def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
 
 
 class Artifact(_Accepting):
-    """Files under a name. They are copied when the artifact is logged, each time as a version of its own."""
+    """A named collection of files. Each time it is logged, they are copied as a new version."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class Artifact(_Accepting):
         self.version = ""
         self.files: dict[str, str | Media] = {}  # name in the artifact -> path or object
         self.references: list[str] = []
-        self._own = ""  # a folder for files that the script writes into the artifact
+        self._own = ""  # the folder of files that `new_file` opened
 
     def add_file(self, local_path: Any, name: str | None = None, **_options: Any) -> None:
         self.files[name or os.path.basename(os.fspath(local_path))] = os.path.abspath(os.fspath(local_path))
@@ -369,7 +369,7 @@ class Artifact(_Accepting):
 
 
 class MediaFiles:
-    """`files/` of a run. `report` gets what is not kept, by topic, and why; nothing is raised."""
+    """The folder `files/` of a run. No error is raised: `report` gets a topic and the reason for each failure."""
 
     def __init__(self, run_dir: str, report: Callable[[str, str], None]) -> None:
         self.dir, self._report = os.path.join(run_dir, "files"), report
@@ -379,7 +379,7 @@ class MediaFiles:
             self.keep(name, media, step, f"-{number}" if len(values) > 1 else "")
 
     def keep(self, name: str, media: Media, step: int, number: str = "") -> str:
-        """The file's name below `files/`; empty where it was not kept."""
+        """Write an object; return the name of its file below `files/`, or "" if it was not kept."""
         if media.problem:
             self._report(f"{type(media).__name__} {media.problem[:40]}", f"{name}: {media.problem}; it is not kept")
             return ""
@@ -417,7 +417,7 @@ class MediaFiles:
             self._try(f"artifact {artifact.name}", write)
 
     def _keep_part(self, artifact: str, file: str, value: str | Media) -> None:
-        """A file that is missing is named; the others are kept."""
+        """Write one file of an artifact. A failure is reported, and the other files are kept."""
         if isinstance(value, Media) and value.problem:
             self._report(f"part {value.problem[:40]}", f"artifact {artifact}: {value.problem}; it is not kept")
             return
@@ -452,7 +452,7 @@ class MediaFiles:
 
 
 def _build_path(name: str) -> str:
-    """`a/b` is b in a, so that it is not `a-b`; a part that cannot be the name of a folder gets a hash of its own."""
+    """Return a path for a name: `a/b` becomes b in the folder a. A part that is not a valid file name gets a hash."""
     folders = []
     for part in name.split("/"):
         folder, digest = build_name(part), zlib.crc32(part.encode("utf-8", "backslashreplace"))

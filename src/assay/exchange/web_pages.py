@@ -1,4 +1,4 @@
-"""Results from CI and boards: a zip archive of run directories."""
+"""Uploads of results from CI and boards: a zip archive of run directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from assay.web.api import (
 )
 
 LIMITS = UploadLimits()
-RATE = Limit(600)  # uploads of one address within a minute: a session of tests sends one for each
+RATE = Limit(600)  # uploads from one address within a minute: a session of tests sends one for each test
 _KINDS = ("application/zip", "application/x-zip-compressed", "application/octet-stream")
 
 
@@ -39,7 +39,7 @@ Store = Callable[[Request, Site, str, str], tuple[Sequence[StoredRun], Response]
 
 
 async def take_runs(request: Request) -> Response:
-    """The body is the archive."""
+    """Store the runs of the zip archive in the body."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise HTTPException(415, f"the body must be a zip archive, as {_KINDS[0]}")
@@ -65,15 +65,15 @@ async def take_upload(request: Request, store: Store) -> Response:
         raise HTTPException(400, "the upload was cut off; nothing of it was stored") from None
     except RefusedUploadError as error:
         return send({"error": error.message, "hint": error.hint or ""}, error.status)
-    except OSError as error:  # a full disk
+    except OSError as error:  # such as a full disk
         return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
-        await run_in_threadpool(making.__exit__, None, None, None)  # thousands of files may have to go
+        await run_in_threadpool(making.__exit__, None, None, None)  # it may remove thousands of files
 
 
 def _store(store: Store, request: Request, site: Site, path: str, aside: str) -> Response:
     stored, answer = store(request, site, path, aside)
-    for study in dict.fromkeys(each.study for each in stored):  # so that the link that is answered shows them
+    for study in dict.fromkeys(each.study for each in stored):  # so that the link in the answer shows them
         site.snapshots.refresh(study)
     return answer
 

@@ -1,1 +1,1 @@
-"""`assay serve`: the page. It renders the documents and reads the index that the commands have, and decides nothing."""
+"""The pages of `assay serve`: they render the documents and read the index of the commands, and decide nothing."""

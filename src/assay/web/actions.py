@@ -1,4 +1,4 @@
-"""What can be done from a page: the commands themselves, each in a process of its own."""
+"""Actions of a page: each executes the command of the same name in a process of its own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _read(body: bytes, snapshot: StudySnapshot) -> tuple[str, list[str], str]:
 
 
 def build_commands(snapshot: StudySnapshot, action: str, runs: Sequence[str], text: str) -> list[list[str]]:
-    """The commands name runs by their paths: a run's own name could be taken for an option or for another run."""
+    """Return the commands of an action. They name runs by path: a name could be read as an option or another run."""
     targets = [os.path.join(snapshot.location.dir, run) for run in runs] or [snapshot.location.dir]
     if action == "stop":
         return [["stop", "--", *targets]]
@@ -124,7 +124,7 @@ def call(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
-    """A supervisor of its own, which goes on when the server ends. One that cannot start says so soon."""
+    """Start a supervisor that survives the server; return how it ended, if it ended within the first moments."""
     folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
     path = os.path.join(folder, layout.SUPERVISOR_LOG)
     try:
@@ -145,7 +145,7 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
     try:
         code = process.wait(_EARLY_S)
     except subprocess.TimeoutExpired:
-        threading.Thread(target=process.wait, daemon=True).start()  # when it has ended, nothing of it is left
+        threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it ends
     with open(path, encoding="utf-8", errors="replace") as file:
         file.seek(begins)
         said = file.read(4000).strip()

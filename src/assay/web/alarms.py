@@ -1,7 +1,7 @@
-"""What is not well: checks of studies, and what plug-ins find.
+"""Alarms: failed checks of studies, and the problems that plug-ins report.
 
-Judged in a thread, from what is kept anyway, and shown at the top of the list of studies and at the navigation.
-Nothing is guessed: what cannot be read or is not judged yet is named, and is not counted as good.
+A thread finds them in files that exist anyway; the list of studies shows them at its top, the navigation counts them.
+Nothing is guessed: what cannot be read or has not been judged yet is named, and does not count as passed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from assay.web.pages.verdicts import count_failed_checks
 from assay.web.site import build_address
 from assay.web.snapshots import Snapshots
 
-_AGE_S = 5.0  # between two looks, as long as pages ask
-_OLD_S = 30.0  # what was found so long ago is not shown
+_AGE_S = 5.0  # between two searches for alarms, as long as pages ask
+_OLD_S = 30.0  # older results are not shown
 
 
 class FoundAlarms(NamedTuple):
-    """`is_known` False: nothing was looked at yet, or too long ago."""
+    """The alarms that were found. `is_known` is False if there was no search yet, or the last one is too old."""
 
     alarms: tuple[Alarm, ...] = ()
     is_known: bool = False
 
     @property
     def marks(self) -> Mapping[str, int]:
-        """How many there are of each part of the navigation."""
+        """Return the number of alarms for each part of the navigation."""
         counts: Counter[str] = Counter()
         for alarm in self.alarms:
             counts[alarm.place] += 0 if alarm.is_note else alarm.number
@@ -48,7 +48,7 @@ class Alarms:
         self._has_looked = threading.Event()
 
     def find(self, patience_s: float = 0.0) -> FoundAlarms:
-        """What was found last; a look that is due begins now. `patience_s`: how long a first one is waited for."""
+        """Return the newest alarms, and start a new search if it is due. A first search is awaited `patience_s`."""
         age = time.monotonic() - self._at
         if age > _OLD_S:
             self._has_looked.clear()

@@ -1,4 +1,4 @@
-"""What is sent, as bytes: whatever a record holds, also half of a character, or NaN."""
+"""Answers as bytes. Every content of a record can be encoded, also NaN and half of a surrogate pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as JSON; an unknown type is a text, and a number that is not finite is null."""
+    """Encode a value as JSON: an unknown type as its text, and a number that is not finite as null."""
     try:
         return _dump(value)
     except ValueError:
@@ -32,12 +32,12 @@ def _drop_infinite(value: Any) -> Any:
 
 
 def encode_text(text: str) -> bytes:
-    """Half of a character, as a name that is not UTF-8 has, is written as `\\ud800`."""
+    """Encode a text as UTF-8. A lone surrogate, which stands for a byte that is not UTF-8, becomes `\\ud800`."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def quote(text: str, safe: str = "") -> str:
-    """A part of an address; a name of a file that is not UTF-8 leads to it."""
+    """Quote a part of a URL. A file whose name is not UTF-8 is found by the result too."""
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What other packages use of web. Names load on first use."""
+"""The functions and types of web that other packages use. Names load on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: routes, static files, errors as pages."""
+"""The ASGI application: routes, static files, errors as pages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def build_app(site: Site) -> ASGIApp:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    """The page says what is wrong and what there is instead; programs get JSON."""
+    """Answer with a page that names the error and a way out; programs get JSON."""
     status, message, hint = 500, "Assay could not make this page", ""
     if isinstance(error, HTTPException):
         status, message = error.status_code, error.detail

@@ -1,4 +1,4 @@
-"""The style sheet, of four files, and what comes from npm: the build puts it next to this module (`hatch_build.py`)."""
+"""The style sheet, of four files, and the files from npm, which the build puts next to it (`hatch_build.py`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find_missing() -> list[str]:
 
 
 def build_remedy() -> str:
-    """The command that gets what is missing: in the source tree, else from where this copy was installed."""
+    """Return the command that gets the missing files: in the source tree, else from where Assay was installed."""
     script = os.path.join(os.path.dirname(FOLDER), os.pardir, os.pardir, "hatch_build.py")
     if os.path.exists(script):
         return build_command([sys.executable, os.path.normpath(script)])
@@ -38,7 +38,7 @@ def build_remedy() -> str:
 
 
 def _find_source() -> str:
-    """The folder that pip installed from (PEP 610); "" where there was none."""
+    """Return the folder that pip installed Assay from (PEP 610), or "" if it was not installed from a folder."""
     try:
         address = json.loads(distribution("assay").read_text("direct_url.json") or "{}").get("url", "")
     except (PackageNotFoundError, ValueError):
@@ -48,7 +48,7 @@ def _find_source() -> str:
 
 @cache
 def build_style() -> str:
-    """The reports' own style, whose dark colours a choice of the reader overrules, and that of the pages."""
+    """Return the style of reports, with dark colours that the reader can switch, followed by that of the pages."""
     charts, own = _read(os.path.join(VENDOR, "uPlot.min.css")), _read(os.path.join(FOLDER, "static", "assay.css"))
     colors, _, blocks = str(load_style()).partition("* { box-sizing")
     light, _, rest = colors.partition("@media (prefers-color-scheme: dark) { :root {")
@@ -66,7 +66,7 @@ def build_style() -> str:
 
 
 def _read(path: str) -> str:
-    """The content of a file; "" in a source tree without the files from npm."""
+    """Return the content of a file, or "" in a source tree without the files from npm."""
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8") as file:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PORT = 8666
 _SHORTEST_TOKEN = 16
-_M_ARENA_MAX = -8  # of malloc.h
+_M_ARENA_MAX = -8  # a constant of malloc.h
 
 
 class ServeRequest(Request):
@@ -73,12 +73,12 @@ def serve(request: ServeRequest, console: Console) -> int:
         if not os.path.isdir(root):
             raise UsageError(f"there is no folder {root}", f"make it: {build_command(('mkdir', '-p'), [root])}")
     roots = tuple(os.path.abspath(root) for root in request.root) or tuple(find_roots(None).all)
-    if request.index is not None:  # an index that cannot be reached is refused now, and not on every page
+    if request.index is not None:  # refuse an unreachable index now, not on every page
         with open_index(roots[0]):
             pass
     _check_tls(request.tls_cert, request.tls_key)
     tokens = load_tokens(request.tokens)
-    given = os.environ.pop("ASSAY_TOKEN", None)  # the runs that are repeated from the page do not get it
+    given = os.environ.pop("ASSAY_TOKEN", None)  # runs that a page starts must not inherit it
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
         raise UsageError(
@@ -103,14 +103,14 @@ def serve(request: ServeRequest, console: Console) -> int:
     )
     config = uvicorn.Config(
         app,
-        log_config=None,  # its own closes every handler of this process, and with absl's the stream below
+        log_config=None,  # uvicorn's own closes every handler of this process, and absl's handler its stream too
         log_level="error",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,
-        http=connections.GuardedProtocol,  # of h11, which limits the size of headers
+        http=connections.GuardedProtocol,  # based on h11, which limits the size of headers
         ws="none",
-        proxy_headers=False,  # or each guess of a token could come from another address
+        proxy_headers=False,  # a forged header could give each guess of a token another address
         limit_concurrency=connections.MOST,
         ssl_certfile=request.tls_cert,
         ssl_keyfile=request.tls_key,
@@ -118,9 +118,9 @@ def serve(request: ServeRequest, console: Console) -> int:
 
     class PageServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Pages that listen are let go first: the server waits for them."""
+            """End the event streams of open pages first: the server would wait for them."""
             site.snapshots.end()
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is not an error
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # connections cut now are not errors
             super().handle_exit(sig, frame)
 
     with limit_patterns(), noted(roots, address, secret), _announce(address, secret, port, console):
@@ -130,7 +130,7 @@ def serve(request: ServeRequest, console: Console) -> int:
 
 @contextmanager
 def _announce(address: str, secret: str, port: int, console: Console) -> Iterator[None]:
-    """Output that is redirected may be a log that others read: there the token is in a file, as long as it is good."""
+    """Print the address and the token. Redirected output may be a log that others read: then a file has the token."""
     if not secret or is_terminal(console.out):
         console.print(f"open  {address}{f'#token={secret}' if secret else ''}")
         if secret:
@@ -155,7 +155,7 @@ def _announce(address: str, secret: str, port: int, console: Console) -> Iterato
 
 
 def check_parts() -> None:
-    """Raises UsageError where the libraries or the files of the page are not installed."""
+    """Raise UsageError if the libraries or the files of the page are not installed."""
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise MissingExtraError("the page", "web")
     from assay.web import assets
@@ -166,7 +166,7 @@ def check_parts() -> None:
 
 
 def find_page_problems() -> Iterator[PluginProblem]:
-    """`assay doctor` asks for what plug-ins offer as pages and cannot be served."""
+    """Yield, for `assay doctor`, the pages of plug-ins that cannot be served, with the reason."""
     if find_spec("starlette") is None:
         return
     from assay.web.interface import find_mistake
@@ -185,7 +185,7 @@ def find_page_problems() -> Iterator[PluginProblem]:
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
-    """The tokens of a file, else that of ASSAY_TOKEN; a command line would show them to every user of the machine."""
+    """Load tokens from a file, else from ASSAY_TOKEN: every user of the machine could read them in a command line."""
     from assay.values.study import is_study_name
     from assay.web.security import ALLOWS, AccessToken
 
@@ -202,7 +202,7 @@ def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
         found = [(f"{path}: entry {number}", words) for number, words in enumerate(content, 1)]
     tokens = []
     for where, words in found:
-        scope, bound, prefix = words[0].partition(":")  # an upload may be for studies of a prefix alone
+        scope, bound, prefix = words[0].partition(":")  # `upload:PREFIX` limits the names of studies
         if len(words) != 2 or scope not in ALLOWS or (bound and (scope != "upload" or not is_study_name(prefix))):
             raise UsageError(f"{where} is not `write|read|upload|upload:PREFIX TOKEN`")
         if len(words[1]) < _SHORTEST_TOKEN or not words[1].isascii():
@@ -213,7 +213,7 @@ def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
 
 
 def _check_private(path: str, status: os.stat_result) -> None:
-    """Refuses a file that others can read, as ssh does with keys; a file of root may belong to a group of ours."""
+    """Refuse a file that others can read, as ssh does. If another user such as root owns it, a group may read it."""
     others = 0o077 if status.st_uid == os.getuid() else 0o007
     if stat.S_ISREG(status.st_mode) and status.st_mode & others:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
@@ -233,10 +233,10 @@ def _check_tls(cert: str | None, key: str | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
         _check_private(key or cert, os.stat(key or cert))
-    except (OSError, ValueError) as error:  # SSLError too; a key with a password, which cannot be typed here
+    except (OSError, ValueError) as error:  # also SSLError, or a key with a password, which cannot be asked for
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
-    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # of connections that are not a protocol's yet
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # before it ends, no protocol limits a connection
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -254,15 +254,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _share_memory() -> None:
-    """glibc gives each thread memory of its own, and what one of them frees none of the others can use."""
-    with suppress(OSError, AttributeError):  # another C library
+    """Limit glibc to two memory arenas. By default threads have their own, and cannot use what another one freed."""
+    with suppress(OSError, AttributeError):  # not glibc
         import ctypes
 
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _own_addresses(host: str) -> list[str]:
-    """The numbers by which a server that listens everywhere may be called."""
+    """Return the IP addresses of this machine if the server listens on all of them."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 compared, not used
         return []
     try:

@@ -1,8 +1,8 @@
-"""Connections that hold a place without using it are closed: half-sent requests, bodies that do not come, answers that
-are not read. A connection needs no token, and there is room for so many connections at once.
+"""Idle connections are closed: requests that are half sent, bodies that do not arrive, answers that are not read. To
+connect needs no token, and the server accepts a limited number of connections at once.
 
-Of one address the oldest that has not sent a whole request gives way to the next, so that a browser gets in next to
-hundreds of them; and no address can have all places.
+If an address has too many connections without a whole request, its oldest one is closed, so that a browser can connect
+despite hundreds of them; no address can have all connections.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST = 500  # pages that listen among them
-MOST_OF_ONE = 300  # of one address
-MOST_WAITING = 64  # of one address, without a whole request
-HEADERS_S = 10.0  # for the headers of a request
-STALL_S = 30.0  # in which some of a body must come, or some of an answer must be taken
-LEAST_BYTES = 1024  # of a body in that time
+MOST = 500  # connections, also those of event streams
+MOST_OF_ONE = 300  # connections from one address
+MOST_WAITING = 64  # connections from one address that have not sent a whole request
+HEADERS_S = 10.0  # until the headers of a request must be complete
+STALL_S = 30.0  # within which a part of a body must arrive, or a part of an answer must be read
+LEAST_BYTES = 1024  # of a body that must arrive in that time
 LOOK_S = 1.0
 
 
@@ -63,13 +63,13 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def is_unused(self) -> bool:
-        """No whole request has come since the last answer; or one was answered before its body came."""
+        """Return whether no whole request came since the last answer, or one was answered before its body came."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
 
     def _look(self) -> None:
         try:
             now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
-        except AttributeError:  # of TLS: asyncio has closed it, and its protocol is gone
+        except AttributeError:  # a TLS transport that asyncio has closed has no protocol
             return
         waits_for_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
         if unsent < self._unsent or not (unsent or waits_for_body):

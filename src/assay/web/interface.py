@@ -1,4 +1,4 @@
-"""What a plug-in adds to the page: the hook `pages`."""
+"""What a plug-in adds to the server's pages: the hook `pages`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from assay.web.snapshots import Snapshots
 
 
 class Navigation(NamedTuple):
-    """A link at the top of each page. `position`: those with a lower number stand before it."""
+    """A link at the top of each page. Links are ordered by `position`, the lowest first."""
 
     text: str
     path: str
@@ -24,7 +24,7 @@ class Navigation(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """`place`: the path of the navigation that it belongs to. `is_note`: not judged, and so neither good nor bad."""
+    """A problem to show. `place`: the path of its navigation link. `is_note`: not judged, so neither good nor bad."""
 
     place: str
     number: int
@@ -36,12 +36,12 @@ class Alarm(NamedTuple):
 
 @dataclass(frozen=True)
 class Pages:
-    """Routes, with their operations where they belong to the JSON interface, and what other pages show of the plug-in.
+    """The routes of a plug-in, with their operations of the JSON interface, and what other pages show of the plug-in.
 
-    `templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE. `find_alarms`: what is not
-    well in these studies, by the word that stands for each in addresses. `card`: a template and its values, which the
-    list of studies shows instead of the best run; None: not a study of this plug-in. `find_related`: text and address
-    of pages about a run, by its study, its name and the names of its files.
+    `templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE. `find_alarms` gets studies by
+    their names in addresses and returns their problems. `card` returns a template and its values, which the list of
+    studies shows instead of the best run, or None for a study of another plug-in. `find_related` gets a run's study,
+    its name and the names of its files, and returns the text and address of each page about it.
     """
 
     routes: Sequence[RouteEntry] = ()
@@ -54,7 +54,7 @@ class Pages:
 
 
 def load_pages() -> list[tuple[str, Pages]]:
-    """The pages of plug-ins by their names. What cannot be used is left out; `assay doctor` names it."""
+    """Return the pages of each plug-in with its name. Unusable pages are left out; `assay doctor` names them."""
     found = [(plugin.name, pages) for plugin, pages in load_all("pages") if not find_mistake(pages)]
     return sorted(found, key=lambda each: (each[1].navigation or Navigation("", "")).position)
 
@@ -82,8 +82,8 @@ def find_mistake(pages: object) -> str:
 def ask_pages(
     pages: Sequence[tuple[str, Pages]], part: str, read: Callable[[Any], Any], *arguments: object
 ) -> Iterator[Any]:
-    """What `read` makes of the answers of those that have this part. A defect of one plug-in, also an answer that
-    cannot be read, hides nothing of the others."""
+    """Call this part of each plug-in that has it, and yield what `read` makes of the answer. An exception of one
+    plug-in or of `read` is logged and leaves the others as they are."""
     for name, each in pages:
         if function := getattr(each, part):
             try:

@@ -1,4 +1,4 @@
-"""The JSON interface: what the commands print with `--json`, by address. Each is described next to its route."""
+"""The JSON interface: paths that return what commands print with `--json`. Each route declares its description."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def send_study(request: Request) -> Response:
 
 
 def _is_whole(request: Request) -> bool:
-    """All rows, unless a page of them is asked for."""
+    """Return whether the request asks for all rows, that is, not for one page of them."""
     return not {"page", "rows"} & set(request.query_params)
 
 
@@ -161,7 +161,7 @@ def send_series(request: Request) -> Response:
 
 
 def build_series_facts(series: Series, metric: str, known: Sequence[str], points: int | None) -> dict[str, Any]:
-    """Columns; with `points` about so many of them, and the highest and the lowest of each stretch stay."""
+    """Return the columns of a series; `points` limits their length, with the extremes of each stretch kept."""
     if not series.values:
         raise NotFoundError("metric", metric, known)
     chosen: Sequence[int] = range(len(series.values))
@@ -178,7 +178,7 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
 
 
 def _thin(values: Sequence[float], most: int) -> list[int]:
-    """Which points stay; those that are not finite are gaps, of which one each stays."""
+    """Return the indices of the points to keep, with one for each gap: a stretch of values that are not finite."""
     finite = [(float(i), value) for i, value in enumerate(values) if math.isfinite(value)]
     gaps = [
         i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))

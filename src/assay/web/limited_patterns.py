@@ -1,4 +1,4 @@
-"""Patterns of metrics come with runs, also from elsewhere: the server evaluates them in a child that can be ended."""
+"""Patterns of metrics may come with runs of others: the server evaluates them in a child that it can end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from assay.values.study import Pattern
 
 
 class LimitedLogParser:
-    """For `collect.log_parser`. What a set of patterns may take grows with what it reads; one that has taken more is
-    not tried again."""
+    """A log parser with limits, for `collect.log_parser`. The allowed time of a set of patterns grows with the bytes
+    that it reads; a set that exceeds it is not evaluated again."""
 
     FIRST_S, PER_BYTE_S, FREE_S = 10.0, 2.5e-7, 0.05
     REFUSAL = "its metrics are not read, because of its patterns"
@@ -46,7 +46,7 @@ class LimitedLogParser:
 
 @contextmanager
 def limit_patterns() -> Iterator[None]:
-    """From now on, patterns that this process needs for metrics are evaluated in a child."""
+    """Evaluate the patterns of metrics in a child while the context is open."""
     before, limited = collect.log_parser, LimitedLogParser()
     collect.log_parser = limited
     try:
@@ -57,6 +57,6 @@ def limit_patterns() -> Iterator[None]:
 
 
 def parse_timed(*arguments: Any) -> tuple[ParsedLog, float]:
-    """Called in the child: what the patterns find, and the CPU time that they took."""
+    """Return what the patterns find, and the CPU time that they took; the child calls this."""
     started_s = time.process_time()
     return collect.parse_log(*arguments), time.process_time() - started_s

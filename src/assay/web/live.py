@@ -1,4 +1,4 @@
-"""What changes while a page is looked at, as server-sent events: the page then asks for the parts that it shows."""
+"""Changes of studies as server-sent events: an open page then asks again for the parts that it shows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from assay.web.snapshots import Snapshots
 
 ROUTES = Routes()
 _MOST_LISTENERS = 200
-_MOST_OF_ONE = 100  # of one address
-_LOOK_S = 0.4  # between two looks at a study, and whether the server is to end
-_LOOKS_OF_ALL = 5  # after this many checks of one, one of all studies
-_PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
-_STARTED = time.time()  # versions begin again with the server, and a page must not take one for the other
+_MOST_OF_ONE = 100  # listeners at one address
+_LOOK_S = 0.4  # between two checks whether a study changed or the server is ending
+_LOOKS_OF_ALL = 5  # so many `_LOOK_S` between two checks of the list of all studies
+_PAUSE_S = 10.0  # then a comment is sent, which shows whether the client still listens
+_STARTED = time.time()  # a new server counts versions from 1 again: pages compare both
 
-_open: Counter[str] = Counter()  # listeners of each address
+_open: Counter[str] = Counter()  # listeners at each address
 
 
 @ROUTES.page("/events")
 async def send_events(request: Request) -> Response:
-    """`/events?study=NAME`: an event for each change of the study; `/events`: for each change of any of them."""
+    """Send an event for each change of a study (`/events?study=NAME`), or of any study (`/events`)."""
     snapshots, slug = get_site(request).snapshots, request.query_params.get("study", "")
     if slug:
         await run_in_threadpool(snapshots.load, slug)  # raises where there is no such study
@@ -47,7 +47,7 @@ async def send_events(request: Request) -> Response:
 
 
 async def _follow(request: Request, slug: str, address: str) -> AsyncIterator[str]:
-    """A client that is slow gets the newest state, not all that there were."""
+    """Yield the state after each change. A slow client skips states that are no longer the newest."""
     snapshots, before, sent_at = get_site(request).snapshots, None, -math.inf
     _open[address] += 1
     try:
@@ -63,7 +63,7 @@ async def _follow(request: Request, slug: str, address: str) -> AsyncIterator[st
             for _ in range(1 if slug else _LOOKS_OF_ALL):
                 if not snapshots.is_ending:
                     await asyncio.sleep(_LOOK_S)
-    except NotFoundError:  # it was deleted
+    except NotFoundError:  # the study was deleted
         return
     finally:
         _open[address] -= 1
@@ -72,7 +72,7 @@ async def _follow(request: Request, slug: str, address: str) -> AsyncIterator[st
 
 
 async def _look(snapshots: Snapshots, slug: str, *, asks: bool) -> dict[str, Any] | None:
-    """`asks`: the study stays one that is looked after, since its page is still open; else None: it is not held now."""
+    """Return the current state. If it `asks`, a study counts as used and is loaded; else None if it is not loaded."""
     if not slug:
         known = await run_in_threadpool(snapshots.load_studies)
         found = {word: [_name(row.counts), row.last_activity] for word, (_, row) in known.items()}

@@ -1,4 +1,4 @@
-"""Where the token is given. The browser keeps it for actions; where reading needs it too, a cookie allows that."""
+"""The page that asks for the token. The browser keeps it for actions; if reading needs it too, a cookie allows that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show(request: Request) -> Response:
 
 @ROUTES.page("/login", method="POST")
 def check(request: Request) -> Response:
-    """The guard has compared the token of the header: it is one that allows reading."""
+    """Return the scopes of the token, which the guard has checked, and set the cookie that allows reading."""
     site, token = get_site(request), request.scope[TOKEN_KEY]
     response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:

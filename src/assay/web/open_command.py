@@ -1,4 +1,4 @@
-"""`assay open`: finds or starts a server for this folder, and opens the browser."""
+"""`assay open`: find or start a server for this folder, and open the browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from assay.values.run import build_command
 from assay.web.command import PORT, check_parts, listen
 from assay.web.servers import Server, build_path, list_servers
 
-_LONGEST_S = 60.0  # until a server that was started answers
+_LONGEST_S = 60.0  # to wait for a started server to answer
 _LOG = "serve.log"
 
 
@@ -39,7 +39,7 @@ def open_page(request: OpenRequest, console: Console) -> int:
     """
     check_parts()
     roots, page = _find_page(request.name, request.root)
-    # the newest that shows these roots
+    # the newest server that shows these roots
     fitting = [each for each in list_servers() if set(roots) <= set(each.roots)]
     server = max(fitting, key=lambda each: each.start, default=None)
     if server is None:
@@ -62,7 +62,7 @@ def open_page(request: OpenRequest, console: Console) -> int:
 
 
 def _find_page(name: str | None, root: str | None) -> tuple[list[str], str]:
-    """The roots that the server must show, and the page without its first slash."""
+    """Return the roots that the server must show, and the path of the page without its first slash."""
     if name is None:
         return [os.path.realpath(each) for each in find_roots(root).all], ""
     (location, *others), patterns = find_patterns([name], root)
@@ -93,7 +93,7 @@ def _start_server(roots: list[str]) -> Server:
             f"{log} cannot be written: {error.strerror}", "start it yourself: assay serve"
         ) from error
     known = [word for root in roots if os.path.isdir(root) for word in ("--root", root)]
-    port = 0  # any that is free
+    port = 0  # any free port
     with suppress(UsageError):
         listen("127.0.0.1", PORT).close()
         port = PORT
@@ -117,7 +117,7 @@ def _has_display() -> bool:
 
 
 def _open_browser(server: Server, address: str) -> bool:
-    """An address with a token is opened by a file of this user: others of this machine can read command lines."""
+    """Open an address; if it has a token, by a private file: other users of the machine can read command lines."""
     import webbrowser
 
     if server.secret:

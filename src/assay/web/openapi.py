@@ -1,7 +1,7 @@
-"""What the JSON interface offers, as an OpenAPI document: from the operations that are written above the handlers.
+"""The OpenAPI document of the JSON interface, built from the operations that are declared above the handlers.
 
-What a command prints with `--json` has the shape that the command gives it: here stand the fields that every answer
-has.
+What a command prints with `--json` has the shape that the command gives it; the document describes the fields that
+every answer has.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _REASONS = {
     429: "Too many within a minute",
     503: "The study or the index cannot be read now",
 }
-_PLAIN = (401, 403, 421)  # answered before anything has read the address
+_PLAIN = (401, 403, 421)  # statuses with a plain text, sent before the path is read
 _PATH_PARAMS = {"study": "a study, as /api/studies names it", "run": "a run: the name of its directory"}
 
 

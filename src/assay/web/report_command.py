@@ -59,7 +59,7 @@ def _build_study_report(request: ReportRequest, console: Console) -> Document:
 
 
 def find_verdict(request: ReportRequest, console: Console) -> Document | None:
-    """The verdict that is asked for; None: runs of studies are."""
+    """Return the verdict that the request names, or None if it asks for runs of studies."""
     choices = [name for name in request.OPTIONS if name not in ("studies", "output", "root")]
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
@@ -72,7 +72,7 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
                 document = build(location, rest)
             except AssayError:
                 raise
-            except Exception as error:  # noqa: BLE001 whatever a foreign function does
+            except Exception as error:  # noqa: BLE001 a plug-in's function may raise anything
                 document = f"{type(error).__name__}: {error}"
             if isinstance(document, Document):
                 return document
@@ -82,7 +82,7 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
 
 
 def _find_kept(path: str) -> tuple[StudyLocation, str]:
-    """The study and the id of a verdict that is named by its file."""
+    """Return the study and the id of the verdict that this file contains."""
     find = find_function("report.find_kept")
     if find is None:
         raise UsageError(f"{path} is a file, and no plug-in that keeps verdicts in files is installed")
@@ -91,7 +91,7 @@ def _find_kept(path: str) -> tuple[StudyLocation, str]:
 
 
 def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:
-    """What a name may mean: a study, or a study and what follows one of the slashes."""
+    """Yield each study that the name may mean, with what follows the study's name after a slash, or None."""
     from assay.follow.api import find_locations
 
     if name is None:

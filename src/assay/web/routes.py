@@ -1,4 +1,4 @@
-"""What answers an address, which scope a caller needs for it, and how the JSON interface describes it."""
+"""Routes: the handler of a path, the scope of token that it needs, and its description in the JSON interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def many(items: Schema) -> Schema:
 
 
 def record(**fields: Schema) -> Schema:
-    """All of these, and perhaps more."""
+    """Return the schema of an object that has all of these fields, and perhaps others."""
     return {"type": "object", "properties": dict(fields), "required": list(fields)}
 
 
@@ -48,12 +48,12 @@ class UrlParam(NamedTuple):
 class Operation(NamedTuple):
     name: str
     summary: str
-    answer: Schema  # of 200, and of `more`
+    answer: Schema  # of status 200 and those in `more`
     params: Sequence[UrlParam] = ()
     refusals: Sequence[int] = (400, 404)
-    more: Sequence[int] = ()  # other good answers, of the same shape
+    more: Sequence[int] = ()  # other statuses of success, with an answer of the same shape
     body: Mapping[str, Any] | None = None
-    schemas: Mapping[str, Schema] = {}  # those of its own that it refers to
+    schemas: Mapping[str, Schema] = {}  # schemas of its own that it refers to
 
 
 class RouteEntry(NamedTuple):
@@ -61,7 +61,7 @@ class RouteEntry(NamedTuple):
     handler: Handler
     methods: tuple[str, ...] = ("GET",)
     scope: Scope = "read"
-    operation: Operation | None = None  # of the JSON interface, whose paths begin with /api/
+    operation: Operation | None = None  # only for the JSON interface, whose paths begin with /api/
 
 
 def get(
@@ -81,7 +81,7 @@ def post(
 
 
 class Routes(list[RouteEntry]):
-    """The addresses of a module: each is written above its handler."""
+    """The routes of a module: a decorator above each handler adds one."""
 
     def page(self, path: str, scope: Scope = "read", method: str = "GET") -> Callable[[H], H]:
         def add(handler: H) -> H:
@@ -93,7 +93,7 @@ class Routes(list[RouteEntry]):
     def json(
         self, path: str, name: str, answer: Schema, params: Sequence[UrlParam] = (), *, method: str = "GET", **more: Any
     ) -> Callable[[H], H]:
-        """An operation of the JSON interface; the handler's docstring is its summary."""
+        """Return a decorator that adds an operation of the JSON interface; the handler's docstring is its summary."""
 
         def add(handler: H) -> H:
             operation = Operation(name, " ".join((handler.__doc__ or "").split()), answer, params, **more)

@@ -1,4 +1,4 @@
-"""The rows of a study's table as HTML. A template would take most of the time of a request for them."""
+"""The rows of a study's table as HTML, without a template, which would take most of the time of such a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.web.pages.study_page import StudyTable, quote_where
 
 
 def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
-    """A row for each run, or for each group, with a mark and links."""
+    """Render a row for each run or each group, with a mark and links."""
     table, runs = built.summary.table, () if view.group else built.summary.rows
     columns: list[Sequence[str]] = []
     by_column = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
@@ -55,7 +55,7 @@ _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or
 
 
 def _has_bad(values: Sequence[object]) -> bool:
-    """Whether a value is not finite: mostly none is, which one sum shows."""
+    """Return whether any value is not finite. Mostly all are finite, which one sum shows."""
     return not math.isfinite(sum([value for value in values if type(value) is float])) and any(map(_is_bad, values))
 
 
@@ -69,14 +69,14 @@ _MARK = """\
 
 
 def escape_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a template would write them; nearly always all of them are escaped at once."""
-    if not "".join(texts).isprintable():  # a line end, or something that a terminal would act upon
+    """Escape the texts as a template does; nearly always all of them can be escaped at once."""
+    if not "".join(texts).isprintable():  # a line end, or a control character
         return [escape(clean_lines(text)) for text in texts]
     return escape("\n".join(texts)).split("\n") if texts else []
 
 
 def _link_group(view: StudyView, members: str, text: str) -> str:
-    """A link to the runs of a group; a group of all runs has no expression."""
+    """Return a link to the runs of a group, or the plain text if `members` is empty: the group has all runs."""
     address = view.to_query(group=(), where=members)
     if not members:
         return text

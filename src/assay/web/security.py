@@ -1,4 +1,4 @@
-"""What a request may do. Every request passes here before anything else looks at it.
+"""Permissions of requests. Every request is checked here before any other code reads it.
 
 On a loopback address reading needs no token, and every action needs one: any other user of the machine, and any page
 that the browser shows, could otherwise execute commands. On any other address reading needs a token as well.
@@ -38,7 +38,7 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# of a page that a script logged, in a frame of ours
+# for a page that a script logged, shown in a frame
 FRAME_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 HEADERS = {
     "content-security-policy": CONTENT_POLICY,
@@ -49,23 +49,23 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 COOKIE = "assay-read"
-TOKEN_KEY = "assay.token"  # in a request's scope: the token that it came with
-OPEN_KEY = "assay.open"  # whether it needs no token where reading needs one
-FILES = ("/static/", "/vendor/")  # ours, the same for every reader
-_WRONG_TOKENS = 10  # of one address within a minute; then it has to wait
-_MOST_ADDRESSES = 10_000  # remembered by a limit
-_LARGEST_BODY = 1 << 20  # of every request but an upload, which counts its own
+TOKEN_KEY = "assay.token"  # key of the token in a request's scope
+OPEN_KEY = "assay.open"  # key in a request's scope: the path needs no token, although reading does
+FILES = ("/static/", "/vendor/")  # files of Assay, the same for every reader
+_WRONG_TOKENS = 10  # within a minute from one address; then it has to wait
+_MOST_ADDRESSES = 10_000  # client addresses that a limit keeps in memory
+_LARGEST_BODY = 1 << 20  # bytes; uploads have a limit of their own
 
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
     text: str = field(repr=False)
     scope: TokenScope = "write"
-    prefix: str = ""  # of the studies that it may upload to; "": all
+    prefix: str = ""  # of the names of studies that it may upload to; "": all
 
     @property
     def title(self) -> str:
-        """What the token allows, and a fingerprint by which its owner finds it."""
+        """Return what the token allows, and a fingerprint that identifies it without the token itself."""
         scope = f"{self.scope}:{self.prefix}" if self.prefix else self.scope
         return f"{scope} token {hashlib.sha256(self.text.encode()).hexdigest()[:6]}"
 
@@ -73,7 +73,7 @@ class AccessToken:
         return hmac.compare_digest(self.text.encode(), given.encode("utf-8", "surrogateescape"))
 
     def build_cookie(self) -> str:
-        """A cookie that allows reading, and does not contain the token."""
+        """Return a cookie that allows reading and does not contain the token."""
         return hmac.new(self.text.encode(), b"read", hashlib.sha256).hexdigest()
 
     def is_same_cookie(self, given: str) -> bool:
@@ -81,7 +81,7 @@ class AccessToken:
 
 
 class Limit:
-    """At most so many within a minute from each address."""
+    """A limit of events per minute for each client address."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -111,7 +111,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_host(text: str) -> str:
-    """The name of `name:port` or `[::1]:port`, in lower case; "" where it is neither."""
+    """Return the host of `name:port` or `[::1]:port` in lower case, or "" if the text has neither form."""
     try:
         return (urlsplit(f"//{text}").hostname or "").lower()
     except ValueError:
@@ -120,8 +120,8 @@ def split_host(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """The outermost application. `hosts`: by which names this server may be called; `is_open`: reading needs no token;
-    `wrong`: how many wrong tokens an address may send."""
+    """The outermost ASGI application. `hosts`: the names that requests may use for this server; `is_open`: reading
+    needs no token; `wrong`: the limit of wrong tokens for each client address."""
 
     app: ASGIApp
     routes: Sequence[Route]
@@ -131,7 +131,7 @@ class Guard:
     wrong: Limit = field(default_factory=lambda: Limit(_WRONG_TOKENS))
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # there is none here
+        if scope["type"] == "websocket":  # not supported
             return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
@@ -154,7 +154,7 @@ class Guard:
                 return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
-        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # which counts for itself
+        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # counts its own bytes
         return await self.app(scope, receive if is_upload else _limit_body(receive), send_safely)
 
     def _refuse(self, scope: Connection) -> tuple[int, str] | None:
@@ -182,10 +182,10 @@ class Guard:
                 return found
         if scope["method"] not in ("GET", "HEAD"):
             return "write"
-        return "open" if scope["path"].startswith(FILES) else "read"  # what is missing is shown to readers alone
+        return "open" if scope["path"].startswith(FILES) else "read"  # only readers may see what is missing
 
     def _is_own_origin(self, request: HTTPConnection) -> bool:
-        """Programs send no Origin; a browser always does with what is not a GET."""
+        """Return whether no other site made the request. Browsers send Origin unless it is a GET; programs do not."""
         site = request.headers.get("sec-fetch-site")
         if site is not None and site not in ("same-origin", "none"):
             return False
@@ -196,7 +196,7 @@ class Guard:
             return False
 
     def _check_token(self, request: HTTPConnection, needed: Scope) -> tuple[int, str] | None:
-        """A right one is never refused because others of the same address sent wrong ones."""
+        """Return the refusal, or None. A valid token is accepted even if its address has sent too many wrong ones."""
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         cookie = request.cookies.get(COOKIE, "")
         if kind.lower() == "bearer" and given:
@@ -217,8 +217,8 @@ class Guard:
 
 
 def _is_embedded(request: HTTPConnection) -> bool:
-    """Whether a page of another site, or of another port, uses one of our answers as a picture, a script, a frame or a
-    stream; a link to us may be followed."""
+    """Return whether a page of another site or port embeds our answer as a picture, a script, a frame or a stream;
+    following a link is allowed."""
     site = request.headers.get("sec-fetch-site", "none")
     is_link = (
         request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
@@ -227,7 +227,7 @@ def _is_embedded(request: HTTPConnection) -> bool:
 
 
 def _body_size(request: HTTPConnection) -> int:
-    """The size that the request announces; a body without a length is counted when it comes."""
+    """Return the announced size of the body. A body without a length is counted as it arrives."""
     text = request.headers.get("content-length", "0")
     return int(text) if text.isdecimal() and len(text) < 19 else _LARGEST_BODY + 1
 

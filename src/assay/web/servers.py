@@ -1,4 +1,4 @@
-"""Which servers of this user run on this machine: each keeps a file about itself in the cache while it serves."""
+"""The servers that this user runs on this machine: each has a file about itself in the cache while it serves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Server(NamedTuple):
     start: int
     boot: str
     roots: list[str]
-    address: str  # with a slash at its end
-    secret: str = ""  # the token that it made itself
+    address: str  # ends with a slash
+    secret: str = ""  # the token, if the server generated it
 
     @property
     def port(self) -> str:
@@ -27,7 +27,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def noted(roots: tuple[str, ...], address: str, secret: str) -> Iterator[None]:
-    """While it serves, others of this user find it. A cache that cannot be written costs nothing else."""
+    """List this server in the cache while the context is open. The server also works if that fails."""
     server = Server(os.getpid(), own_start(), boot_id(), [os.path.realpath(root) for root in roots], address, secret)
     path = build_path(server, "json")
     with suppress(OSError):
@@ -46,7 +46,7 @@ def build_path(server: Server, suffix: str) -> str:
 
 
 def list_servers() -> Iterator[Server]:
-    """The servers that live. A file that is damaged, or of another version, does not count."""
+    """Yield the servers that are alive. Files that are damaged or of another version are ignored."""
     folder = cache_dir(os.environ)
     for name in sorted(list_names(folder)):
         if name.startswith("serve-") and name.endswith(".json"):

@@ -1,4 +1,4 @@
-"""What is served, and how a template becomes an answer."""
+"""The roots and tokens that the server works with, and the rendering of templates as responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOLDER = os.path.dirname(__file__)
 
 @dataclass(frozen=True)
 class Site:
-    """`tokens`: of which one is printed; `is_open`: reading needs none."""
+    """What the server serves. The server prints one of `tokens`; if `is_open`, reading needs no token."""
 
     roots: tuple[str, ...]
     tokens: Sequence[AccessToken] = ()
@@ -71,7 +71,7 @@ class Site:
         return environment
 
     def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-        """A whole page; where htmx asks for a part of it, that part alone: `parts/` has one of the same name."""
+        """Render a whole page, or for a request of htmx only its part: the template of the same name in `parts/`."""
         is_part = request.headers.get("hx-request") == "true" and status == 200
         names = [f"parts/{template}", template] if is_part else [template]
         text = self.templates.select_template(names).render(request=request, site=self, **values)
@@ -79,7 +79,7 @@ class Site:
 
 
 def find_bad_templates(pages: Pages) -> list[str]:
-    """What is wrong with templates that the modules of these routes render: their names are looked for in the code."""
+    """Return what is wrong with the templates whose names appear in the code of the modules of these routes."""
     environment = build_environment(os.path.join(FOLDER, "templates"), *filter(None, [pages.templates]))
     modules = {getattr(entry.handler, "__module__", "") for entry in pages.routes}
     values = [value for name in modules.intersection(sys.modules) for value in vars(sys.modules[name]).values()]
@@ -102,7 +102,7 @@ def get_site(request: Request) -> Site:
 
 
 def load_study(request: Request) -> StudySnapshot:
-    """The study of the address."""
+    """Return the study that the request's path names."""
     return get_site(request).snapshots.load(request.path_params["study"])
 
 
@@ -111,7 +111,7 @@ def read_query(request: Request) -> dict[str, list[str]]:
 
 
 def build_address(*parts: str, **query: object) -> str:
-    """`/studies/NAME/runs/RUN?metric=loss`: each part quoted; what is None, "" or False is left out."""
+    """Return a URL such as `/studies/NAME/runs/RUN?metric=loss`, quoted; values None, "" and False are left out."""
     path = "".join(f"/{quote(part)}" for part in parts)
     pairs = [(name, value) for name, value in query.items() if value not in (None, "", False, ())]
     return (path or "/") + (f"?{build_query(dict(pairs))}" if pairs else "")

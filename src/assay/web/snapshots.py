@@ -1,6 +1,6 @@
-"""Studies in memory: the table of each, read again when something changed. Requests never wait for a folder.
+"""Studies in memory: the table of each, read again after changes. Requests do not wait for folders to be compared.
 
-One thread looks after all of them: a study that was asked for in the last minutes is compared with its directories
+One thread keeps all of them current: it compares a study that was requested in the last minutes with its directories
 once a second while it runs, and every few seconds otherwise. Sorting and filtering work on the columns of these tables.
 """
 
@@ -31,31 +31,31 @@ from assay.values.state import State
 
 T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
-_MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
+_MOST_BYTES = 16 << 20  # of encoded answers that are kept
 _MANY_ROWS = 2000
-_MOST_READING = 2  # threads that hold points at once: they share one core, and a million points take tens of MB
+_MOST_READING = 2  # threads that read series at once: they share one core, and a million points take tens of MB
 _LISTED_S = 2.0
-_NAMES_S = 1.5  # what the words of addresses stand for is found again by the thread
-_OLD_NAMES_S = 4.0  # or by the request, where the thread has something else to do
-_NEW_S = 0.2  # one that is not known may have just been made
+_NAMES_S = 1.5  # until the thread lists the names of studies again
+_OLD_NAMES_S = 4.0  # until a request lists them itself, if the thread is busy
+_NEW_S = 0.2  # or by a request of an unknown study, which may be new
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
-_OLD_S = 3 * _RESTING_S  # what was not looked after for so long is read again before it is shown
+_OLD_S = 3 * _RESTING_S  # since the last check; an older snapshot is refreshed before it is shown
 
 
 @dataclass(frozen=True, slots=True)
 class StudySnapshot:
-    """A study as it was when it was read. `version` grows with each change."""
+    """The state of a study when it was read. `version` grows with each change."""
 
     slug: str
     location: StudyLocation
     table: IndexTable
     version: int
-    problems: tuple[str, ...] = ()  # what could not be read
+    problems: tuple[str, ...] = ()  # reasons why parts of the study could not be read
     planned: int = 0  # runs that have no directory yet: counted as queued, and not in the table
 
     @property
     def counts(self) -> Counter[State]:
-        """The runs in each state, as `assay ls` counts them."""
+        """Return the number of runs in each state, as `assay ls` counts them."""
 
         def count() -> Counter[State]:
             counts = Counter(map(attrgetter("state"), self.table.rows))
@@ -68,7 +68,7 @@ class StudySnapshot:
         return any(not state.is_over for state in self.counts)
 
     def get_row(self, run: str) -> int:
-        """The index of a run by its name; raises NotFoundError with suggestions."""
+        """Return the index of a run by its name; raise NotFoundError with suggestions."""
         rows = enumerate(self.table.rows)
         known = self.remember("rows", lambda: {row.folder: i for i, row in rows})
         if run not in known:
@@ -98,7 +98,7 @@ class Snapshots:
         self._named: tuple[float, Mapping[str, StudyLocation]] = (-math.inf, {})
         self._asked_at = -math.inf
         self._loading: dict[str, threading.Lock] = {}
-        self._versions = itertools.count(1)  # never the same again, also of a study that is read again
+        self._versions = itertools.count(1)  # no version is used twice, also after a study was dropped from memory
         self._answers: OrderedDict[Hashable, bytes] = OrderedDict()
         self._threads = threading.local()
         self._places = threading.BoundedSemaphore(_MOST_READING)
@@ -113,7 +113,7 @@ class Snapshots:
         return self._is_closed.is_set()
 
     def end(self) -> None:
-        """From this call on nothing is refreshed, and what sends changes stops."""
+        """Stop refreshing studies, and end the event streams."""
         self._is_closed.set()
 
     def close(self) -> None:
@@ -124,8 +124,8 @@ class Snapshots:
     # ---------------------------------------------------------------- names
 
     def find_locations(self, at_most_s: float | None = None) -> Mapping[str, StudyLocation]:
-        """Each study by the word that stands for it in addresses: its name; `name~2` in the second root that has it.
-        What was found is some seconds old at most."""
+        """Return each study by its name in addresses (`name~2` for the second root that has a study of this name). The
+        result is at most `at_most_s` old, by default some seconds."""
         self._asked_at = time.monotonic()
         return self._name_studies(_OLD_NAMES_S if at_most_s is None else at_most_s)
 
@@ -141,7 +141,7 @@ class Snapshots:
         return [root for root in self.roots if not os.path.isdir(root)]
 
     def locate(self, slug: str, at_most_s: float | None = None) -> StudyLocation:
-        """Where the study is now; raises NotFoundError with suggestions."""
+        """Return the current location of a study; raise NotFoundError with suggestions."""
         known = self.find_locations(at_most_s)
         if slug not in known:
             known = self.find_locations(_NEW_S)
@@ -153,7 +153,7 @@ class Snapshots:
     # ---------------------------------------------------------------- reading
 
     def load_studies(self) -> dict[str, tuple[StudyLocation, StudyRow]]:
-        """Every study with its counts, at most two seconds old."""
+        """Return every study with its counts, which are at most two seconds old."""
         with self._listing:
             at, known = self._listed
             if time.monotonic() - at > _LISTED_S:
@@ -176,7 +176,7 @@ class Snapshots:
         return found
 
     def load(self, slug: str) -> StudySnapshot:
-        """The study as it was read last; it is read now if it was not read before, or not for a while."""
+        """Return the snapshot of a study; read the study if it is not in memory or was not checked for a while."""
         location, now = self.locate(slug), time.monotonic()
         with self._lock:
             held = self._get_held(slug, location)
@@ -190,7 +190,7 @@ class Snapshots:
             snapshot = self._refresh(held.snapshot, _OLD_S)
             if snapshot.table.rows or os.path.isdir(location.dir):
                 return snapshot
-            location = self.locate(slug, 0.0)  # it was deleted
+            location = self.locate(slug, 0.0)  # the study was deleted
         with loading:
             with self._lock:
                 held = self._get_held(slug, location)
@@ -201,18 +201,18 @@ class Snapshots:
             return snapshot
 
     def _get_held(self, slug: str, location: StudyLocation) -> _Held | None:
-        """The snapshot that is held of the study that the word stands for now."""
+        """Return what is in memory under this name if it is still the study at this location."""
         held = self._held.get(slug)
         return held if held is not None and held.snapshot.location == location else None
 
     def peek(self, slug: str) -> StudySnapshot | None:
-        """The study as the thread has read it last, without a wait; None: it is not held."""
+        """Return the newest snapshot without waiting, or None if it is not in memory."""
         with self._lock:
             held = self._held.get(slug)
             return held.snapshot if held else None
 
     def answer(self, snapshot: StudySnapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
-        """The bytes that were made of the study as it is, kept for the next request; the longest unused leave."""
+        """Return encoded bytes, kept for this version of the study. The least recently used ones are dropped."""
         key = (snapshot.slug, snapshot.version, what)
         with self._lock:
             if key in self._answers:
@@ -228,13 +228,13 @@ class Snapshots:
 
     @contextmanager
     def read_points(self, root: str) -> Iterator[Index]:
-        """An index for what reads whole series: few at once, so that many long curves do not fill the memory."""
+        """Open the index for reading whole series: in few threads at once, so that they do not fill the memory."""
         with self._places, self.open_index(root) as index:
             yield index
 
     @contextmanager
     def open_index(self, root: str) -> Iterator[Index]:
-        """The calling thread's own handle, which stays open."""
+        """Yield the index of the root: each thread has a handle of its own, which stays open."""
         indexes: dict[str, Index] | None = getattr(self._threads, "indexes", None)
         if indexes is None:
             indexes = self._threads.indexes = {}
@@ -251,8 +251,8 @@ class Snapshots:
             raise
 
     def refresh(self, slug: str) -> StudySnapshot:
-        """The study as it is now: after an action, so that its answer shows what it did."""
-        self.locate(slug, 0.0)  # an action may have made a study, which takes the word
+        """Read the study again: after an action, so that its answer shows the effect."""
+        self.locate(slug, 0.0)  # an action may have made a study that now has this name
         return self._refresh(self.load(slug))
 
     # ---------------------------------------------------------------- the thread
@@ -270,14 +270,14 @@ class Snapshots:
                 self._refresh(snapshot)
 
     def _look_at_names(self) -> None:
-        with suppress(OSError):  # a folder that cannot be read: a request for it reports that
+        with suppress(OSError):  # a folder that cannot be read: requests report it
             known = self._name_studies(_NAMES_S)
             with self._lock:
                 for slug in [slug for slug, held in self._held.items() if known.get(slug) != held.snapshot.location]:
                     del self._held[slug]
 
     def _refresh(self, before: StudySnapshot, at_most_s: float = 0.0) -> StudySnapshot:
-        """The snapshot as it is now. `at_most_s`: how old what another thread has just read may be."""
+        """Read the study again, unless another thread has done so within the last `at_most_s`."""
         with self._loading.setdefault(before.slug, threading.Lock()):
             with self._lock:
                 held = self._get_held(before.slug, before.location)
@@ -296,7 +296,7 @@ class Snapshots:
         try:
             with self.open_index(location.root) as index:
                 is_known = before and (not before.table.rows or index.load_runs(keys=[before.table.rows[0].key]))
-                table = before.table if before and is_known else index.load_table([location.name])  # of another index
+                table = before.table if before and is_known else index.load_table([location.name])  # a new index
                 changes = find_changes(location.dir, location.name, table.rows)
                 if changes:
                     apply_changes(index, location, changes, console)
@@ -306,8 +306,8 @@ class Snapshots:
                     return before
                 table = index.load_table([location.name]) if changes else table
                 if before and is_same_plan and table == before.table and not console.lines:
-                    return before  # runs that go on and have no news
-        except Exception as error:  # noqa: BLE001 whatever one study does, the others are looked after
+                    return before  # running runs without news
+        except Exception as error:  # noqa: BLE001 the thread must go on with other studies
             problem = f"a bug in Assay: {type(error).__name__}: {error}"
             if isinstance(error, AssayError | OSError):
                 problem = error.message if isinstance(error, AssayError) else str(error)
@@ -318,7 +318,7 @@ class Snapshots:
         return StudySnapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:
-        """Whether the snapshot is in memory: to load it takes no time then."""
+        """Return whether a current snapshot is in memory, so that loading it takes no time."""
         with self._lock:
             named_at, known = self._named
             held = self._get_held(slug, known[slug]) if slug in known else None
@@ -327,12 +327,12 @@ class Snapshots:
 
     def _keep(self, snapshot: StudySnapshot, now: float) -> None:
         if len(snapshot.table.rows) > _MANY_ROWS:
-            gc.collect()  # what is frozen is never looked at again
-            gc.freeze()  # thousands of rows hold no cycles, yet each search for garbage would look through all of them
+            gc.collect()  # frozen objects are never examined again
+            gc.freeze()  # thousands of rows have no cycles, yet each garbage collection would visit all of them
         with self._lock:
             self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
             cells = sum(map(_count_cells, self._held.values()))
-            while cells > _MOST_CELLS and len(self._held) > 1:  # the longest unseen leave
+            while cells > _MOST_CELLS and len(self._held) > 1:  # drop the least recently used
                 _, left = self._held.popitem(last=False)
                 cells -= _count_cells(left)
 

@@ -41,9 +41,9 @@ class MlrunnerMessages:
 
     prepared: Prepared
     say: Say
-    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> i, n of its document
+    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> number and total in its document
     width: int = 0
-    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: began before we came
+    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: another call started it
 
     def __post_init__(self) -> None:
         runs = self.prepared.plan.runs
@@ -66,7 +66,7 @@ class MlrunnerMessages:
         self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared}")
 
     def build_dry_lines(self) -> Iterator[str]:
-        """What a call would do, task by task, each on the GPU that it would get if all took equally long."""
+        """Yield the lines of a dry run, task by task, with the GPUs as if all tasks took equally long."""
         options, settings = self.prepared.options, self.prepared.settings
         slots = cycle(choose_slots(self.prepared.study, options.slots, settings).labels)
         stamp = format_time(time.time())
@@ -86,7 +86,7 @@ class MlrunnerMessages:
         elif event.kind == "command_started":
             entry = event.entry
             for name in entry.commands[: entry.commands.index(event.command)]:
-                if not entry.reported & {f"+{name}", f"={name}"}:  # an earlier attempt finished it
+                if not entry.reported & {f"+{name}", f"={name}"}:  # finished in an earlier attempt
                     entry.reported |= {f"={name}"}
                     self._line("SKIP", entry, name)
             if (entry.dir, entry.attempt, event.command) not in self.begun:
@@ -95,7 +95,7 @@ class MlrunnerMessages:
             self._line("FAIL", event.entry, event.command)
 
     def _note_begun(self, entry: Entry) -> None:
-        """Note the commands that another call started, and has printed: up to the first that has not ended yet."""
+        """Remember the commands that another call started and printed: those up to the first that has not ended."""
         names = os.listdir(entry.dir)
         ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
         for name in entry.commands:
@@ -107,7 +107,7 @@ class MlrunnerMessages:
                 return
 
     def close(self, report: Report) -> None:
-        """Print what was finished before, and how many failed; `report` has the rest."""
+        """Print the tasks that were finished before, and those that failed or were stopped."""
         skipped = [entry for entry in report.entries if entry.state is State.DONE and not entry.finished_here]
         for entry in skipped:
             for name in entry.commands:
@@ -134,12 +134,12 @@ class MlrunnerMessages:
 
 
 def _document(spec: RunSpec) -> object:
-    """mlrunner counts the tasks of a title together, and those of an untitled document on their own."""
+    """Return the group in which mlrunner counts a task: its document's title, or the document if it has none."""
     return spec.title or spec.sweep
 
 
 class Tee:
-    """mlrunner -d: the output of each command on the terminal, between its START and what follows."""
+    """mlrunner -d: shows the output of each command on the terminal after its line START."""
 
     def __init__(self, run_dir: str, echo: Callable[[bytes], None]) -> None:
         self._dir = run_dir
@@ -155,7 +155,7 @@ class Tee:
             self.read()
 
     def read(self) -> None:
-        """What the running command has printed since the last call."""
+        """Show the output of the running command since the last call."""
         if self._current is None:
             return
         entry, command = self._current
@@ -168,14 +168,14 @@ class Tee:
                 self._echo(data)
 
     def _list(self) -> dict[str, int]:
-        """Names with their times: a log of an earlier start is not this one's."""
+        """Return names and times of files, which distinguish this start's log from earlier ones."""
         try:
             return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(self._dir)}
         except FileNotFoundError:
             return {}
 
 
-_TASKS = ".tasks"  # --no-subdir: where each task's own files are
+_TASKS = ".tasks"  # --no-subdir: the folder with each task's own files
 _AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
 
 
@@ -213,7 +213,7 @@ def run(parsed: Parsed) -> int:
     prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
     if parsed.debug:
         prepared = replace(prepared, plan=replace(prepared.plan, runs=prepared.plan.runs[:1], links=()))
-    # parameters that no command uses have a line of their own
+    # `messages.open` prints unused parameters
     warn(problem for problem in prepared.warnings if not isinstance(problem, UnusedParameter))
     messages = MlrunnerMessages(prepared, Console().print)
     messages.open()
@@ -252,7 +252,7 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
 
 
 def _build_again(parsed: Parsed) -> Again | None:
-    """The call without -f. A random sample is another one each time, so its runs are repeated by their names."""
+    """Return the call without -f; None for a random sample, which differs each time: its runs are repeated by name."""
     from assay.launch.api import Again
 
     if parsed.sample is not None:
@@ -260,7 +260,7 @@ def _build_again(parsed: Parsed) -> Again | None:
     given = [("-o", parsed.output, "output"), ("-y", parsed.yaml, "params.yaml"), ("-t", parsed.title, None)]
     words = []
     for flag, value, usual in given:
-        if value != usual:  # argparse takes a value that begins with a dash for a flag, unless they are one word
+        if value != usual:  # argparse reads a separate value with a leading dash as a flag
             words += [flag + value] if value.startswith("-") else [flag, value]
     words += [word for word, is_on in (("-d", parsed.debug), ("--no-subdir", parsed.no_subdir)) if is_on]
     words += ["-c", *parsed.command] if parsed.command else []
@@ -302,7 +302,7 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
 
 
 def _link_log(event: Event, output: str) -> None:
-    """Put the log of a command that has ended next to those of all tasks."""
+    """Link the log of a finished command in the folder of all tasks."""
     entry = event.entry
     log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
     if log is not None:
@@ -312,16 +312,16 @@ def _link_log(event: Event, output: str) -> None:
 
 
 def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:
-    """An output folder has a copy of the parameters that made it."""
+    """Copy the file of parameters into the output folder, readable for its owner only if it has secrets."""
     title = f".{parsed.title}" if parsed.title else ""
     target = os.path.join(parsed.output, os.path.basename(parsed.yaml) + title.replace("/", "_"))
     with contextlib.suppress(shutil.SameFileError):
         if any(spec.private is not None for spec in prepared.plan.runs):
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.chmod(target, 0o600)  # also where an earlier call has made it
+            os.chmod(target, 0o600)  # also for a copy of an earlier call
             shutil.copyfile(parsed.yaml, target)
         else:
-            shutil.copy(parsed.yaml, target)  # with its permissions
+            shutil.copy(parsed.yaml, target)  # keeps the permissions
 
 
 def command(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""mlrunner's own files next to ours, so that its scripts and notebooks keep working."""
+"""mlrunner's own files, written next to ours so that its scripts and notebooks keep working."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from assay.values.secrets import HIDDEN
 from assay.values.study import OUTPUT_REFERENCE
 from assay.values.units import CPU
 
-_CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
+_CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner records a word, not the exit code
 
 
 class MlrunnerRules(RunRules):
-    """mlrunner knows a directory by its parameters, and keeps its own files in it."""
+    """Rules for runs of mlrunner, which recognises a directory by its parameters and has its own files in it."""
 
     shares_dirs = True
 
     def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
-        """Names of mlrunner's directories can collide; two runs of ours never share a directory."""
+        """Return whether the directory is of other parameters: mlrunner's names can collide, and runs share none."""
         known = originals.load_mlrunner_run(run_dir).params
         return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """{_output} is text, as in `s3://bucket/{_output}`: a path relative to the current folder."""
+        """Fill in {_output}: plain text, as in `s3://bucket/{_output}`, with a path relative to the current folder."""
 
         def fill(spec: RunSpec) -> RunSpec:
-            """The run with other texts of its commands, the secret ones included."""
+            """Return the run with {_output} filled in its commands, also in those with secrets."""
             change = partial(layout.fill_reference, reference=OUTPUT_REFERENCE, value=output_of(prepared, spec))
             commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
             private = spec.private
@@ -51,9 +51,9 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """Adopt a directory: `stat` becomes the first attempt.
+        """Adopt a directory of mlrunner: `stat` becomes the first attempt.
 
-        `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
+        `run.json` is written last: a supervisor that is killed before leaves a directory that the next one adopts.
         """
         names = {command.name for command in record.spec.commands}
         stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
@@ -64,18 +64,18 @@ class MlrunnerRules(RunRules):
         publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
-        """What mlrunner writes when it makes the directory."""
+        """Write the files that mlrunner writes when it creates the directory."""
         del run_dir
         _write_param(aside, spec, output_of(prepared, spec), format_time(time.time()), None)
 
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
-        """Keep `stat` and `param` up to date."""
+        """Return a listener that also keeps `stat` and `param` up to date."""
 
         def keep_files(event: Event) -> None:
             entry = event.entry
             if event.kind == "started" and entry.handle is not None:
-                # `param` holds the GPU and the log of the last start: both are known now
-                with contextlib.suppress(OSError):  # a full disk; the run itself is under way
+                # `param` names the GPU and the log of the last start, which are known now
+                with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
                     stamp = format_time(entry.handle.started_at)
                     _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, entry.handle.slot)
             elif event.kind == "command_started":
@@ -83,7 +83,7 @@ class MlrunnerRules(RunRules):
             elif event.kind == "command_ended":
                 originals.write_mlrunner_stat(entry.dir, {event.command: "failed" if event.code else "finished"})
             elif event.kind == "ended" and entry.outcome is not None:
-                # a stopped or killed command is not running any more
+                # a stopped or killed command is no longer running
                 stat = originals.load_mlrunner_stat(entry.dir)
                 if dead := [name for name, word in stat.items() if word == "running"]:
                     originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
@@ -93,13 +93,13 @@ class MlrunnerRules(RunRules):
         return keep_files
 
     def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:
-        """A document may ask for some of the commands."""
+        """Keep the record's choice of commands, which a document may limit."""
         found = super().choose_varied(runs, record)
         return [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in found]
 
 
 def output_of(prepared: Prepared, spec: RunSpec) -> str:
-    """{_output}: -o as it was written, else a path that leads there from where the commands run."""
+    """Return the value of {_output}: -o as it was given, else a path relative to the folder of the commands."""
     base, study = prepared.options.output, prepared.study
     if base is None:
         relative = os.path.relpath(prepared.location.dir, study.folder)
@@ -120,11 +120,11 @@ def _write_param(folder: str, spec: RunSpec, output: str, stamp: str, slot: str 
 
 
 def format_time(now: float) -> str:
-    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # as in the log's name
+    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # also in names of logs
 
 
 def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot: str | None) -> str:
-    """A command as mlrunner runs it: with its GPU, the run's own values, and the file that its output goes to."""
+    """Return a command as mlrunner runs it, with its GPU, the run's own values, and the file for its output."""
     text = layout.show_command(command.text, output)
     for name, value in ((layout.ENV_RUN_NAME, spec.name), (layout.ENV_TIME, stamp)):
         text = layout.fill_reference(text, f"${{{name}}}", value)
@@ -159,7 +159,7 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 
 
 def _correct_time(entry: Entry, output: str) -> None:
-    """Write the time that the logs have: perhaps a second before the start, or after that of an earlier log."""
+    """Write the time in the names of the logs, which may be a second before the recorded start, or later."""
     if entry.handle is None or not os.path.isdir(entry.dir):
         return
     started = format_time(entry.handle.started_at)

@@ -1,8 +1,8 @@
-"""The runs of an mlrunner study: aliases and defaults, commands that a document chooses, names, ids by parameters.
+"""The runs of an mlrunner study: aliases, defaults, the commands that a document chooses, names, ids by parameters.
 
-A name is `Norm_batch-EaStop_T`, made of what a document sweeps, in its order. The rules are the original's, so that
-folders it filled are found again. Its names can collide (`%g` cuts digits, `a/b` and `a_b` look alike, long texts lose
-their head); here the later of two different runs gets its numbers in full or the beginning of a hash after a `~`.
+A name such as `Norm_batch-EaStop_T` is made of the parameters of a document, in its order. The rules are those of the
+original, so that its folders are found. Its names can collide (`%g` cuts digits, `a/b` and `a_b` are equal, long texts
+lose their start). If two different runs have one name, the second gets its numbers in full, or `~` and part of a hash.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from assay.system.files import blake2b
 from assay.values.run import canonical, spec_id
 from assay.values.study import CommandTemplate, Params, Problem, Study, Value
 
-_MAX_TEXT = 100  # the original keeps the last hundred characters of a text
-_NAMELESS = "default"  # a document without parameters, or no document at all
+_MAX_TEXT = 100  # the original keeps this many characters from the end of a text
+_NAMELESS = "default"  # the name if there are no parameters or documents
 
 Exists = Callable[[str], bool]
 
@@ -33,9 +33,9 @@ class MlrunnerPlanner(Planner):
     log_name = "log.{command}.{time}"
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither.
+        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters.
 
-        An alias among the defaults comes too late, as in mlrunner: it changes no command.
+        As in mlrunner, an alias among the defaults is added too late and has no effect.
         """
         study, sweep = self.study, self.study.sweeps[index]
         named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
@@ -44,7 +44,7 @@ class MlrunnerPlanner(Planner):
         yield Draft(index, named, params, title=sweep.title)
 
     def render(self, template: CommandTemplate, params: Params) -> str:
-        """Values are written as mlrunner prints them: True and False with a capital."""
+        """Render a command with values as mlrunner prints them: True and False with a capital letter."""
 
         def show(value: Value) -> str:
             return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | None) else str(value)
@@ -52,8 +52,8 @@ class MlrunnerPlanner(Planner):
         return render_command(template, params, show=show, needs_flags=True)
 
     def fill_commands(self, drafts: Sequence[Draft]) -> None:
-        """A run holds every command that its parameters can fill; `_cmd` only selects which of them are wanted this
-        time, so that documents and calls with another `_cmd` continue the same run."""
+        """Give each run all commands that its parameters can fill. `_cmd` only selects those of this call, so that
+        documents and calls with another `_cmd` continue the same run."""
         problems: dict[Problem, None] = {}
         for draft, templates in zip(drafts, self._join_choices(drafts), strict=True):
             names = {template.name for template in templates}
@@ -71,7 +71,7 @@ class MlrunnerPlanner(Planner):
             raise ConfigError(tuple(problems))
 
     def _join_choices(self, drafts: Sequence[Draft]) -> list[tuple[CommandTemplate, ...]]:
-        """Documents that name the same parameters are one run, which has the commands of all of them."""
+        """Return the commands of each draft. Drafts with equal parameters are one run with the commands of all."""
         keys = [canonical(draft.params) for draft in drafts]
         wanted: dict[str, set[str]] = {}
         for key, draft in zip(keys, drafts, strict=True):
@@ -79,7 +79,7 @@ class MlrunnerPlanner(Planner):
         return [choose_commands(self.study, wanted[key]) for key in keys]
 
     def number(self, draft: Draft) -> None:
-        """The id is made of the parameters alone: an edited test command keeps the trained model."""
+        """Make the id from the parameters only, so that a run keeps its trained model after its command was edited."""
         draft.id = spec_id((), draft.params, draft.ordinal)
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
@@ -105,13 +105,13 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_name(named: Params, exists: Exists = lambda _path: False) -> str:
-    """The original's name, made fit for a directory."""
+    """Return the original's name, changed to a valid name of a directory if necessary."""
     parts = [f"{build_key(key)}_{_show_in_name(value, exists)}" for key, value in named.items()]
     return _make_safe("-".join(parts), repr(dict(named))) if parts else _NAMELESS
 
 
 def build_key(key: str) -> str:
-    """`early-stop` → `EaStop`; words of one or two letters before the last stay as they are: `lr_decay` → `lrDecay`."""
+    """Shorten a key for a name: `early-stop` → `EaStop`. Short words before the last stay: `lr_decay` → `lrDecay`."""
     words = key.split("-") if "-" in key else key.split("_")
     return "".join(word[:2].title() if len(word) > 2 else word for word in words[:-1]) + words[-1].title()
 
@@ -125,20 +125,20 @@ def _show_in_name(value: Value, exists: Exists) -> str:
     if isinstance(value, int | float):
         try:
             return f"{value:g}"
-        except OverflowError:  # a whole number beyond what a float holds
+        except OverflowError:  # an integer that is too large for a float
             return str(value)
     return str(value)[-_MAX_TEXT:]
 
 
 def _make_safe(name: str, spec: str) -> str:
-    """A single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
+    """Return a single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
     name = name.replace("/", "_").replace("\0", "_")
     name = re.sub(r"^\.", "_", name)
     return _shorten(name, spec, MAX_NAME_BYTES)
 
 
 def _shorten(name: str, spec: str, limit: int) -> str:
-    """A name that is too long ends in a hash of what it stands for, so that two of them stay apart."""
+    """Cut a name that is too long and add a hash of `spec`, so that two such names differ."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= limit:
         return name
@@ -151,13 +151,13 @@ def _hash_text(text: str, digits: int) -> str:
 
 
 class _Namer:
-    """Remembers which parameters a name was given to: the same parameters under the same name share it, different
-    ones never do. `exists`: whether a value is an existing path, which the original shortens to its last part."""
+    """Gives names to parameters: equal parameters share a name, and different ones never do. `exists` tests whether a
+    value is an existing path, which the original shortens to its last part."""
 
     def __init__(self, exists: Exists) -> None:
         self._exists = exists
         self._owners: dict[str, Params] = {}
-        self._given: dict[tuple[str, str], str] = {}  # (name asked for, parameters) → name given instead
+        self._given: dict[tuple[str, str], str] = {}  # (original name, parameters) → name given instead
 
     def name(self, draft: Draft) -> str:
         natural = build_name(draft.named, self._exists)
@@ -181,7 +181,7 @@ class _Namer:
         return [_make_safe("-".join(parts), spec), *hashed] if parts else hashed
 
     def _reserve(self, name: str, params: Params) -> bool:
-        """Reserve a name for parameters, if it is free or theirs. For `==`, 1, 1.0 and true are equal."""
+        """Reserve a name for parameters unless others have it. `==` would treat 1, 1.0 and true as equal."""
         owner = self._owners.setdefault(name, params)
         return owner is params or _spell(owner) == _spell(params)
 

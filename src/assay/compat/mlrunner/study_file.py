@@ -3,8 +3,8 @@
 The first document has `template` (command → text), `resource` (one worker per entry), `alias`, `default`.
 Each later document is a grid: parameters, a `_title`, and the commands `_cmd` it runs.
 
-In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are the run's own. What looks
-alike and is none, such as `${HOME}` or `l[0]`, is left to the shell.
+In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are values of the run. Text of the
+shell that looks similar, such as `${HOME}` or `l[0]`, stays unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TEMPLATE_HINT = "write `template:` with a line `train: python train.py {data} [
 
 
 def parse_mlrunner(nodes: list[Node], path: str, options: LoadOptions) -> Study:
-    """The study of a params.yaml; raises ConfigError with all its problems."""
+    """Parse a params.yaml to a study; raise ConfigError with all problems."""
     problems = Problems()
     study = _Reader(nodes, problems).study(path, options)
     problems.raise_if_any()
@@ -99,7 +99,7 @@ class _Reader:
         aliases: Mapping[str, Mapping[str, Params]],
         options: LoadOptions,
     ) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """The grids with the values of the command line, and those values; names show these as well."""
+        """Return the grids with the values of the command line, and those values, which names include too."""
         listed = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
         targets = [name for cases in aliases.values() for case in cases.values() for name in case]
         asked = [name for command in commands for name in sorted(_names(command))]
@@ -180,7 +180,7 @@ class _Reader:
         return dict(entry.node.value)
 
     def _cases(self, alias: Item, key: str) -> dict[str, Params]:
-        """`case: {param: value}`; every case sets the same parameters."""
+        """Parse the cases of an alias, `case: {param: value}`, which must all set the same parameters."""
         cases: dict[str, Params] = {}
         for case in self._fields.open_mapping(alias.node, key, "a mapping of cases, each {param: value}"):
             here = join_key(key, case.key)
@@ -211,7 +211,7 @@ class _Reader:
         )
 
     def _chosen(self, entry: Item, commands: Sequence[str]) -> tuple[str, ...] | None:
-        """The commands of a document, in the template's order; an empty choice is ignored."""
+        """Return the commands that a document chooses, in the template's order, or None if it chooses none."""
         if entry.node.is_null:
             return None
         names = self._fields.texts(entry.node, "_cmd", "the name of a command, or a list of them")
@@ -244,7 +244,7 @@ class _Reader:
                         self._problems.add(f"the alias has no case {value!r}", name, axis.position, guess)
 
     def _check_places(self, commands: Sequence[CommandTemplate], sweeps: Sequence[Sweep], given: set[str]) -> None:
-        """A name that nothing in the file gives a value. What a single document lacks is found when it is run."""
+        """Report names without a value in the whole file. A value that one document lacks is reported at its run."""
         known = given.union(*(sweep.axes for sweep in sweeps))
         run = {name for sweep in sweeps for name in sweep.commands or [command.name for command in commands]}
         for command in commands:
@@ -264,7 +264,7 @@ class _Reader:
 
 
 def _translate(piece: Piece) -> Piece:
-    """The original's names for the run's own values become ours; a dotted name is none of its parameters."""
+    """Replace the original's names for the run's own values by ours. A name with a dot is text, not a parameter."""
     if isinstance(piece, Placeholder) and piece.name in OWN_VALUES:
         return replace(piece, name=OWN_VALUES[piece.name])
     if isinstance(piece, Placeholder) and "." in piece.name:
@@ -275,6 +275,6 @@ def _translate(piece: Piece) -> Piece:
 
 
 def _names(command: CommandTemplate) -> set[str]:
-    """The parameters that a template asks for."""
+    """Return the names of the parameters in a template."""
     own = set(OWN_VALUES.values())
     return {piece.name for piece in command.pieces if isinstance(piece, Placeholder | Flag)} - own

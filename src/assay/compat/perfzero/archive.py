@@ -1,8 +1,8 @@
-"""Unpack archives that come from elsewhere: aside first, then into place, and nothing of one that would write outside.
+"""Unpack downloaded archives into a temporary folder, then move the content; refuse archives that would write outside.
 
-`tarfile.data_filter` decides about members, those of zip archives included. Links are made last and only in real
-folders, so that no file is ever written through one. The filters of Python before 3.11.13 and 3.12.11 let chains of
-links lead outside (CVE-2025-4517): here every target is a normal path that stays inside by itself, and so do chains.
+`tarfile.data_filter` decides about members, also those of zip archives. Links are created last and only in real
+folders, so that no file is ever written through a link. The filters of Python before 3.11.13 and 3.12.11 let chains of
+links lead outside (CVE-2025-4517): here every target is a normalised path inside, so that chains stay inside too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _Readable = IO[bytes] | gzip.GzipFile
 
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
-_FREE_BYTES = 2 << 30  # any archive may become so large
-_MOST_TIMES = 200  # or so many times its own size: text packs to a twentieth, a bomb to a thousandth
-_MEMBER_BYTES = 1024  # what a member without content counts for
+_FREE_BYTES = 2 << 30  # unpacked bytes that any archive may have
+_MOST_TIMES = 200  # or this many times its own size: text compresses to a twentieth, a zip bomb to a thousandth
+_MEMBER_BYTES = 1024  # that each member adds, even an empty one
 _MOST_LINK_BYTES = 4096
-_MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
+_MOST_HEADER_BYTES = 1 << 20  # of an extended header, which the library reads into memory
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
@@ -50,22 +50,22 @@ _ENDINGS = {
 
 
 class ArchiveError(UsageError):
-    """The archive is damaged, is not what its name says, or has members that would be written elsewhere."""
+    """The archive is damaged, is of another kind than its name, or has members that would be written elsewhere."""
 
 
 def parse_kind(name: str) -> ArchiveKind | None:
-    """The kind by the ending of the name, as the user sees it."""
+    """Return the kind of an archive by the ending of its name, or None."""
     lower = name.lower()
     return next((kind for endings, kind in _ENDINGS.items() if lower.endswith(endings)), None)
 
 
 def find_kind(path: str) -> ArchiveKind | None:
-    """The kind by the content. Only tar archives count: a zip is often something else, such as saved weights."""
+    """Return the kind by the content, for tar archives only: zip files are often something else, as saved weights."""
     try:
         with tarfile.open(path, tarinfo=_CheckedInfo) as tar:
-            return ArchiveKind.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
+            return ArchiveKind.TAR if tar.next() is not None else None  # zeros are an empty archive
     except ArchiveError:
-        return ArchiveKind.TAR  # one that will be refused
+        return ArchiveKind.TAR  # refused later
     except _DAMAGE:
         return None
 
@@ -74,12 +74,12 @@ def find_kind(path: str) -> ArchiveKind | None:
 
 
 def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
-    """Everything into the new folder `aside`, which is gone again when anything is wrong.
+    """Unpack an archive into the new folder `aside`, which is removed after an error.
 
-    `name` is what the archive is called: the file inside a plain gzip takes its name from it.
+    `name` is the name of the archive, from which the file in a plain gzip gets its name.
     """
     size = os.path.getsize(archive)
-    if size == 0:  # it would pass for the gzip file of an empty one
+    if size == 0:  # gzip would read it as an empty file
         raise ArchiveError(f"{name} is not a readable {kind.value}: it is empty")
     os.mkdir(aside)
     try:
@@ -100,7 +100,7 @@ def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
 
 
 def choose_limit(size: int, env: Mapping[str, str]) -> int | None:
-    """How many bytes may come out of an archive of this size, unless ASSAY_UNPACK_LIMIT is a number; None: no limit."""
+    """Return how many bytes an archive of this size may unpack to, or ASSAY_UNPACK_LIMIT if set; None for no limit."""
     text = env.get(ENV_LIMIT, "").strip().lower()
     if not text:
         return max(_FREE_BYTES, _MOST_TIMES * size)
@@ -120,16 +120,16 @@ def _damage_named(name: str, kind: ArchiveKind) -> Iterator[None]:
         raise ArchiveError(f"{name} was not unpacked: {reason}", "nothing of it was kept") from None
     except _DAMAGE as error:
         raise ArchiveError(f"{name} is not a readable {kind.value}: {error or type(error).__name__}") from error
-    except (RuntimeError, ValueError, OverflowError) as error:  # encrypted; a zero byte in a name; a time beyond all
+    except (RuntimeError, ValueError, OverflowError) as error:  # encryption, a NUL in a name, an invalid time
         raise ArchiveError(f"{name} cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno is not None:
-            raise  # of the disk
+            raise  # an error of the disk
         raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error  # from bz2
 
 
 class _Aside:
-    """The folder that is being filled. Links come last: until then, no file can be written through one."""
+    """The folder to unpack into. Links are created last, so that no file can be written through one."""
 
     def __init__(self, folder: str, limit: int | None) -> None:
         self.folder = os.path.realpath(folder)
@@ -145,8 +145,8 @@ class _Aside:
             raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
 
     def _filter(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """The member as the library's filter returns it. That looks for links in each part of a path, slowly, and
-        there are none yet: a plain file leads outside by its name alone. Its mode follows the rules of the filter."""
+        """Return the member as the library's filter does. The filter slowly checks each part of a path for links, but
+        there are none yet: for a regular file it is enough to check the name, and to set the mode by the same rules."""
         name = member.name.lstrip("/")
         if not member.isreg() or os.path.normpath(name).split("/")[0] == "..":
             return tarfile.data_filter(member, self.folder)
@@ -180,12 +180,12 @@ class _Aside:
             try:
                 os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
-                pass  # a link to what another archive brings
+                pass  # the target may come with another archive
             except OSError as error:
                 raise ArchiveError(f"the link {self._name(path)!r} is broken: {error.strerror}") from None
 
     def count(self, size: int) -> None:
-        """Take so many bytes from what may come out of the archive."""
+        """Subtract a number of bytes from the limit of the archive; refuse the archive if it is exceeded."""
         if self._left is None:
             return
         self._left -= size
@@ -196,7 +196,7 @@ class _Aside:
         self._links.pop(path, None)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            writer = os.open(path, flags, member.mode)  # less the umask
+            writer = os.open(path, flags, member.mode)  # the umask applies
         except (FileNotFoundError, FileExistsError):
             self._claim(path)
             writer = os.open(path, flags, member.mode)
@@ -219,7 +219,7 @@ class _Aside:
             self._links[path] = target
 
     def _claim(self, path: str) -> None:
-        """Make room for a member that is not a folder; a later one of the same name replaces it, as with tar."""
+        """Remove an earlier member at this path, as tar does, and create the folders above it."""
         self._links.pop(path, None)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.isdir(path):
@@ -235,7 +235,7 @@ class _Aside:
 
 
 class _CheckedInfo(tarfile.TarInfo):
-    """Refuses an extended header that would fill the memory before its member is known."""
+    """A member that refuses an extended header so large that reading it would fill the memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -258,14 +258,14 @@ def _unpack_tar(archive: str, aside: _Aside) -> None:
     with tarfile.open(archive, "r:*", tarinfo=_CheckedInfo) as tar:
         while (member := tar.next()) is not None:
             aside.add(member, tar.extractfile(member) if member.isfile() else None)
-            vars(tar)["members"].clear()  # a million members need not stay in memory
-        # the library takes a damaged header in the middle for the end of the archive; the end is zeros, or the file's
+            vars(tar)["members"].clear()  # do not keep a million members in memory
+        # the library reads a damaged header as the end of the archive; a real end is zeros, or the end of the file
         assert tar.fileobj is not None
         tar.fileobj.seek(tar.offset)
         block = tar.fileobj.read(tarfile.BLOCKSIZE)
         if block.strip(b"\0") or 0 < len(block) < tarfile.BLOCKSIZE:
             raise tarfile.ReadError(f"damaged at byte {tar.offset}")
-        while block := tar.fileobj.read(_CHUNK):  # the checksum of gzip is at its end
+        while block := tar.fileobj.read(_CHUNK):  # gzip checks its checksum at the end
             aside.count(len(block))
 
 
@@ -281,7 +281,7 @@ def _unpack_zip(archive: str, aside: _Aside) -> None:
             elif stat.S_ISLNK(mode):
                 member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(file.read(info))
             elif stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
-                member.type = tarfile.FIFOTYPE  # or a device: refused
+                member.type = tarfile.FIFOTYPE  # also for devices: refused
             with file.open(info) as reader:
                 aside.add(member, reader)
 
@@ -296,9 +296,9 @@ def _build_member(name: str, mode: int) -> tarfile.TarInfo:
 
 
 def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozenset()) -> None:
-    """Move what was unpacked into the parent; folders that are there already are filled up, files replaced.
+    """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced.
 
-    All obstacles are found before anything moves. `last` is the name whose presence means that all others are there.
+    All obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too.
     """
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
@@ -323,7 +323,7 @@ def _find_obstacles(source: str, target: str) -> Iterator[str]:
 
 
 def _move(source: str, target: str) -> None:
-    if _is_folder(source) and os.path.isdir(target):  # a folder that the user has linked in is filled where it is
+    if _is_folder(source) and os.path.isdir(target):  # also through the user's links to folders
         for name in sorted(os.listdir(source)):
             _move(os.path.join(source, name), os.path.join(target, name))
         os.rmdir(source)

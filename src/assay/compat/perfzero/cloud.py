@@ -1,4 +1,4 @@
-"""`assay perfzero cloud`: a machine with GPUs in Google's cloud, by the commands and flags of cloud_manager.py."""
+"""`assay perfzero cloud`: a machine with GPUs in Google's cloud, with the commands and flags of cloud_manager.py."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ IMAGE_FAMILY = "common-cu129-ubuntu-2404-nvidia-580"
 _COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 SSH_TRIES = 12
 SSH_PAUSE_S = 5.0
-_TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # TensorBoard on the machine is seen at localhost:6006
+_TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # forwards TensorBoard on the machine to localhost:6006
 
-# Shell commands that set up a new machine. Images differ in what they have installed.
+# Shell commands that set up a new machine. Images have different programs installed.
 _PREPARE_ASSAY = (
     "{{ python3 -m venv ~/assay || {{ sudo apt-get -qq update && sudo apt-get -qq install -y python3-venv"
     " && python3 -m venv ~/assay; }}; }}"
@@ -52,10 +52,10 @@ _PREPARE_GPU = (
 
 
 def build_instance_name(username: str | None) -> str:
-    """`perfzero-dev-<user>`, if Google allows it as a name."""
+    """Return `perfzero-dev-<user>`, or raise an error if Google does not allow this name."""
     try:
         user = username or getpass.getuser()
-    except (KeyError, OSError):  # in a container, a user may have a number and no name
+    except (KeyError, OSError):  # in a container, a user may have no name
         raise UsageError("your user name is unknown", "give --username=NAME") from None
     name = f"{INSTANCE_PREFIX}{user}"
     if not re.fullmatch(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", name):
@@ -71,23 +71,23 @@ def build_instance_name(username: str | None) -> str:
 
 
 class Cloud:
-    """One machine: each public method is a command of `assay perfzero cloud`."""
+    """One machine. Each public method is a command of `assay perfzero cloud`."""
 
     def __init__(self, flags: Parsed, tools: Tools) -> None:
         self._name = build_instance_name(flags.username)
         self._flags = flags
         self._tools = tools
-        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # of every command of gcloud
-        self._access = list(self._zone_flags)  # of gcloud's ssh and scp
+        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # for every command of gcloud
+        self._access = list(self._zone_flags)  # for gcloud's ssh and scp
         if flags.ssh_key_file:
             self._access.insert(0, f"--ssh-key-file={flags.ssh_key_file}")
         if flags.ssh_internal_ip:
             self._access.insert(0, "--internal-ip")
 
     def create(self) -> None:
-        """Make it, wait until it can be reached, and put docker and Assay on it."""
+        """Create the machine, wait until it can be reached, and install docker and Assay on it."""
         flags = self._flags
-        # what Google does not offer is refused before anything is made, in a dry run too
+        # refuse counts that Google does not offer before creating anything, also in a dry run
         if flags.machine_type is None and flags.accelerator_count not in _COUNTS:
             near = next((count for count in _COUNTS if count > flags.accelerator_count), _COUNTS[-1])
             raise UsageError(
@@ -116,7 +116,7 @@ class Cloud:
         self._show_way()
 
     def stop(self) -> int:
-        """A machine with local disks is left as it is, with exit code 1: Google would forget what is on them."""
+        """Stop the machine; with local disks, do not stop it and return 1, since Google would delete their content."""
         answer = self._tools.ask(self._build_command("describe", *self._zone_flags, "--format=json"))
         disks = 0 if self._tools.dry_run else _parse_instance(_parse_json(answer)).local_disks
         if disks:
@@ -134,7 +134,7 @@ class Cloud:
         self._report(f"deleted {self._name}")
 
     def status(self) -> None:
-        """Show the machine by `list`, not by `describe`, for which a machine that does not exist is an error."""
+        """Show the machine, by `list` and not by `describe`, which fails for a machine that does not exist."""
         found = load_instances(f"name={self._name} AND zone:{self._flags.zone}", self._flags, self._tools)
         mine = next((one for one in found if one.name == self._name), None)
         if self._tools.dry_run:
@@ -161,7 +161,7 @@ class Cloud:
             self._tools.console.print(line)
 
     def _show_way(self) -> None:
-        """Print the ssh command that a user types to enter the machine; in a dry run, too."""
+        """Print the ssh command with which a user logs in to the machine, also in a dry run."""
         way = shlex.join(["gcloud", "compute", "ssh", *self._access, self._name, "--", *_TENSORBOARD])
         if self._tools.dry_run:
             self._tools.announce(f"then, to enter it: {way}")
@@ -169,7 +169,7 @@ class Cloud:
             self._tools.console.print_lines(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
 
     def _wait_for_ssh(self) -> None:
-        """A new machine takes a while to listen."""
+        """Try to reach a new machine by ssh until it answers, or fail after a number of tries."""
         argv = self._build_ssh("exit", "--strict-host-key-checking=no")
         if self._tools.dry_run:
             limit = f"{SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart"
@@ -196,7 +196,7 @@ class Cloud:
         )
 
     def _prepare(self, wheel: str) -> None:
-        """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
+        """Install docker and Assay. The wheel is copied, so that the machine has this version without a source tree."""
         name = os.path.basename(wheel)
         copy = ["gcloud", "compute", "scp", *self._access, "--quiet", wheel, f"{self._name}:{name}"]
         scripts = [_PREPARE_ASSAY.format(source=f"./{name}[all]"), _PREPARE_DOCKER]
@@ -232,12 +232,12 @@ class Cloud:
         yield from ["--local-ssd=interface=NVME"] * flags.nvme_count
 
     def _build_ssh(self, command: str, *flags: str) -> list[str]:
-        """`--quiet`: gcloud makes its key without asking for a passphrase."""
+        """Build a command of gcloud ssh. With `--quiet` it creates a key without asking for a passphrase."""
         words = [*self._access, "--quiet", *flags, f"--command={command}", self._name]
         return ["gcloud", "compute", "ssh", *words]
 
     def _render_call(self, command: str) -> str:
-        """`assay perfzero cloud COMMAND` for this machine, to be pasted."""
+        """Render `assay perfzero cloud COMMAND` for this machine, to be pasted."""
         flags, words = self._flags, ["assay", "perfzero", "cloud", command]
         words += _project_flags(flags)
         words += [f"--zone={flags.zone}"] if flags.zone != DEFAULT_ZONE else []
@@ -247,7 +247,7 @@ class Cloud:
 
 @contextlib.contextmanager
 def _packed_assay(dry_run: bool) -> Iterator[str]:
-    """Assay's wheel, packed before there is a machine: what can fail without one should."""
+    """Pack Assay's wheel before the machine is created, so that errors of packing cost nothing."""
     if dry_run:
         yield os.path.join(tempfile.gettempdir(), build_wheel_name())
         return
@@ -256,7 +256,7 @@ def _packed_assay(dry_run: bool) -> Iterator[str]:
 
 
 def _project_flags(flags: Parsed) -> list[str]:
-    """Without a project it is the one that gcloud is configured for."""
+    """Return the flag for the project, or none: then gcloud uses its configured one."""
     return [f"--project={flags.project}"] if flags.project else []
 
 
@@ -269,7 +269,7 @@ class Instance:
 
     name: str
     zone: str
-    state: str  # as Google names it: RUNNING, TERMINATED, …
+    state: str  # Google's name: RUNNING, TERMINATED, …
     machine: str
     external: tuple[str, ...] = ()
     internal: tuple[str, ...] = ()
@@ -278,7 +278,7 @@ class Instance:
 
 
 def load_instances(condition: str, flags: Parsed, tools: Tools) -> tuple[Instance, ...]:
-    """The machines of the project that meet the condition; none in a dry run."""
+    """Load the machines of the project that meet the condition; in a dry run none."""
     words = [f"--filter={condition}", *_project_flags(flags), "--format=json"]
     answer = tools.ask(["gcloud", "compute", "instances", "list", *words])
     return () if tools.dry_run else parse_instances(answer)
@@ -322,12 +322,12 @@ def _parse_instance(found: Any) -> Instance:
 
 
 def _last_part(url: str) -> str:
-    """The name at the end of an address, by which gcloud names zones and types."""
+    """Return the last part of a URL, which is the name of a zone or type in the output of gcloud."""
     return url.rsplit("/", 1)[-1]
 
 
 def render_instance(instance: Instance) -> list[str]:
-    """The name and state of a machine, then what it is and where."""
+    """Return lines with the name and state of a machine, then its type and location."""
     state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
     parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
     if instance.local_disks:
@@ -353,7 +353,7 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """The error names the command that was probably meant."""
+    """A parser whose error for an unknown command suggests a similar one."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']*)'", message)
@@ -411,7 +411,7 @@ def run(parsed: Parsed) -> int:
     tools = Tools(parsed.dry_run, parsed.debug)
     if parsed.cloud_command != "list_all":
         return getattr(Cloud(parsed, tools), parsed.cloud_command)() or 0
-    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed, tools)  # of any user
+    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed, tools)  # machines of all users
     if parsed.json and not parsed.dry_run:
         tools.console.write_json([asdict(one) for one in found])
     elif not parsed.dry_run:

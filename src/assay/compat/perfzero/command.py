@@ -23,7 +23,7 @@ _OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfze
 
 
 def command(words: Sequence[str]) -> int:
-    """The first word chooses a command; without one, or with `benchmark`, benchmarks are run."""
+    """Execute the command that the first word names; without one, or with `benchmark`, run benchmarks."""
     word = words[0] if words and not words[0].startswith("-") else ""
     if word not in (known := ("", "benchmark", "plot", *_OTHERS)):
         raise UsageError(f"assay perfzero has no command {word!r}", did_you_mean(word, known))
@@ -40,7 +40,7 @@ command.__doc__ = _DESCRIPTION
 # ---------------------------------------------------------------- the flags
 
 
-FLAGS = {  # by group: metavar (none: a switch), help
+FLAGS = {  # by group: metavar (None: a switch), help
     "": {
         "benchmark_methods": ("METHODS", "module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated"),
         "benchmark_num_trials": ("N", "how often each method is run"),
@@ -130,7 +130,7 @@ def run(parsed: Parsed) -> int:
     job = parse_flags(flags, os.getcwd(), os.environ)
     console = PerfzeroConsole(quiet=parsed.quiet, debug=parsed.debug)
     hooks = build_hooks(console)
-    if not console.quiet:  # the methods' own output, live, on stderr: stdout is for summaries
+    if not console.quiet:  # live output of methods goes to stderr, since stdout is for summaries
         hooks.echo = _echo
     report = run_perfzero(job, hooks, console, __version__, tuple(map(hide_secrets, sys.argv)))
     console.write(render_closing(report))

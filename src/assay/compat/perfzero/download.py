@@ -1,10 +1,10 @@
-"""Bring data in: a file or a folder from the web, an object store or another place on this machine.
+"""Download data: a file or a folder from the web, an object store or another path on this machine.
 
-<parent>/<name>             the data: there when everything is, archives unpacked next to it included
-<parent>/<name>.part        what is on its way (a file, or a folder)
-<parent>/<name>.part.json   of what, so that it can be continued
-<parent>/<name>.unpack/     an archive's content before it is moved into the parent
-<parent>/<name>.lock        held by the one process that fetches; removed afterwards
+<parent>/<name>             the data, which appears last, after the content of archives next to it
+<parent>/<name>.part        the partial download (a file, or a folder)
+<parent>/<name>.part.json   notes on its source and version, with which it can be continued
+<parent>/<name>.unpack/     the content of an archive before it is moved into the parent
+<parent>/<name>.lock        held by the process that downloads; removed afterwards
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def fetch(
     notify: Notify = ignore,
     retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
 ) -> None:
-    """Fetch the URL to `target`, unless that is there. Archives are also unpacked, into the folder of the target:
-    by the ending of the URL or of the target, and a tar archive without one by its content.
+    """Fetch the URL to `target` unless that exists. Archives are also unpacked, into the folder of the target. They are
+    recognised by the ending of the URL or the target; a tar archive without an ending by its content.
 
-    The target appears last: where it exists, everything has arrived. Raises UsageError for what can never be fetched as
-    asked, InfrastructureError for what failed today.
+    The target appears last: if it exists, the download is complete. Raise UsageError for a request that can never
+    succeed, InfrastructureError for a failure that may be temporary.
     """
     job = _Job(url, target, decompress, checksum, notify, retry)
     try:
         if not os.path.lexists(job.target):
             os.makedirs(os.path.dirname(job.target), exist_ok=True)
             with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
-                if not os.path.lexists(job.target):  # else another process was quicker
+                if not os.path.lexists(job.target):  # else another process was faster
                     _bring(job)
                     return
         _check_cached(job)
@@ -70,7 +70,7 @@ def fetch(
 
 @dataclass
 class _Job:
-    """One call of `fetch`, with the names of the files that it needs next to the target."""
+    """One call of `fetch`, with the paths of its temporary files next to the target."""
 
     url: str
     target: str
@@ -82,7 +82,7 @@ class _Job:
     def __post_init__(self) -> None:
         if not self.target or os.path.abspath(self.target) == "/":
             raise UsageError(f"{self.target!r} is not a valid target", "name a file or a folder")
-        self.scheme = parse_scheme(self.url, _SCHEMES)  # None is a plain path
+        self.scheme = parse_scheme(self.url, _SCHEMES)  # None for a plain path
         self.shown = render_url(self.url) if self.scheme else self.url
         self.target = os.path.abspath(self.target)
         self.name = os.path.basename(self.target)
@@ -91,7 +91,7 @@ class _Job:
         self.original = os.path.basename(source)
         kind = archive.parse_kind(source) or archive.parse_kind(self.target)
         self.kind = kind if self.decompress else None
-        # neither address nor target has an ending: the content is examined
+        # without an ending in URL or target, examine the content
         self.has_no_ending = self.decompress and not any(os.path.splitext(name)[1] for name in (source, self.target))
 
 
@@ -99,7 +99,7 @@ class _Job:
 
 
 def _check_cached(job: _Job) -> None:
-    """Refuse an existing file whose checksum can be compared and differs; any other is used as it is."""
+    """Refuse an existing file whose checksum differs, if it can be compared; else use the file."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
@@ -118,7 +118,7 @@ def _bring(job: _Job) -> None:
             from assay.compat.perfzero import http_file
         except ModuleNotFoundError as error:
             raise MissingExtraError(f"downloading {job.shown}", "download") from error
-        if os.path.isdir(job.part):  # this target was a folder of something else before
+        if os.path.isdir(job.part):  # left from another source
             shutil.rmtree(job.part)
         http_file.download(job.url, job.part, job.notify, job.retry)
     elif job.scheme in STORES:
@@ -143,25 +143,25 @@ def _bring(job: _Job) -> None:
         os.unlink(job.part)
     else:
         with open(job.part, "rb") as file:
-            os.fsync(file.fileno())  # after a power cut a name without its content may be left
+            os.fsync(file.fileno())  # else a power failure could leave the name without content
         rename(job.part, job.target)
     forget(job.part)
 
 
 def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
-    """True when the target itself came out of the archive, so that nothing is left to be renamed."""
+    """Unpack the download. Return True if the archive contained the target itself, so that nothing is to be renamed."""
     parent = os.path.dirname(job.target)
-    # `mydata` next to what came out of it looks as if it had not been unpacked
+    # `mydata` next to its content looks as if it had not been unpacked: name the archive too
     shown = job.name if job.original in ("", job.name) else f"{job.original} (kept as {job.name})"
     job.notify(f"unpacking {shown} into {parent}")
-    shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
+    shutil.rmtree(job.aside, ignore_errors=True)  # of a killed process
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
         inside = os.path.lexists(os.path.join(job.aside, job.name))
         reserved = frozenset(os.path.basename(path) for path in (job.part, job.part + ".json", job.aside, job.lock))
         archive.place(job.aside, parent, job.name, reserved)
     except archive.ArchiveError:
-        _drop(job.part)  # another download may bring a whole one
+        _drop(job.part)  # the next download may be complete
         raise
     finally:
         shutil.rmtree(job.aside, ignore_errors=True)
@@ -170,7 +170,7 @@ def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
 
 def _copy_local(job: _Job) -> None:
     path = parse_local(job.url, job.scheme)
-    # a trailing * or / means the folder, unless there really is such a name
+    # a trailing * or / means the folder, unless a path has this name
     found = next((each for each in (path, path.removesuffix("*")) if os.path.exists(each)), None)
     if found is None:
         raise UsageError(f"there is no file or folder {path!r}")
@@ -195,7 +195,7 @@ def _copy_local(job: _Job) -> None:
 
 
 def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
-    """An error of the disk, in one line."""
+    """Return a one-line error about the disk."""
     if error.errno in _NO_ROOM:
         return InfrastructureError(
             f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"
@@ -210,13 +210,13 @@ def build_disk_error(target: str, error: OSError) -> UsageError | Infrastructure
 
 
 def _compare(path: str, wanted: Checksum) -> str | None:
-    """How the file's checksum differs; None where it does not."""
+    """Return how the file's checksum differs, or None."""
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.new(wanted.algorithm, usedforsecurity=False)).hexdigest()
     return None if found == wanted.hex else f"{wanted.algorithm} {found}, expected {wanted.hex}"
 
 
 def _drop(part: str) -> None:
-    """Leave nothing that a later call could take for the data, or continue."""
+    """Remove a partial download and its notes, so that no later call uses or continues it."""
     remove_part(part)
     forget(part)

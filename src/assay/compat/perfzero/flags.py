@@ -1,6 +1,6 @@
-"""PerfZero's flags: texts → what they ask for. Every bad value is named with its flag.
+"""PerfZero's flags, parsed from texts. Errors about a value name its flag.
 
-An empty value means what no value means: wrappers pass `--output_gcs_url=""`.
+An empty value counts as no value, since wrappers pass `--output_gcs_url=""`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DOWNLOAD_FORM = (
 
 
 def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str]) -> PerfzeroJob:
-    """`flags` by name, as the command line gave them: texts, lists of texts where a flag may be repeated, booleans.
+    """Parse the flags, which the command line gives by name: texts, booleans, and lists of texts for repeatable flags.
 
-    `folder`: where the command was called, and where methods are looked for first.
+    `folder`: the current folder, in which methods are searched first.
     """
     given = _Flags(flags)
     workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
@@ -106,23 +106,23 @@ class _Flags:
         return str(value).strip() or None if value is not None else None
 
     def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """The value that `parse` makes of the text; None where there is no text."""
+        """Return the flag's text parsed by `parse`, or None if it has no text."""
         text = self.text(name)
         return None if text is None else _named(name, parse, text)
 
     def texts(self, name: str) -> list[str]:
-        """Every text of a flag that may be repeated."""
+        """Return all texts of a repeatable flag."""
         value = self._flags.get(name)
         given = [value] if isinstance(value, str) else list(value or ())
         return [text for text in given if text.strip()]
 
     def parts(self, name: str) -> Iterator[str]:
-        """What commas separate in the texts of a flag."""
+        """Yield the parts of a flag's texts, which commas separate."""
         return _split(self.texts(name))
 
 
 def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
-    """A parser that returns what `parse` does; its errors name the flag."""
+    """Call `parse`, and add the flag's name to its errors."""
     try:
         return parse(*arguments)
     except UsageError as error:
@@ -130,7 +130,7 @@ def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
 
 
 def _expect(pattern: str, refusal: str, hint: str) -> Callable[[str], str]:
-    """A parser that returns what the pattern matches, and refuses everything else."""
+    """Return a parser that accepts texts that match the pattern and refuses all others."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -156,14 +156,14 @@ def _split(texts: Sequence[str]) -> Iterator[str]:
 
 
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags as the summary keeps them: those with a value; repeated ones joined, as they may be written in one."""
+    """Return the flags with a value as the summary records them, with repeated ones joined by commas."""
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if value is None:
             continue
         joined = ",".join(value) if isinstance(value, list) and name != "benchmark_methods" else value
         found[name] = hide_secrets(joined) if isinstance(joined, str) else joined
-    if "gcloud_key_file_url" in found:  # a signed address of a key is as good as the key
+    if "gcloud_key_file_url" in found:  # a signed address gives access to the key
         found["gcloud_key_file_url"] = re.sub(r"\?.*", "?***", found["gcloud_key_file_url"])
     if str(found.get("benchmark_num_trials", "")).isdecimal():
         found["benchmark_num_trials"] = int(found["benchmark_num_trials"])  # a number in PerfZero's summaries
@@ -174,7 +174,7 @@ def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_methods(texts: Sequence[str]) -> tuple[BenchMethod, ...]:
-    """Repeated or comma-joined; a comma inside a bracket belongs to a regular expression."""
+    """Parse repeated or comma-separated methods. A comma in brackets belongs to a regular expression."""
     parts = [part for text in texts for part in _split_outside_brackets(text)]
     if not parts:
         raise UsageError(
@@ -205,7 +205,7 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def parse_repos(texts: Sequence[str]) -> tuple[GitRepo, ...]:
-    """`url;branch;hash`, branch and hash being optional. Two cannot share a folder."""
+    """Parse `url;branch;hash`, where branch and hash are optional. Refuse two repositories with the same folder."""
     found: dict[str, GitRepo] = {}
     for part in _split(texts):
         repo = _named("git_repos", _parse_repo, part)
@@ -256,7 +256,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
 
 
 def _parse_source(text: str) -> str:
-    """Parse a source; what follows a folder's name is not part of it, and a local path is a URL, too."""
+    """Parse a source, which may also be a local path; the mark after a folder's name is removed."""
     plain = text.removesuffix("*").rstrip("/")
     if plain.startswith(("/", "./", "../", "~/")):
         return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"

@@ -1,7 +1,7 @@
-"""`assay perfzero`: PerfZero's workspace and summaries around our own benchmarks.
+"""`assay perfzero`: runs our benchmarks in PerfZero's workspace, and writes PerfZero's summaries.
 
-Every execution is a run of the study `bench` as any other; what PerfZero's users look for is written next to it as
-soon as the execution has ended, and sent where they want it before the next one begins.
+Every execution is an ordinary run of the study `bench`. PerfZero's files are written as soon as the execution ends,
+and sent to the configured targets before the next one begins.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ from assay.system.files import list_names, read_end, write_atomic
 
 Facts = Mapping[str, Any]
 
-_LAST_BYTES = 4096  # of a log: our child's own messages are its last
+_LAST_BYTES = 4096  # from the end of a log, which has our child's own messages
 
 
 class PerfzeroConsole(Console):
-    """Results are the summaries; with `quiet` the methods' own output is not shown either."""
+    """A console whose results are the summaries. `quiet` also hides the output of methods."""
 
     def __init__(self, *, quiet: bool = False, debug: bool = False) -> None:
         super().__init__(quiet=quiet)
         self._debug = debug
 
     def write(self, text: str) -> None:
-        """A disk that is full does not end the benchmarks that are still to run."""
+        """Write a result. If that fails, as on a full disk, the remaining benchmarks still run, without output."""
         try:
             super().write(text)
         except OSError:
@@ -97,12 +97,12 @@ class PerfzeroConsole(Console):
 def run_perfzero(
     job: PerfzeroJob, hooks: RunHooks, console: PerfzeroConsole, version: str = "", command_line: tuple[str, ...] = ()
 ) -> PerfzeroReport:
-    """Data, repositories, then every method of every trial. A failure is recorded, and the next one runs."""
+    """Download data, check out repositories, then run every method of every trial. A failure does not stop others."""
     clock = Clock()
     with ExitStack() as stack:
         with clock.measure("activate_gcloud_service"):
             stack.enter_context(google_key(job.key_url))
-        # what can never be sent is refused now, not after hours of benchmarks; the network is not tried
+        # refuse impossible targets now, not after hours of benchmarks, and without the network
         if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
             raise MissingExtraError("writing to BigQuery", "bigquery")
         if job.output_url:
@@ -113,13 +113,13 @@ def run_perfzero(
         with clock.measure("checkout_repository"):
             packages = check_out_all(job.repos, job.site_packages, use_cached=job.use_cached, say=console.message)
         for path in job.bench.python_path:
-            # PerfZero ignored missing folders silently, and the import that fails later does not name the cause
+            # PerfZero ignores missing folders silently, and the import that fails later does not name the cause
             if not os.path.isdir(path):
                 names = sorted(list_names(job.site_packages))
                 there = ", ".join(name for name in names if not name.startswith("."))
                 hint = f"in {job.site_packages} there is {there}" if there else None
                 raise UsageError(f"--python_path: there is no folder {path}", hint)
-        # after the repositories are there: the functions may be in them
+        # after the checkout of repositories, which may contain the functions
         for name in job.upload_methods:
             console.detail(f"looking for {name}")
             check_upload_method(name, job.bench)
@@ -140,7 +140,7 @@ def run_perfzero(
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a parent package
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
@@ -152,7 +152,7 @@ def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
 
 
 def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
-    """What the history keeps as well, to distinguish an execution from those of other tools and environments."""
+    """Return further facts for the history, which distinguish executions of other tools and environments."""
     facts = {
         "command": "perfzero",
         "workspace": job.workspace,
@@ -168,7 +168,7 @@ def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
 
 
 class _ExecutionWriter:
-    """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
+    """Listens for the end of executions, and writes, shows and sends PerfZero's files."""
 
     def __init__(self, job: PerfzeroJob, console: PerfzeroConsole) -> None:
         self._job = job
@@ -188,7 +188,7 @@ class _ExecutionWriter:
     def _conclude(self, run_dir: str) -> None:
         try:
             execution = load_execution(run_dir)
-            if execution is None:  # its directory was removed
+            if execution is None:  # the directory was removed
                 return
             self._report_end(execution)
             execution = self._complete(execution)
@@ -208,7 +208,7 @@ class _ExecutionWriter:
         self.seconds[execution.trial, execution.method] = parts
 
     def _report_end(self, execution: BenchExecution) -> None:
-        """How it ended; and the notes of our child on its profiles, where they are not on the screen already."""
+        """Print how an execution ended, and its notes. With `quiet`, add the child's notes on profiles."""
         shown = execution if self._console.quiet else _leave_out_printed(execution)
         (self._console.message if execution.succeeded else self._console.error)(render_end(shown))
         for note in execution.notes:
@@ -218,7 +218,7 @@ class _ExecutionWriter:
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
-        """Complete an execution: the first repository, if any, is the code that was measured. Profiles are moved."""
+        """Add profiles, after moving them, and the commit of the first repository, if any, as the measured code."""
         folder = os.path.join(execution.output_dir, PROFILE_DIR)
         for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
             self._console.warning(problem)
@@ -247,19 +247,19 @@ class _ExecutionWriter:
 
 
 def _leave_out_printed(execution: BenchExecution) -> BenchExecution:
-    """The execution without what our child has just printed, as it does for a method that does not exist."""
+    """Return the execution without findings that our child has already printed, as for an unknown method."""
     printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
     findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
     return replace(execution, result=replace(execution.result, findings=findings))
 
 
 def write_outputs(execution: BenchExecution, summary: Facts) -> None:
-    """The summary is written last: where there is one, the other files are complete."""
+    """Write the files of an execution, the summary last: if it exists, the others are complete."""
     folder = execution.output_dir
     os.makedirs(folder, exist_ok=True)
     readings = load_readings(execution.run_dir)
     write_atomic(os.path.join(folder, PROCESS_FILE), render_process_info(readings, execution))
-    # what the benchmark printed, between our own lines; copied, since it may be large
+    # the benchmark's output, which may be large, is copied between our own lines
     with open(os.path.join(execution.output_dir, LOG_FILE), "wb") as log:
         log.write(render_log_head(execution).encode())
         with suppress(FileNotFoundError), open(os.path.join(execution.run_dir, execution.log), "rb") as output:
@@ -269,7 +269,7 @@ def write_outputs(execution: BenchExecution, summary: Facts) -> None:
 
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:
-    """Seconds until the method began, and of the method; empty where the child ended without a report."""
+    """Return the seconds before the method began, and those of the method; {} if the times are unknown."""
     reported = load_child_report(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
     method_s = (reported.end or {}).get("wall_s")
     if execution.started_at is None or execution.ended_at is None:
@@ -286,7 +286,7 @@ def load_parts(execution: BenchExecution) -> dict[str, float]:
 def _build_deliveries(
     job: PerfzeroJob, execution: BenchExecution, summary: Facts, console: PerfzeroConsole
 ) -> Iterator[tuple[str, Callable[[], str | None]]]:
-    """The folder goes last, with everything in it."""
+    """Yield name and function of each delivery, the upload of the output folder last."""
     project, table = job.bigquery_project, job.bigquery_table
     if project and table:
         yield f"the row in BigQuery's {table}", lambda: insert_row(project, table, build_row(summary))
@@ -303,12 +303,12 @@ def _build_deliveries(
 
 
 class _StoppedError(Exception):
-    """A signal came while something was sent."""
+    """A signal arrived during an upload."""
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """The loop handles a signal only between two executions; during an upload it ends the upload and is passed on."""
+    """Let SIGINT and SIGTERM end an upload, and raise them again: the loop handles signals only between executions."""
     caught: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -329,7 +329,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def plot_process_info(source: str, target: str) -> str:
-    """What was done, in a line."""
+    """Plot the readings in a file as a PDF; return a line that describes the result."""
     if not target.lower().endswith(".pdf"):
         raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
     info = write_plot(source, target)

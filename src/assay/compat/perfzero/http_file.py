@@ -1,9 +1,9 @@
-"""One file over http, by httpx: its status and length are checked, it is continued where it broke off, and retried.
+"""Download one file over HTTP, with httpx: check status and length, retry, and continue interrupted downloads.
 
-<part>        what has arrived
-<part>.json   of which version of the file (ETag or Last-Modified): without that, a continuation could join two versions
+<part>        the partial file
+<part>.json   its version (ETag or Last-Modified), without which a continuation could join two versions
 
-Both stay until the caller has made something of the part and calls `forget`. The extra `download` installs httpx.
+Both stay until the caller has used the part and calls `forget`. The extra `download` installs httpx.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from assay.errors import InfrastructureError, UsageError
 from assay.exchange.api import forget, load_notes, render_url, write_notes
 from assay.values.notify import Notify
 
-_TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500
+_TRY_AGAIN = frozenset({408, 425, 429})  # and all statuses from 500 on
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
-_HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the bytes of the file, not a compressed rendering
+_HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the file itself, not a compressed form of it
 
 
 class _LostError(Exception):
-    """The download is worth another try."""
+    """The download failed in a way that another try may solve."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class _LostError(Exception):
 
 
 def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
-    """Bring the file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
+    """Download a file into `part`. Raise UsageError if the server will never send it, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
     with _open_client(url, retry.timeout_s) as client:
         while True:
@@ -61,12 +61,12 @@ def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
 
 
 def _open_client(url: str, timeout_s: float) -> httpx.Client:
-    """Proxies are those of the environment. The authorities are the system's, or those of SSL_CERT_FILE."""
+    """Open a client with the environment's proxies, and the system's certificate authorities or SSL_CERT_FILE's."""
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
-    login = (address.username, address.password) if address.userinfo else None  # httpx gives it to this host only
+    login = (address.username, address.password) if address.userinfo else None  # httpx sends it to this host only
     try:
         return httpx.Client(
             auth=login, headers=_HEADERS, timeout=timeout_s, verify=ssl.create_default_context(), follow_redirects=True
@@ -79,15 +79,15 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
-    old = load_notes(part, url)  # empty for a part of another or an unknown address
+    old = load_notes(part, url)  # empty if the part is of another or an unknown address
     validator = next((text for name in ("etag", "modified") if (text := old.get(name)) and text.isascii()), None)
     offset, headers = 0, {}
     if validator and "total_bytes" in old:
         offset = _size_of(part)
-        if old["total_bytes"] is not None:  # of a complete part, the last byte again: that proves it is still current
+        if old["total_bytes"] is not None:  # of a complete part, request the last byte to check the version
             offset = min(offset, max(old["total_bytes"] - 1, 0))
         headers = {"Range": f"bytes={offset}-", "If-Range": validator} if offset else {}
-    bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log it
+    bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log the address
     try:
         with client.stream("GET", bare, headers=headers) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -95,7 +95,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 raise _LostError("the part that has arrived does not belong to the file any more")
             _check_answer(url, response)
             etag = response.headers.get("ETag")
-            strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
+            strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not guarantee equal bytes
             total = _parse_total(response.headers)
             new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
@@ -107,7 +107,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 notify(f"continuing {render_url(url)} at byte {offset}")
             else:
                 offset = 0
-                # in this order: an old part with a new state would be continued with the wrong version
+                # in this order: an old part with new notes would be continued with the wrong version
                 forget(part)
                 with open(part, "wb"):
                     pass
@@ -124,7 +124,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     host = httpx.URL(url).host
     cause: BaseException = error
-    while deeper := cause.__cause__ or cause.__context__:  # the innermost is the system's own
+    while deeper := cause.__cause__ or cause.__context__:  # the innermost is the system's error
         cause = deeper
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
@@ -145,7 +145,7 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     status, headers, where = response.status_code, response.headers, render_url(url)
     answer = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status in _TRY_AGAIN or status >= 500:
-        wait = headers.get("Retry-After", "")  # seconds; a date is ignored, our own delays are as good
+        wait = headers.get("Retry-After", "")  # seconds; for a date our own delay is used
         raise _LostError(f"the server answers {answer}", float(wait) if wait.isdecimal() else None)
     if status in {404, 410}:
         raise UsageError(f"there is nothing at {where} ({answer})", "check the address; nothing was saved")
@@ -153,14 +153,14 @@ def _check_answer(url: str, response: httpx.Response) -> None:
         raise UsageError(f"{where} may not be read ({answer})", "it needs a login, a signed address or another address")
     if status not in {200, 203, 206}:
         raise UsageError(f"{where} cannot be downloaded ({answer})")
-    # a folder's address gives a page that lists it, often after a redirection to the address with a slash
+    # the address of a folder returns a page that lists it, often after a redirect to the address with a slash
     is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
     if is_page and response.url.path.endswith("/") and not response.url.query:
         raise UsageError(
             f"{where} is not a file: the server answers with an HTML page",
             "name one file; folders come from gs://, s3://, az:// and file://",
         )
-    # servers often call a .tar.gz "encoded" and mean the file itself; anything else would be saved compressed
+    # servers often label a .tar.gz itself as "encoded"; any other file would be saved compressed
     encoding = headers.get("Content-Encoding", "identity").lower()
     path = httpx.URL(url).path.lower()
     if encoding != "identity" and not path.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".br")):

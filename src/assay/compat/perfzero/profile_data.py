@@ -1,10 +1,10 @@
-"""profiler_data/ as TensorBoard's profile tab expects it.
+"""The folder profiler_data/ in the layout of TensorBoard's profile tab.
 
-    plugins/profile/<session>/<host>.xplane.pb        what the tab opens; TensorFlow writes it there by itself
+    plugins/profile/<session>/<host>.xplane.pb        the file that the tab opens; TensorFlow writes it there itself
     plugins/profile/<session>/<host>.trace.json.gz    the same for Chrome's about:tracing and ui.perfetto.dev
 
-Every window is a session. Traces of torch, py-spy and of our own sampler come as plain Chrome traces and are put there;
-for TensorFlow's the Chrome trace is made.
+Every profiled window is a session. Traces of torch, py-spy and our own sampler are plain Chrome traces, which are moved
+there and converted; TensorFlow's profiles are converted to Chrome traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLANE, _TRACE = ".xplane.pb", ".trace.json.gz"
 
 
 def arrange_profiles(folder: str, host: str) -> list[str]:
-    """Move the Chrome traces in the folder to where they belong; what could not be read stays, and is described."""
+    """Move the Chrome traces in the folder into sessions. Unreadable files stay; return messages about them."""
     found = sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
     bare = [path for path in found if path.endswith(_PLANE) and path.removesuffix(_PLANE) + _TRACE not in found]
     traces = [path for path in found if path.endswith(".json") and os.path.dirname(path) == folder]
@@ -51,7 +51,7 @@ def _arrange(source: str, host: str) -> str | None:
         trace = parse_json(data)
     except (OSError, ValueError) as error:
         return f"the profile {source} cannot be read: {error}"
-    # named by the time, as TensorFlow's are, and by the profiler: 2026_03_01_12_00_00_torch-1
+    # sessions are named by time, as TensorFlow's are, and profiler: 2026_03_01_12_00_00_torch-1
     moment = datetime.fromtimestamp(os.stat(source).st_mtime)  # noqa: DTZ006 local time, as TensorFlow does
     session_name = f"{moment:%Y_%m_%d_%H_%M_%S}_{name.removesuffix('.json')}"
     session = os.path.join(folder, "plugins", "profile", session_name)
@@ -75,18 +75,18 @@ def _arrange(source: str, host: str) -> str | None:
 #     XEvent          1: metadata_id  2: offset_ps  3: duration_ps
 #     XEventMetadata  1: id  2: name
 #
-# One plane holds everything, under the name that TensorFlow gives to what happens on the host's CPUs; a line is a
-# thread. Time begins with the first call.
+# There is one plane, with TensorFlow's name for events on the CPUs of the host; a line is a thread. Time begins with
+# the first call.
 
 HOST_PLANE = "/host:CPU"
 _PS_PER_US = 1_000_000
 
 Events = Sequence[Mapping[str, Any]]
-Calls = list[tuple[float, float, str]]  # of a thread: begin and duration in microseconds, and the name
+Calls = list[tuple[float, float, str]]  # calls of a thread: begin and duration in microseconds, and the name
 
 
 def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
-    """An XSpace; None without any call. Complete events (`X`) and pairs of begin and end (`B`, `E`) count."""
+    """Render complete events (`X`) and pairs of begin and end (`B`, `E`) as an XSpace; None if there are none."""
     events = trace.get("traceEvents") if isinstance(trace, Mapping) else trace
     threads = _find_calls(events if isinstance(events, Sequence) else [])
     if not threads:
@@ -103,7 +103,7 @@ def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
 
 
 def _find_calls(events: Events) -> dict[str, Calls]:
-    """The calls of each thread, by its name."""
+    """Return the calls of each thread by its name."""
     calls: dict[tuple[str, str], Calls] = {}
     begun: dict[tuple[str, str], list[tuple[float, str]]] = {}
     titles: dict[tuple[str, str], str] = {}
@@ -125,7 +125,7 @@ def _find_calls(events: Events) -> dict[str, Calls]:
 
 
 def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mapping[str, int]) -> bytes:
-    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # a caller before what it calls
+    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # a caller before its callees
     events = [
         protobuf.number(1, ids[called])
         + protobuf.number(2, max(0, round((begin - began) * _PS_PER_US)))
@@ -137,11 +137,11 @@ def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mappin
 
 
 # ---------------------------------------------------------------- reading xplane.proto
-# TensorFlow's own profile (`XSpace` of xplane.proto) as a Chrome trace, read without protobuf. Of each message the
-# fields that are needed: number, name, and `int`, `str`, another message, or a list. A plane (the host's CPUs, a
-# GPU) is a process of the trace, a line a thread. Time begins with the first call.
+# TensorFlow's own profile (`XSpace` of xplane.proto) as a Chrome trace, read without protobuf. The tables have the
+# needed fields of each message: number, name, and `int`, `str`, another message, or a list. A plane (the host's CPUs,
+# a GPU) becomes a process of the trace, a line a thread. Time begins with the first call.
 
-_EVENT = {1: ("name", int), 2: ("begin_ps", int), 3: ("took_ps", int), 5: ("occurrences", int)}  # a sum is no call
+_EVENT = {1: ("name", int), 2: ("begin_ps", int), 3: ("took_ps", int), 5: ("occurrences", int)}  # sums are not calls
 _LINE = {1: ("id", int), 2: ("name", str), 3: ("begin_ns", int), 4: ("events", [_EVENT]), 11: ("display", str)}
 _METADATA = {1: ("id", int), 2: ("metadata", {2: ("name", str), 4: ("display", str)})}
 _SPACE = {1: ("planes", [{2: ("name", str), 3: ("lines", [_LINE]), 4: ("names", [_METADATA])}])}
@@ -151,13 +151,13 @@ Trace = dict[str, Any]
 
 
 def build_trace(data: bytes) -> Trace:
-    """Raises ValueError for an invalid file, or one that is cut off."""
+    """Convert TensorFlow's profile to a Chrome trace. Raise ValueError if it is invalid or incomplete."""
     processes: list[Trace] = []
-    threads: list[tuple[Trace, list[tuple[int, int, str]]]] = []  # what describes each, and its calls
+    threads: list[tuple[Trace, list[tuple[int, int, str]]]] = []  # the description of each, and its calls
     for process, plane in enumerate(_parse(memoryview(data), _SPACE)["planes"], 1):
         names = {each["id"]: each["metadata"]["display"] or each["metadata"]["name"] for each in plane["names"]}
         found = [(line, _list_calls(line, names)) for line in plane["lines"]]
-        found = [(line, calls) for line, calls in found if calls]  # a plane of mere facts has none
+        found = [(line, calls) for line, calls in found if calls]  # a plane may have only metadata
         if found:
             processes.append(_describe("process_name", process, 0, plane["name"]))
         for line, calls in found:
@@ -174,7 +174,7 @@ def build_trace(data: bytes) -> Trace:
 
 
 def _list_calls(line: Trace, names: Mapping[int, str]) -> list[tuple[int, int, str]]:
-    """Begin and duration in ps, and the name."""
+    """Return the start and duration in ps, and the name, of each call."""
     base_ps = line["begin_ns"] * _PS_PER_NS
     return [
         (base_ps + event["begin_ps"], event["took_ps"], names.get(event["name"], str(event["name"])))
@@ -188,7 +188,7 @@ def _describe(what: str, process: int, thread: int, name: str) -> Trace:
 
 
 def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str, Any]:
-    """A message by the names of its fields. One may be there and be of another kind: then another program wrote it."""
+    """Parse a message to a dict by the names of fields. A field of another type means that another program wrote it."""
     found: dict[str, Any] = {}
     for name, kind in fields.values():
         found[name] = kind() if isinstance(kind, type) else [] if isinstance(kind, list) else _parse(data[:0], kind)
@@ -197,7 +197,7 @@ def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str,
             continue
         (name, kind), content = fields[number], cast("Any", value)
         if not isinstance(value, int if kind is int else memoryview):
-            raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
+            raise ValueError("no profile of TensorFlow")  # noqa: TRY004 the content is wrong, not our argument
         if isinstance(kind, list):
             found[name].append(_parse(content, kind[0]))
         elif isinstance(kind, type):

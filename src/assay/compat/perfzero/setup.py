@@ -1,4 +1,4 @@
-"""`assay perfzero setup`: disks, packages and a Docker image in which benchmarks run."""
+"""`assay perfzero setup`: prepare disks, packages and a Docker image in which benchmarks run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.exchange.api import render_url
 from assay.system.files import parse_json, rename
 
-_DOCKERFILES = "docker"  # the folder next to this file, and the name that the documents give it
+_DOCKERFILES = "docker"  # the folder next to this file, and its name in the documents
 _V1, _V2 = "Dockerfile_ubuntu_1804_tf_v1", "Dockerfile_ubuntu_1804_tf_v2"
-NO_WHEEL = "EMPTY"  # a file of this name is in the context: a Dockerfile can copy it where there is no wheel
+NO_WHEEL = "EMPTY"  # the name of an empty file that a Dockerfile can copy if there is no wheel
 _RAID = "/dev/md0"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TENSORFLOW_1 = re.compile(
@@ -39,14 +39,14 @@ _WHEEL_NAME = re.compile(r"[^-]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 
 
 class Setup:
-    """The flags of a call, understood: every name in them is checked before anything is done."""
+    """The parsed flags of a call. Every name in them is checked before anything is done."""
 
     def __init__(self, flags: Parsed) -> None:
         self.flags = flags
         self.context: str = os.path.join(flags.workspace, "resources")
         path, spec = flags.dockerfile_path, flags.tensorflow_pip_spec
         self.uses_google = any((url or "").startswith("gs://") for url in (path, spec))
-        self.wheel = None  # its name in the context
+        self.wheel = None  # the name of the wheel in the context
         if spec and _URL.match(spec):
             self.wheel = os.path.basename(unquote(urlsplit(spec).path))
             if not _WHEEL_NAME.fullmatch(self.wheel):
@@ -54,8 +54,8 @@ class Setup:
                     f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel",
                     "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl",
                 )
-        self.tensorflow: str | None = self.wheel or spec or None  # as pip takes it
-        # the name of a saved image may be followed by a signature
+        self.tensorflow: str | None = self.wheel or spec or None  # the argument for pip
+        # a signature may follow the name of a saved image
         self.loads_image = (urlsplit(path).path if _URL.match(path) else path).endswith(".tar.gz")
         if self.loads_image and not _URL.match(path) and not os.path.isfile(path):
             raise UsageError(f"--dockerfile_path: there is no file {path}")
@@ -68,7 +68,7 @@ class Setup:
             )
         entries = [entry.strip() for entry in flags.site_package_downloads.split(",")]
         folder = os.path.join(flags.workspace, "site-packages")
-        self.copies = [_parse_copy(entry, folder) for entry in entries if entry]  # of folders into site-packages
+        self.copies = [_parse_copy(entry, folder) for entry in entries if entry]  # folders to copy into site-packages
         self.remarks = []
         if flags.gcloud_key_file_url and not self.uses_google:
             self.remarks.append("--gcloud_key_file_url is not used: nothing comes from gs://")
@@ -82,7 +82,7 @@ class Setup:
         flags = self.flags
         arguments = [f"tensorflow_pip_spec={self.tensorflow}"] if self.tensorflow else []
         arguments.append(f"local_tensorflow_pip_spec={self.wheel or NO_WHEEL}")
-        # spaces inside a specification would make two of it in the Dockerfile's shell
+        # the shell of the Dockerfile would split a specification at spaces
         specs = ("".join(spec.split()) for spec in flags.extra_pip_specs.split(";"))
         arguments.append(f"extra_pip_specs={' '.join(filter(None, specs))}")
         arguments += [argument for argument in flags.extra_docker_build_args if argument]
@@ -91,14 +91,14 @@ class Setup:
         return [*build, "-f", dockerfile, self.context]
 
     def render_entry(self) -> str:
-        """The command that starts a shell in the image."""
+        """Return the command that starts a shell in the image."""
         data = shlex.quote(f"{self.flags.root_data_dir}:{self.flags.root_data_dir}")
         tag = shlex.quote(self.flags.docker_tag)
         return f'docker run --gpus all -it --rm -v "$PWD":/workspace -v {data} {tag} bash'
 
 
 def find_dockerfile(name: str) -> str:
-    """A file of the user's, else one that comes with us: docker/NAME."""
+    """Return the path of the user's file of this name, else of the one that Assay includes as docker/NAME."""
     if os.path.isfile(name):
         return name
     ours = _shipped(os.path.basename(name))
@@ -117,7 +117,7 @@ def is_tensorflow_1(spec: str | None) -> bool:
 
 
 def _parse_copy(entry: str, folder: str) -> tuple[str, str]:
-    """Source and target of `/path/to/src:name`."""
+    """Parse `/path/to/src:name` to source and target."""
     source, _, name = entry.partition(":")
     name = name or os.path.basename(source.rstrip("/"))
     if name in {"", ".", ".."} or "/" in name:
@@ -133,7 +133,7 @@ def _parse_copy(entry: str, folder: str) -> tuple[str, str]:
 def set_up(setup: Setup, tools: Tools) -> None:
     clock, flags = Clock(), setup.flags
     if (setup.dockerfile is not None or setup.loads_image) and not tools.dry_run:
-        # a docker that is missing or does not answer is refused before anything is fetched
+        # fail before any download if docker is missing or does not answer
         ask_tool(["docker", "version", "--format", "{{.Server.Version}}"])
     for remark in setup.remarks:
         tools.remark(remark)
@@ -184,7 +184,7 @@ def _create_drive(flags: Parsed, tools: Tools) -> None:
     if os.path.ismount(flags.root_data_dir):
         tools.remark(f"{flags.root_data_dir} is already a mount point; it is left as it is")
         return
-    # looking changes nothing: a dry run looks as well
+    # also in a dry run, since it changes nothing
     devices = parse_free_disks(ask_tool(["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]))
     if not devices:
         raise UsageError(
@@ -196,7 +196,7 @@ def _create_drive(flags: Parsed, tools: Tools) -> None:
 
 
 def parse_free_disks(text: str) -> tuple[str, ...]:
-    """The NVMe disks in `lsblk --json` that are free: no partition, no array, no file system in use."""
+    """Return the free NVMe disks in the output of `lsblk --json`: no partition, no array, not mounted."""
     try:
         disks = [disk for disk in parse_json(text)["blockdevices"] if disk["type"] == "disk"]
         free = [disk["name"] for disk in disks if not disk.get("children") and not disk.get("mountpoint")]
@@ -206,11 +206,11 @@ def parse_free_disks(text: str) -> tuple[str, ...]:
 
 
 def build_drive_commands(devices: Sequence[str], folder: str, as_root: bool) -> list[list[str]]:
-    """One disk as it is, several as one striped array, mounted at the data folder."""
+    """Return commands that mount the disks at the data folder, several of them as one striped array."""
     device = devices[0] if len(devices) == 1 else _RAID
     commands = []
     if len(devices) > 1:
-        # --run: the disks of such machines may carry the marks of an earlier array, and mdadm would stop and ask
+        # --run: disks of such machines may have marks of an earlier array, about which mdadm would ask
         words = ["mdadm", "--create", _RAID, "--run", "--level=0", f"--raid-devices={len(devices)}", *devices]
         commands.append(words)
     commands += [
@@ -223,7 +223,7 @@ def build_drive_commands(devices: Sequence[str], folder: str, as_root: bool) -> 
 
 
 def _load_image(flags: Parsed, tools: Tools, clock: Clock) -> None:
-    """Load a saved image: a file of this machine, or one that is fetched into the workspace for the time of loading."""
+    """Load a saved image, from a file or from a URL, which is downloaded to a temporary folder in the workspace."""
     source, load = flags.dockerfile_path, ["docker", "load", "--input"]
     if not _URL.match(source):
         tools.do([*load, source], keep_errors=False)
@@ -244,7 +244,7 @@ def _load_image(flags: Parsed, tools: Tools, clock: Clock) -> None:
 
 
 def _fill_context(setup: Setup, tools: Tools) -> None:
-    """What a Dockerfile may copy: Assay, the TensorFlow wheel, and an empty file in its place."""
+    """Write the files that a Dockerfile may copy: Assay, the TensorFlow wheel, and an empty file to replace that."""
     context = setup.context
     if tools.announce(f"pack Assay as {os.path.join(context, build_wheel_name())}"):
         os.makedirs(context, exist_ok=True)
@@ -259,14 +259,14 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
     url, target = setup.flags.tensorflow_pip_spec, os.path.join(context, setup.wheel)
     if tools.announce(f"fetch {render_url(url)} to {target}"):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(target)  # nightly wheels change under one name
+            os.unlink(target)  # nightly wheels keep their name
         fetch(url, target, decompress=False)
 
 
 # ---------------------------------------------------------------- the command
 
 
-FLAGS: dict[str, tuple[Any, str, str]] = {  # setup.py's: default, metavar, help
+FLAGS: dict[str, tuple[Any, str, str]] = {  # flags of setup.py: default, metavar, help
     "dockerfile_path": (
         f"{_DOCKERFILES}/{_V1}",
         "FILE",

@@ -1,7 +1,7 @@
-"""Repositories that benchmarks need, checked out side by side where users may edit them.
+"""Repositories that benchmarks need, checked out next to each other in a folder where users may edit them.
 
-What a user has changed there, committed or not, is used as it is: nothing is reset, overwritten or rebased. Every
-commit that we check out is remembered under `refs/assay/used`, so that it is not taken for the user's own later.
+Changes of a user there, committed or not, are used: nothing is reset, overwritten or rebased. Commits that
+we check out are recorded as `refs/assay/used`, so that they do not count as the user's own later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
 
 
 def check_out_all(repos: Sequence[GitRepo], folder: str, *, use_cached: bool, say: Say) -> dict[str, Package]:
-    """Check each out in `<folder>/<name>` and return what it is then, by name. One call at a time works in a folder."""
+    """Check out each repository in `<folder>/<name>` and return its state by name. A lock keeps out other calls."""
     if not repos:
         return {}
     with hold(folder, None, lambda: say(f"waiting: another call works in {folder}"), _LOCK):
@@ -42,7 +42,7 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
         _check_origin(repo, path, use_cached)
     if not is_new and (why := _find_edits(path)):
         say(f"{repo.name}: {why}; it is used as it is")
-    # a fresh clone is at the right commit unless a branch or a hash is named; a cached one is not moved
+    # without a branch or hash, a new clone is at the right commit, and a cached one stays where it is
     elif bool(repo.branch or repo.commit) or not (is_new or use_cached):
         _move(repo, path, fetches=not is_new and not use_cached, say=say)
     found = load_package(path, repo.branch)
@@ -52,11 +52,11 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
 
 
 def load_package(path: str, branch: str | None = None) -> Package | None:
-    """A repository as it is now; None where there is no commit. `branch` names what was asked for by name."""
+    """Return the current state of a repository, or None without a commit. `branch` names a detached HEAD."""
     commit, default = _resolve(path, "HEAD"), _default_branch(path)
     if commit is None:
         return None
-    # a HEAD on no branch is named by the default branch, where it is the newest commit of that
+    # a detached HEAD gets the name of the default branch if it is the newest commit of that
     named = default if default and _remote_branch(path, default) == commit else "HEAD"
     return Package(
         url=hide_secrets(_ask(path, "remote", "get-url", "origin")),
@@ -68,7 +68,7 @@ def load_package(path: str, branch: str | None = None) -> Package | None:
 
 
 def load_own_package(file: str) -> Package | None:
-    """The repository that keeps this file among its own; None where the file was installed from elsewhere."""
+    """Return the state of the repository that tracks this file, or None if the file was installed."""
     folder = os.path.dirname(file)
     if not _ask(folder, "ls-files", "--error-unmatch", "--", file):
         return None
@@ -79,7 +79,7 @@ def load_own_package(file: str) -> Package | None:
 
 
 def _clone(repo: GitRepo, path: str) -> None:
-    """Clone in a folder aside: a clone that is cut off leaves nothing that passes for one."""
+    """Clone into a temporary folder and rename it, so that an interrupted clone is not mistaken for a complete one."""
     aside = tempfile.mkdtemp(prefix=".tmp-", dir=os.path.dirname(path))
     try:
         _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
@@ -92,7 +92,7 @@ def _clone(repo: GitRepo, path: str) -> None:
 
 
 def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
-    """Refuse another repository of the same name, which would be measured in silence."""
+    """Refuse another repository of the same name, which would be measured without notice."""
     top = _ask(path, "rev-parse", "--show-toplevel") if os.path.isdir(path) else ""
     if os.path.realpath(top or "/") != os.path.realpath(path):
         raise UsageError(f"--git_repos: {path} is not a git repository", "move it away, or choose another --workspace")
@@ -105,13 +105,13 @@ def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
 
 
 def _plain(url: str) -> str:
-    """The address in a form in which two ways to write it are equal."""
+    """Return a normal form of the address, in which different spellings are equal."""
     bare = hide_secrets(url.removeprefix("file://").rstrip("/").removesuffix(".git").rstrip("/"))
     return os.path.realpath(bare) if os.path.exists(bare) or os.path.exists(f"{bare}.git") else bare.replace("***@", "")
 
 
 def _find_edits(path: str) -> str | None:
-    """What a user has done here that must not be lost, as a text. Files that git does not know do not matter."""
+    """Describe changes of a user that must not be lost, or return None. Untracked files do not count."""
     if changed := [line for line in _list_changes(path) if not line.startswith("?? ")]:
         return f"{len(changed)} changed files ({changed[0][3:]}{', …' if len(changed) > 1 else ''})"
     if count := _count_own_commits(path, "HEAD"):
@@ -134,10 +134,10 @@ def _count_own_commits(path: str, name: str) -> int:
 
 
 def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
-    """Go to the hash; else to the newest commit of the branch; else to that of the branch which it is on."""
+    """Check out the hash, else the newest commit of the named branch, else that of the current branch."""
     branch = repo.branch or _ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or _default_branch(path)
-    wanted = _resolve(path, repo.commit) if repo.commit else None  # a hash that is here never changes
-    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # before a rewritten branch is fetched
+    wanted = _resolve(path, repo.commit) if repo.commit else None  # a known hash never changes
+    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # before fetching, which may rewrite it
     if fetches and wanted is None:
         say(f"updating {path}")
         _fetch(repo, path)
@@ -164,7 +164,7 @@ def _remote_branch(path: str, name: str) -> str | None:
 
 
 def _fetch(repo: GitRepo, path: str, *name: str) -> bool:
-    """Bring what their server has, or what it has by this name. False: it has nothing of this name."""
+    """Fetch everything from the server, or only this name. Return False if the server does not have the name."""
     try:
         _git(path, "fetch", "--quiet", "origin", *name)
     except GitError as error:
@@ -177,7 +177,7 @@ def _fetch(repo: GitRepo, path: str, *name: str) -> bool:
 
 
 def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
-    """The error of a repository: what cannot be reached today is not the user's mistake, what does not exist is."""
+    """Return the error about a repository: InfrastructureError if it is unreachable, UsageError if it is missing."""
     words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.message}"
     if error.is_unreachable:
         return InfrastructureError(words, f"can it be reached from here? {hint}")
@@ -185,7 +185,7 @@ def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
 
 
 def _find(repo: GitRepo, path: str, name: str) -> str:
-    """The commit of a branch of theirs, a tag or a hash, or of what only their server has by this name."""
+    """Return the commit of a remote branch, a tag or a hash; fetch the name from the server if it is unknown here."""
     found = _remote_branch(path, name) or _resolve(path, f"refs/tags/{name}") or _resolve(path, name)
     if found is None and _fetch(repo, path, name):
         found = _resolve(path, "FETCH_HEAD")
@@ -198,8 +198,8 @@ def _find(repo: GitRepo, path: str, name: str) -> str:
 
 
 def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
-    """Check the commit out on its branch, where that only means to go forward; else without a branch. Nothing of the
-    user's is moved."""
+    """Check out the commit on its branch if that is a fast-forward, else as a detached HEAD. No branch of the user
+    moves otherwise."""
     local = _resolve(path, f"refs/heads/{branch}") if branch else None
     if branch and local is None and _remote_branch(path, branch) == sha:
         _git(path, "checkout", "--quiet", "--track", "-b", branch, f"origin/{branch}")
@@ -234,7 +234,7 @@ def _git(folder: str | None, *arguments: str) -> str:
 
 
 def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
-    """The output of git, or an empty text where it refuses."""
+    """Return the output of git, or "" if it fails."""
     done = run_git(folder, *arguments, settings=_SETTINGS)
     text = done.stdout if done.returncode == 0 else ""
     return text.strip() if strip else text

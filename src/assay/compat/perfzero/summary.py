@@ -1,8 +1,8 @@
-"""PerfZero's summary, field for field, and what it prints at the end.
+"""PerfZero's summary, field for field, and its output at the end.
 
-What we know beyond it is in further fields: why a benchmark failed (`findings`), what was reported besides the wall
-time, CUDA and cuDNN, GPU memory, whether others disturbed it (`contaminated`). `schemas/perfzero_summary.schema.json`
-describes every field.
+Further fields have facts that PerfZero does not record: why a benchmark failed (`findings`), reported values besides
+the wall time, CUDA and cuDNN, GPU memory, whether other processes disturbed it (`contaminated`).
+`schemas/perfzero_summary.schema.json` describes every field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_REASONS = 3  # in one line
 
 
 def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
-    """JSON-like: numbers that JSON does not have are texts, NaN being "NaN"."""
+    """Build the summary from types of JSON; numbers that JSON does not have are texts such as "NaN"."""
     summary = {
         "execution_id": execution.execution_id,
         "execution_timestamp": execution.started_at or execution.ended_at or 0.0,
@@ -82,7 +82,7 @@ def _build_result(execution: BenchExecution) -> Facts:
 
 
 def _build_metrics(result: BenchResult) -> list[Facts]:
-    """Reported metrics with their bounds, and extras that are numbers, as the document has it."""
+    """Build the reported metrics with their bounds, and those extras that are numbers."""
     found: dict[str, Facts] = {}
     for metric in result.metrics:
         bounds = _known({"min_value": metric.min_value, "max_value": metric.max_value})
@@ -123,7 +123,7 @@ def build_package(package: Package) -> Facts:
 
 
 def _build_framework(execution: BenchExecution, job: PerfzeroJob) -> Facts:
-    """The name is the true one; it is empty where the benchmark loaded no framework that we know."""
+    """Build the facts about the framework that was really loaded; its name is empty if none is known."""
     used = execution.framework
     named = {key: getattr(used, key, "") for key in ("name", "version", "build_version")}
     libraries = {key: getattr(used, key, "") or None for key in ("cuda", "cudnn")}
@@ -157,7 +157,7 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 
 
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
-    """A line as Python's own logging writes it, which PerfZero's users look for."""
+    """Render a line in the format of Python's logging, which PerfZero's users search for."""
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
     shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
     return f"{shown} {level}: {text}\n"
@@ -175,7 +175,7 @@ def render_log_end(execution: BenchExecution, summary: Facts) -> str:
 
 
 def render_closing(report: PerfzeroReport) -> str:
-    """The end of the log, on times, successes and the output: three blocks of JSON, each after its title."""
+    """Render the end of the log: three blocks of JSON with titles, about times, successes and the output."""
     operations: Facts = dict(report.setup_s)
     for (trial, method), parts in report.execution_s.items():
         operations.setdefault(f"trial_{trial}", {})[method] = dict(parts)
@@ -198,7 +198,7 @@ def _by_trial(executions: Sequence[BenchExecution], ask: Any) -> Facts:
 
 
 def render_end(execution: BenchExecution) -> str:
-    """One line when it has ended: `failed m.C.f trial 1: loss is nan`."""
+    """Render a line about the end of an execution, such as `failed m.C.f trial 1: loss is nan`."""
     label = f" {execution.label}" if execution.label else ""
     reasons = [found.message for found in execution.result.findings]
     if execution.refused:
@@ -210,12 +210,12 @@ def render_end(execution: BenchExecution) -> str:
 
 
 def render_profile_hint(execution: BenchExecution) -> str:
-    """Where the traces are now: the profilers wrote them elsewhere."""
+    """Render where the profiles are, which differs from where the profilers wrote them."""
     traces = [path for path in execution.profiles if path.endswith((".trace.json.gz", ".json"))]
     lines = [f"profile of {execution.method} for ui.perfetto.dev: {path}" for path in traces]
     if any(path.endswith(".xplane.pb") for path in execution.profiles):
         command = shlex.join(["tensorboard", f"--logdir={execution.output_dir}"])
-        # TensorBoard has the tab for profiles only with xprof
+        # TensorBoard shows profiles only with xprof
         is_there = all(importlib.util.find_spec(name) for name in ("tensorboard", "xprof"))
         after = "" if is_there else ", after: pip install 'assay[perfzero]'"
         lines.append(f"{command} shows the profile of {execution.method}{after}")
@@ -240,14 +240,14 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """A line for each reading, `time` in seconds since the start, as PerfZero has it.
+    """Render a line for each reading in PerfZero's format, with `time` in seconds since the start.
 
-    A benchmark that ended before the first reading has one line of the kernel's own counters.
+    A benchmark that ended before the first reading gets one line from the kernel's counters.
     """
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
     lines, cpu_s, at = [], 0.0, origin
-    for reading in readings:  # percent of one core since the reading before, the first since the beginning
+    for reading in readings:  # percent of one core since the previous reading or the start
         took_s = reading.time - at
         lines.append(
             _build_line(reading, round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0, origin)
@@ -285,7 +285,7 @@ def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str
 
 @dataclass(slots=True)
 class ProcessInfo:
-    """Metric → times and values, in the order of their first appearance."""
+    """The times and values of each metric, in the order of their first appearance."""
 
     series: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     lines: int = 0
@@ -313,7 +313,7 @@ def load_process_info(path: str) -> ProcessInfo:
 
 
 def parse_process_info(lines: Iterable[str]) -> ProcessInfo:
-    """A line that is cut off is counted and left out: the process that wrote it was killed."""
+    """Parse process_info.log. Incomplete lines, whose writer was killed, are counted and left out."""
     found = ProcessInfo()
     for line in lines:
         if not line.strip():
@@ -359,7 +359,7 @@ def build_charts(info: ProcessInfo) -> tuple[LineChart, ...]:
 
 
 def write_plot(source: str, target: str) -> ProcessInfo:
-    """A PDF with a page for each metric over time."""
+    """Write a PDF with a page for each metric over time, and return the parsed readings."""
     from assay.plots.api import write_pages
 
     info = load_process_info(source)

@@ -1,4 +1,4 @@
-"""Other command line programs, such as docker and gcloud: found on PATH and run in the terminal, or only shown."""
+"""Other command line programs, such as docker and gcloud: run in the terminal, or only shown in a dry run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _INSTALL = {
     "mdadm": "install it: apt install mdadm",
     "mkfs.ext4": "install it: apt install e2fsprogs",
 }
-_VERBS = {"docker": 1, "gcloud": 3, "sudo": 1}  # words after the name that say what is done: gcloud compute ssh
-# Known messages of failures, and what to do about them: a UsageError where this machine is not set up
+_VERBS = {"docker": 1, "gcloud": 3, "sudo": 1}  # words after the name that form the command: gcloud compute ssh
+# Known messages of failures with advice: a UsageError if this machine is not set up
 _FAILURES: dict[tuple[str, type[AssayError]], dict[str, str]] = {
     ("docker", UsageError): {
         "permission denied": 'join its group, then log in again: sudo usermod -a -G docker "$USER"',
@@ -51,7 +51,7 @@ _FAILURES: dict[tuple[str, type[AssayError]], dict[str, str]] = {
 
 
 def ask_tool(argv: Sequence[str]) -> str:
-    """Run a program in silence and return what it prints. Raises AssayError where it fails."""
+    """Run a program without showing its output, and return it. Raise AssayError if the program fails."""
     done = subprocess.run(
         [_find(argv[0]), *argv[1:]],
         stdin=subprocess.DEVNULL,
@@ -66,10 +66,10 @@ def ask_tool(argv: Sequence[str]) -> str:
 
 
 def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
-    """Run a program in the user's terminal: its output is seen as it is written. Raises AssayError where it fails.
+    """Run a program in the user's terminal, with its output shown live. Raise AssayError if it fails.
 
-    Its errors are kept as well, so that a known cause gets its advice; a program that draws on the terminal keeps it
-    for itself (`keep_errors=False`), or it would fall back to plain lines.
+    Its stderr is also captured, so that a known failure gets advice. For a program that draws on the terminal use
+    `keep_errors=False`: without a terminal on stderr it would print plain lines.
     """
     program = _find(argv[0])
     sys.stdout.flush()
@@ -78,7 +78,7 @@ def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
         try:
             errors = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
-        except KeyboardInterrupt:  # the terminal has interrupted the program as well: let it clean up
+        except KeyboardInterrupt:  # the program got it too: let it clean up
             try:
                 process.wait(_END_GRACE_S)
             except subprocess.TimeoutExpired:
@@ -100,14 +100,14 @@ def _forward(stream: IO[bytes]) -> str:
     kept: list[str] = []
     while chunk := stream.read1(65536):  # type: ignore[attr-defined]
         kept.append(decoder.decode(chunk))
-        with contextlib.suppress(BrokenPipeError):  # a reader that has left does not stop the program
+        with contextlib.suppress(BrokenPipeError):  # the program continues without a reader
             sys.stderr.write(kept[-1])
             sys.stderr.flush()
     return "".join(kept)
 
 
 def build_failure(argv: Sequence[str], code: int, errors: str, is_shown: bool = False) -> AssayError:
-    """The error of a command that failed: with its own message, unless the user has just read it."""
+    """Return the error for a failed command, with its own message unless the user has just read that."""
     words = list(argv[: 1 + _VERBS.get(argv[0], 0)])
     name = " ".join(words[: next((i for i, word in enumerate(words) if word.startswith("-")), None)])
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
@@ -121,7 +121,7 @@ def build_failure(argv: Sequence[str], code: int, errors: str, is_shown: bool = 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Runs programs; a dry run prints their command lines and does nothing."""
+    """Runs programs, or in a dry run only prints their command lines."""
 
     dry_run: bool
     debug: bool = False
@@ -136,7 +136,7 @@ class Tools:
         run_tool(argv, keep_errors)
 
     def ask(self, argv: Sequence[str]) -> str:
-        """What a program answers; nothing in a dry run, which does not use the network."""
+        """Return the output of a program; "" in a dry run, which does not use the network."""
         if self.dry_run:
             self.console.print(shlex.join(argv))
             return ""
@@ -145,7 +145,7 @@ class Tools:
         return ask_tool(argv)
 
     def announce(self, step: str) -> bool:
-        """Print a step that is not a command; return whether it is to be done."""
+        """Print a step that is not a command; return whether to do it, that is, unless in a dry run."""
         if self.dry_run:
             self.console.print(f"# {step}")
         else:
@@ -153,5 +153,5 @@ class Tools:
         return not self.dry_run
 
     def remark(self, text: str) -> None:
-        """Print what is being done, which is not a result."""
+        """Print a message about progress, which is not a result, to stderr."""
         self.console.error(text)

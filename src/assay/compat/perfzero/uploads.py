@@ -1,4 +1,4 @@
-"""Where results go: a store or another folder, a row in BigQuery, functions of the user's own."""
+"""Uploads of results: to a store or another folder, to a table of BigQuery, to functions of the user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AT_ONCE = 8
 
 
 def check_target(url: str) -> None:
-    """Raise UsageError for a target that can never be used. The network is not tried: it may work later."""
+    """Raise UsageError for a target that can never be used, without the network, which may work later."""
     scheme = parse_scheme(url, _SCHEMES)
     if scheme in STORES:
         check_installed(url)
@@ -53,9 +53,9 @@ def check_target(url: str) -> None:
 
 
 def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
-    """Send the files of the folder to the URL, with the same names; return how many files were sent and found there.
+    """Send the files of the folder to the URL under the same names, verify that they arrived, and return their number.
 
-    A file that is there already is replaced. Empty folders are not sent: object stores have none.
+    Existing files are replaced. Empty folders are not sent, since object stores do not have folders.
     """
     scheme = parse_scheme(url, _SCHEMES)
     if not os.path.isdir(folder):
@@ -77,26 +77,26 @@ def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
 
 
 # ---------------------------------------------------------------- a row in BigQuery
-# One row per execution in a BigQuery table; whatever is a dictionary arrives as JSON text.
+# One row per execution in a BigQuery table; dictionaries are sent as JSON text.
 #
 # Columns: execution_timestamp TIMESTAMP and execution_id STRING, both required; ml_framework_info, benchmark_result,
 # benchmark_info, setup_info, system_info and process_info as STRING.
 
 JSON_COLUMNS = ("ml_framework_info", "benchmark_result", "benchmark_info", "setup_info", "system_info", "process_info")
 _TIMEOUT_S = 60.0
-_RETRY_S = 120.0  # the library's own ten minutes would hold up the next benchmark
+_RETRY_S = 120.0  # the library's default of ten minutes would delay the next benchmark
 _EMULATOR = "BIGQUERY_EMULATOR_HOST"
 
 
 def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a summary, in which NaN and infinity are strings, as CAST(… AS FLOAT64) reads them."""
+    """Build the row of a summary, with NaN and infinity as strings that CAST(… AS FLOAT64) accepts."""
     moment = datetime.fromtimestamp(summary["execution_timestamp"], UTC).isoformat(timespec="microseconds")
     row = {"execution_id": summary["execution_id"], "execution_timestamp": moment.replace("+00:00", "Z")}
     return row | {name: json.dumps(summary[name], allow_nan=False, sort_keys=True) for name in JSON_COLUMNS}
 
 
 def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
-    """Insert a row into `dataset.table` of the project. The same execution, sent twice within a minute, counts once."""
+    """Insert a row into `dataset.table` of the project. An execution that is sent twice in a minute counts once."""
     try:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import bigquery
@@ -104,14 +104,14 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         raise MissingExtraError("writing to BigQuery", "bigquery") from error
     full_name, anonymous = f"{project}.{table}", cast("Any", AnonymousCredentials)
     try:
-        # An emulator has no logins. The client reads its address from the same variable.
+        # An emulator has no logins. The client also reads this variable for its address.
         credentials = anonymous() if os.environ.get(_EMULATOR) else None
         with closing(bigquery.Client(project=project, credentials=credentials)) as client:
             retry = bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
             ids = [row["execution_id"]]
             problems = client.insert_rows_json(full_name, [dict(row)], row_ids=ids, retry=retry, timeout=_TIMEOUT_S)
     except Exception as error:
-        cause = getattr(error, "cause", None)  # of the last of several tries
+        cause = getattr(error, "cause", None)  # the error of the last retry
         raise _classify(full_name, cause if isinstance(cause, Exception) else error) from error
     if problems:
         details = [detail for problem in problems for detail in problem.get("errors", [])]
@@ -120,7 +120,7 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
 
 
 def _classify(full_name: str, error: Exception) -> AssayError:
-    """Google's errors as one line each: what the user wrote wrong, what is forbidden, what is down."""
+    """Turn Google's errors into one-line errors: a mistake of the user, missing rights, a failing service."""
     code, answer = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(answer).strip().splitlines()[0]
     if code == 404:
@@ -138,7 +138,7 @@ def _classify(full_name: str, error: Exception) -> AssayError:
 
 
 def render_make_command(full_name: str) -> str:
-    """The command that makes the table with its documented columns; `bq` separates the project by a colon."""
+    """Return the command that creates the table with its documented columns. `bq` has a colon after the project."""
     columns = ["execution_timestamp:TIMESTAMP", "execution_id:STRING", *(f"{name}:STRING" for name in JSON_COLUMNS)]
     return f"bq mk --table {full_name.replace('.', ':', 1)} {','.join(columns)}"
 
@@ -150,14 +150,14 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 @contextmanager
 def google_key(url: str | None) -> Iterator[None]:
-    """Fetch the key into a private folder, name it in the environment of us and our children; remove it at the end.
+    """Fetch the key into a private folder, set it in the environment of this process, and remove it at the end.
 
-    It is never written into a workspace, and gcloud's own accounts are left as they are.
+    The key is never written into a workspace, and gcloud's own accounts do not change.
     """
     if url is None:
         yield
         return
-    folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
+    folder = tempfile.mkdtemp(prefix="assay-key-")  # mode 0700
     before = os.environ.get(VARIABLE)
     try:
         path = os.path.join(folder, "key.json")
@@ -165,7 +165,7 @@ def google_key(url: str | None) -> Iterator[None]:
         is_key = False
         with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
             is_key = isinstance(parse_json(file.read()), dict)
-        if not is_key:  # a login page, which Google's libraries would report only after the benchmarks
+        if not is_key:  # such as a login page, which Google's libraries would report only after the benchmarks
             raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
         os.chmod(path, 0o600)
         os.environ[VARIABLE] = path
@@ -179,13 +179,13 @@ def google_key(url: str | None) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- the user's own functions
-# Each is called with the summary, in a process of its own. Whether there is such a function is checked before the
-# benchmarks, which may take hours, in such a process as well.
+# Each function is called with the summary in a process of its own. Another such process checks that the function
+# exists before the benchmarks, which may take hours.
 
 _CALL_TIMEOUT_S = 600.0
 _FRAMES = 3
-# Any interpreter can run this: it needs nothing of ours. The working directory is first on its path. Without a summary
-# the function is only looked for.
+# Any interpreter can run this program, which imports nothing of Assay. The working directory is first on its path.
+# Without a summary it only checks that the function exists.
 _PROGRAM = """
 import importlib, json, os, sys, traceback
 name, summary, answer = sys.argv[1], sys.stdin.buffer.read(), {}
@@ -211,11 +211,11 @@ sys.exit("error" in answer)
 
 
 def check_upload_method(name: str, bench: BenchRequest) -> None:
-    """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
+    """Raise UsageError if there is no such function. It is not called, since there is no summary yet."""
     done = _run(name, b"", bench)
     answer, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
-    if done.is_late:  # importing it takes long: the call itself will show whether it works
+    if done.is_late:  # a slow import: the call itself will show whether it works
         return
     if not answer:
         raise UsageError(f"{what} cannot be called: importing {module} ends the process with exit code {done.code}")
@@ -233,7 +233,7 @@ def check_upload_method(name: str, bench: BenchRequest) -> None:
 def call_upload_method(
     name: str, summary: Mapping[str, Any], bench: BenchRequest, print_line: Callable[[str], None]
 ) -> str | None:
-    """Call `module.function` with the summary and pass on what it prints; return why it failed, or None."""
+    """Call `module.function` with the summary and print its output; return why it failed, or None."""
     done = _run(name, json.dumps(summary).encode(), bench)
     for line in done.lines:
         print_line(line)
@@ -247,15 +247,15 @@ def call_upload_method(
 
 
 def _describe(error: Sequence[Any]) -> str:
-    """The error, and where in the user's own files it was raised, the innermost first."""
+    """Return the error, and the lines of the user's own files where it was raised, the innermost first."""
     text, frames = error
     return f"{text[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else text[-300:]
 
 
 class _CallResult(NamedTuple):
     code: int
-    lines: Sequence[str]  # what it printed
-    answer: Mapping[str, Any]  # what our own lines reported
+    lines: Sequence[str]  # the function's output
+    answer: Mapping[str, Any]  # the report of our program
     is_late: bool = False
 
 
@@ -276,7 +276,7 @@ def _run(name: str, content: bytes, bench: BenchRequest) -> _CallResult:
                 output, _ = process.communicate(content, _CALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 return _CallResult(-1, (), {}, is_late=True)
-            finally:  # also ends everything that it left running
+            finally:  # also kills processes that it left behind
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         answer.seek(0)

@@ -1,13 +1,13 @@
-"""What PerfZero's flags ask for, and where its workspace keeps things.
+"""The values of PerfZero's flags, and the layout of its workspace.
 
 <workspace>/
-    site-packages/<repository>/     what --git_repos checked out
-    output/<execution id>/          one execution
+    site-packages/<repository>/     repositories of --git_repos
+    output/<execution id>/          the files of one execution
         perfzero.log                its output, and the summary
-        perfzero_summary.json       the summary alone
-        process_info.log            what its processes used over time, a line of JSON each
-        proto_<Class>.<method>      what TensorFlow's report_benchmark wrote
-        profiler_data/              where TensorBoard's profile tab looks
+        perfzero_summary.json       only the summary
+        process_info.log            the resources of its processes over time, as lines of JSON
+        proto_<Class>.<method>      the output of TensorFlow's report_benchmark
+        profiler_data/              the folder for TensorBoard's profile tab
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _USER = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def hide_secrets(text: str) -> str:
-    """A URL may carry a password or a token: `https://token@host/x` is recorded as `https://***@host/x`."""
+    """Hide passwords and tokens in URLs: `https://token@host/x` becomes `https://***@host/x`."""
     return _USER.sub("***@", text)
 
 
 @dataclass(frozen=True, slots=True)
 class GitRepo:
-    """`url;branch;hash`. A branch may also be a tag, as git itself takes it."""
+    """A repository of the form `url;branch;hash`. As in git, the branch may also be a tag."""
 
     url: str
     branch: str | None = None
@@ -53,7 +53,7 @@ class GitRepo:
 
     @property
     def name(self) -> str:
-        """The folder: the last part of the address without its suffix."""
+        """Return the name of the folder: the last part of the address without its suffix."""
         last = re.split(r"[/:]", self.url.rstrip("/"))[-1]
         return last.rsplit(".", 1)[0] or last
 
@@ -65,7 +65,7 @@ class Checksum:
 
 
 def parse_checksum(text: str) -> Checksum:
-    """`sha256:HEX`, or HEX alone, whose length determines the algorithm."""
+    """Parse `sha256:HEX`, or HEX without a prefix, whose length determines the algorithm."""
     algorithm, colon, digits = text.strip().rpartition(":")
     expected = _DIGEST_OF_LENGTH.get(len(digits))
     algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
@@ -79,7 +79,7 @@ def parse_checksum(text: str) -> Checksum:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """`url;relative path;sha256:…`."""
+    """A download of the form `url;relative path;sha256:…`."""
 
     url: str
     path: str  # absolute
@@ -88,30 +88,30 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DownloadRetry:
-    """How often a download over http is tried again. Progress resets the count of attempts."""
+    """Settings for retries of a download over HTTP. Progress resets the count of attempts."""
 
     attempts: int = 5
     first_delay_s: float = 1.0
     longest_delay_s: float = 60.0
     timeout_s: float = 60.0
-    report_s: float = 10.0  # between two lines about how far a long download is
+    report_s: float = 10.0  # between two lines about the progress of a long download
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A repository in site-packages as it was when the benchmarks ran."""
+    """The state of a repository in site-packages when the benchmarks ran."""
 
     url: str
     branch: str
     commit: str
-    dirty: bool = False  # files differ from the commit
-    local_commits: int = 0  # that are in no repository that it was fetched from
+    dirty: bool = False  # whether files differ from the commit
+    local_commits: int = 0  # commits that no remote repository has
 
 
 @dataclass(frozen=True, slots=True)
 class PerfzeroJob:
-    """One call of the command: the benchmarks, what they need, and where results go besides the run directories."""
+    """One call of the command: the benchmarks, their requirements, and targets of results besides run directories."""
 
     bench: BenchRequest
     workspace: str  # absolute
@@ -128,8 +128,8 @@ class PerfzeroJob:
     upload_methods: tuple[str, ...] = ()
     tpu: Mapping[str, Any] | None = None
     env_vars: Mapping[str, str] = field(default_factory=dict)
-    flags: Mapping[str, Any] = field(default_factory=dict)  # all that have a value, for the summary
-    packages: Mapping[str, Package] = field(default_factory=dict)  # once they are checked out
+    flags: Mapping[str, Any] = field(default_factory=dict)  # all flags with a value, for the summary
+    packages: Mapping[str, Package] = field(default_factory=dict)  # set after the checkout
     harness: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -140,10 +140,10 @@ class PerfzeroJob:
 @dataclass(frozen=True, slots=True)
 class PerfzeroReport:
     bench: BenchReport
-    executions: tuple[BenchExecution, ...]  # those that have a summary
-    setup_s: Mapping[str, float] = field(default_factory=dict)  # of each preparation
+    executions: tuple[BenchExecution, ...]  # executions with a summary
+    setup_s: Mapping[str, float] = field(default_factory=dict)  # seconds of each preparation
     execution_s: Mapping[tuple[int, str], Mapping[str, float]] = field(default_factory=dict)  # by trial and method
-    problems: tuple[str, ...] = ()  # of uploads and of the disk
+    problems: tuple[str, ...] = ()  # errors of uploads and of the disk
 
     @property
     def exit_code(self) -> ExitCode:
@@ -152,7 +152,7 @@ class PerfzeroReport:
 
 @dataclass(slots=True)
 class Clock:
-    """How long each operation took, by the original's names."""
+    """Measures the seconds of each operation, under the original's names."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Assay itself as a wheel, made of the files that are running: no network, no build tools, editable or not."""
+"""Pack the running Assay, editable or not, as a wheel, without network and build tools."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _KEPT_METADATA = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 
 
 def build_wheel_name() -> str:
-    """`assay-VERSION-py3-none-any.whl`."""
+    """Return `assay-VERSION-py3-none-any.whl`."""
     return f"{_stem(_distribution())}-py3-none-any.whl"
 
 
 def write_wheel(folder: str) -> str:
-    """Pack what is installed into `folder` and return the wheel's path."""
+    """Write a wheel of the installed files into `folder` and return its path."""
     found = _distribution()
     path, info = os.path.join(folder, build_wheel_name()), f"{_stem(found)}.dist-info"
     record: list[str] = []
@@ -65,7 +65,7 @@ def _stem(found: metadata.Distribution) -> str:
 
 
 def _package_files() -> dict[str, str]:
-    """Name in the wheel → file, for everything in the package that is not compiled."""
+    """Return all files of the package that are not compiled, by their names in the wheel."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = (os.path.join(base, name) for base, _, names in os.walk(package) for name in names)
     return {os.path.relpath(path, os.path.dirname(package)): path for path in paths if _is_source(path)}

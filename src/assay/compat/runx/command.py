@@ -93,7 +93,7 @@ def supervise(prepared: Prepared) -> int:
 
     began = time.time()
     report = run_study(prepared, build_hooks(prepared))
-    # a farm may have finished some since the supervisor looked at them
+    # some may have ended on the farm since the supervisor's last check
     asked = report.entries if report.left and not report.problem else ()
     states = [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in asked]
     if prepared.farm is not None and State.RUNNING in states:
@@ -106,18 +106,18 @@ def supervise(prepared: Prepared) -> int:
 
 
 def _load_state(run_dir: str) -> State:
-    """A job that waits in its farm's queue, or has not been seen there yet, counts as running."""
+    """Return the current state, with running for a job that waits in its farm's queue or is not listed there yet."""
     from assay.follow.run_status import load_status
 
     try:
         state = load_status(run_dir).state
-    except AssayError:  # damaged a moment ago: the next command reports it
+    except AssayError:  # just damaged: the next command reports it
         return State.RUNNING
     return state if state.is_over and state is not State.LOST else State.RUNNING
 
 
 def build_hooks(prepared: Prepared) -> RunHooks:
-    """Here: one run after another with its output live. On a farm: gone when it has everything, as runx was."""
+    """Return hooks to run here one by one with live output, or to exit like runx after submitting all to a farm."""
     from assay.launch.api import RunHooks, build_line
 
     console = Console()
@@ -144,7 +144,7 @@ def build_hooks(prepared: Prepared) -> RunHooks:
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:
-    """Every run of this call is counted once."""
+    """Return a sentence that counts each run of this call once, by what it does on the farm."""
     there = states.count(State.RUNNING)
     others = {"finished": sum(state.is_over for state in states), "not submitted": states.count(State.QUEUED)}
     more = "".join(f", {count} {word}" for word, count in others.items() if count)

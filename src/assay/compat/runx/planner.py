@@ -1,6 +1,6 @@
-"""The runs of a runx study: every parameter is a flag, a value that is listed twice runs twice, names are random.
+"""The runs of a runx study: each parameter is a flag, a value listed twice makes two runs, names are random.
 
-A name is `[tag_]brave-otter_2020.02.06_14.19`; with --no_cooldir the tag or the study's name alone.
+A name is `[tag_]brave-otter_2020.02.06_14.19`, with --no_cooldir only the tag or the study's name.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from assay.values.secrets import SecretRules
 from assay.values.study import CommandTemplate, Params, Problem, Quote, Study
 
 _FARM_KEYS = {"nodes": NODES, "partition": PARTITION}
-_OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # runx itself reads them; the script does not get them
-_NOTHING = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
+_OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # for runx itself; the script does not get them
+_NOTHING = "None"  # YAML reads an unquoted None as text; in runx it leaves the flag out
 _SHELL_TOKEN = re.compile(rf"({LOGDIR}|\\.|['\"])", re.DOTALL)
 _QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
 _DATE = "_%Y.%m.%d_%H.%M"
-_DRAWS = 4  # before a number is put after a name that keeps coming up
-_MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
+_DRAWS = 4  # of a random name; if all are in use, a number is added
+_MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # with so many names in use, most draws would repeat one
 
 
 class LazyRuns(Sequence[RunSpec]):
-    """Runs that are made when they are looked at, and kept: a dry run of very many prints the first at once."""
+    """Runs that are built on first access and kept, so that a dry run of very many prints the first ones at once."""
 
     def __init__(self, source: Iterable[RunSpec]) -> None:
         self._source = iter(source)
@@ -79,7 +79,7 @@ class RunxPlanner(Planner):
         self._seen: Counter[str] = Counter()
 
     def plan_lazily(self, rows: Iterable[Row], warnings: Iterable[Problem], rules: SecretRules) -> Plan | None:
-        """The commands take every parameter, whatever it is; only a NUL character cannot be in one."""
+        """Return a plan that builds runs on access, or None if a command might not accept all their parameters."""
         if find_used_names(self.study.commands) is not None:
             return None
         axes = [axis for sweep in self.study.sweeps for axis in sweep.axes.values()]
@@ -99,7 +99,7 @@ class RunxPlanner(Planner):
                 yield build_spec(self, draft, name, rules)
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """Without runx's own parameters: the tag names the run, two are the farm's."""
+        """Yield the run of a row unless it is skipped, without runx's own parameters: the tag, and two for the farm."""
         if row.get(SKIP) not in (None, False, 0, "", _NOTHING):
             return
         farm = tuple((name, row[key]) for name, key in _FARM_KEYS.items() if row.get(key) is not None)
@@ -111,7 +111,7 @@ class RunxPlanner(Planner):
         return fill_logdir(render_command(template, params, flags=render_flags))
 
     def number(self, draft: Draft) -> None:
-        """A run that is listed again is run again, as the next ordinal."""
+        """Set the id. A run that is listed again gets the next ordinal and runs again."""
         first = spec_id(draft.commands, draft.params)
         draft.ordinal = self._seen[first]
         self._seen[first] += 1
@@ -128,10 +128,10 @@ class RunxPlanner(Planner):
 
 
 def render_flags(params: Params) -> str:
-    """Every parameter as a flag. Texts are not quoted: people put several words and further flags into them.
+    """Render every parameter as a flag. Texts are not quoted: users write several words and further flags in them.
 
-    True is the flag alone; false, null and the text None leave it out. A line break, which would end the command,
-    comes from YAML's block texts and becomes a space.
+    True is the flag without a value; false, null and the text None leave it out. Line breaks of YAML's block texts,
+    which would end the command, become spaces.
     """
     words = []
     for name, value in params.items():
@@ -143,7 +143,7 @@ def render_flags(params: Params) -> str:
 
 
 def fill_logdir(text: str) -> str:
-    """LOGDIR becomes the run's directory wherever it occurs, quoted for its position."""
+    """Replace LOGDIR everywhere by a reference to the run's directory, quoted for its position."""
     if LOGDIR not in text:
         return text
     quote: Quote = "bare"
@@ -153,7 +153,7 @@ def fill_logdir(text: str) -> str:
             parts.append(REFERENCE_FORMS[quote].format(layout.RUN_DIR_REFERENCE))
             continue
         parts.append(token)
-        mark = token[-1:] if quote == "single" else token  # inside '…' a backslash is a plain character
+        mark = token[-1:] if quote == "single" else token  # a backslash is literal inside '…'
         around = _QUOTES.get(mark)
         if around is not None and quote in ("bare", around):
             quote = around if quote == "bare" else "bare"
@@ -164,7 +164,7 @@ def fill_logdir(text: str) -> str:
 
 
 class _Namer:
-    """Names one run after the other; no two alike. Without a source of names they follow from what the runs are."""
+    """Gives each run a unique name. Without a source of names it is derived from the run's id or parameters."""
 
     def __init__(self, study: Study, names: NameSource | None = None) -> None:
         self._study = study
@@ -187,7 +187,7 @@ class _Namer:
 
 
 def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
-    """The run's own tag with its places filled, else the command line's."""
+    """Return the run's own tag with its placeholders filled, else the tag of the command line."""
     if draft.tag is None or draft.tag in ("", _NOTHING):
         return (names.tag if names else None) or None
     keys = {_FARM_KEYS.get(name, name): value for name, value in draft.farm_resources}
@@ -195,21 +195,21 @@ def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
 
 
 def fill_tag(tag: str, params: Mapping[str, object]) -> str:
-    """`{arch}` becomes the parameter's value as text, once and literally: neither side is a regular expression."""
+    """Replace each `{arch}` in a tag by the value of that parameter. Names and values are literal text."""
     return re.sub(r"\{([^{}]*)\}", lambda match: str(params[match[1]]) if match[1] in params else match[0], tag)
 
 
 def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
-    """A tag with LOGDIR determines where the rest of the name goes: the directory has no other name yet."""
+    """Join tag and random words to a name. LOGDIR in a tag is replaced by the words: there is no directory yet."""
     if not tag:
-        return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
+        return slug if cooldir else build_directory_name(slug)  # our words are always valid
     if LOGDIR in tag:
         return build_directory_name(tag.replace(LOGDIR, slug))
     return build_directory_name(tag, f"_{slug}" if cooldir else "")
 
 
 def build_directory_name(head: str, tail: str = "") -> str:
-    """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
+    """Return a single printable path component without a slash or leading dot, with a hash if `head` is too long."""
     clean = _clean(head)
     encoded, room = clean.encode("utf-8", "replace"), MAX_NAME_BYTES - len(tail.encode())
     if len(encoded) > room:
@@ -220,13 +220,13 @@ def build_directory_name(head: str, tail: str = "") -> str:
 
 @lru_cache(maxsize=256)
 def _clean(head: str) -> str:
-    """Clean a tag, cached: tags come up again and again."""
+    """Replace characters of a tag that a name must not have. Results are cached, since tags repeat."""
     clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
     return re.sub(r"^\.+", "_", clean)
 
 
 def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:
-    """The first name that is free, else the last one with a number; `taken` keeps the number reached."""
+    """Return the first free name, else the last one with the next number, which `taken` remembers."""
     name = ""
     for name in candidates:
         if name not in taken:

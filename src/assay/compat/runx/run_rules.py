@@ -1,9 +1,9 @@
-"""How runx's runs are launched: in sets, each with its own names, and with its files in their directories.
+"""The launch of runx's runs: in sets, each with its own names, and with runx's files in their directories.
 
-Each call of `assay runx FILE` starts new runs, unless the one before was interrupted: it is continued.
+Each call of `assay runx FILE` starts new runs, unless the previous call was interrupted: then it continues that one.
 
-The names of a set are random, so they are written down once (`.assay/set.N.json`) before the first run starts:
-a later call, or a second supervisor, finds the same names. A supervisor holds a shared lock on the file of its set.
+The names of a set are random, so a file (`.assay/set.N.json`) records them before the first run starts: a later
+call, or a second supervisor, reads the same names. A supervisor holds a shared lock on the file of its set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SET_FILE = r"set\.(\d+)\.json"
 
 class RunxRules(RunRules):
     def name_runs(self, prepared: Prepared) -> Prepared:
-        """The plan with the names of the set that this call belongs to; writes nothing."""
+        """Return the plan with the names of the set that this call belongs to, without writing anything."""
         options = prepared.options
         numbers = _list_numbers(prepared.location)
         last = _load_last(prepared, numbers)
@@ -52,11 +52,11 @@ class RunxRules(RunRules):
         if last is not None and is_same and (options.keeps_finished or _is_interrupted(prepared.location, last)):
             runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
             return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
-        if options.retry and options.load.dialect == "runx":  # `assay runx --retry` starts nothing new
+        if options.retry and options.load.dialect == "runx":  # `assay runx --retry` never starts new runs
             raise _refuse_retry(prepared, numbers)
         known: dict[str, str] = {}
         for number in numbers if options.keeps_finished else ():
-            known |= _load(prepared.location, number).names  # of a run that several sets ran, the newest
+            known |= _load(prepared.location, number).names  # if several sets ran a run, the newest name
         return _begin_set(prepared, numbers, known)
 
     @contextmanager
@@ -66,7 +66,7 @@ class RunxRules(RunRules):
             yield pinned
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
-        """What runx and logx write when they make the directory."""
+        """Write the files that runx and logx write when they create the directory."""
         del prepared
         originals.write_hparams(aside, spec.params, run_dir)
         _write_submit_script(aside, spec, run_dir)
@@ -81,7 +81,7 @@ class RunxRules(RunRules):
 
 
 def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
-    """`bash submit_cmd.sh` repeats the training by hand, inside the run's own copy of the code."""
+    """Write submit_cmd.sh, with which a user can repeat the training in the run's own copy of the code."""
     code = shlex.quote(os.path.join(run_dir, layout.CODE_DIR))
     path = layout.show_command(f'"{spec.pythonpath or ""}"', run_dir)
     hidden = spec.private.env if spec.private is not None else {}
@@ -122,7 +122,7 @@ def _refuse_retry(prepared: Prepared, numbers: Sequence[int]) -> UsageError:
 
 
 def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, str]) -> Prepared:
-    """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
+    """Begin a set that keeps the `known` runs. Other runs get names without a directory: --no_cooldir repeats names."""
     location, taken, living = prepared.location, list_names(prepared.location.dir), 0
     if not prepared.options.keeps_finished:
         taken = taken.union(*_list_names(location, numbers))
@@ -138,11 +138,11 @@ def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, s
 
 
 def _list_names(location: StudyLocation, numbers: Sequence[int]) -> Iterator[Iterable[str]]:
-    """Names that belong to runs of a set, also where they have no directory yet."""
+    """Yield the names of the runs of each set, also of runs without a directory."""
     for number in numbers:
         try:
             yield _load(location, number).names.values()
-        except FormatError:  # a damaged one blocks nothing here
+        except FormatError:  # names in a damaged file are not in use
             yield ()
 
 
@@ -157,8 +157,8 @@ def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set
 
 
 def pin(prepared: Prepared) -> Prepared:
-    """Write the set down, unless it is. A call of `assay runx` that came second has a set of its own; another
-    supervisor of the same set takes the names of the first."""
+    """Write the file of the set if it does not exist. If another call of `assay runx` was faster, begin another set;
+    another supervisor of the same set uses the names of the first."""
     if prepared.set_number is None:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
@@ -176,7 +176,7 @@ def pin(prepared: Prepared) -> Prepared:
 
 @contextmanager
 def held(prepared: Prepared) -> Iterator[None]:
-    """While a supervisor is inside, the set is not interrupted. A file system without locks knows nothing of it."""
+    """Lock the set as supervised, so that it does not count as interrupted, if the file system supports locks."""
     fd = None
     if prepared.set_number is not None:
         with suppress(OSError):
@@ -210,9 +210,9 @@ def _list_numbers(location: StudyLocation) -> list[int]:
 
 
 def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
-    """The newest set with the overrides and the tag of this call: those with others do not count.
+    """Return the newest set with the overrides and the tag of this call, or None.
 
-    Only `assay runx` gives a tag: `assay run`, and a --retry without one, take the newest.
+    Only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any.
     """
     tag, keeps = prepared.options.tag, prepared.options.keeps_finished
     for number in reversed(numbers):
@@ -233,23 +233,23 @@ def _load(location: StudyLocation, number: int) -> RunSet:
 
 
 def _check_name(name: str) -> str:
-    """The file may have come with `assay pull`: a name leads nowhere else."""
+    """Refuse a name that leads to another folder: `assay pull` may have fetched the file."""
     if "/" in name or name.startswith(".") or not name:
         raise ValueError(f"{name!r} is not the name of a run")
     return name
 
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
-    """Whether it has no supervisor, and runs of it have not ended; what a farm has is not interrupted."""
+    """Return whether runs of the set are left and it has no supervisor. Runs that a farm has are not left."""
     if _is_supervised(location, last.number):
         return False
     return any(_find_rest(os.path.join(location.dir, name)) == "left" for name in last.names.values())
 
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
-    """Runs of earlier sets that go on without this call: under way, with a farm, or waiting for a living supervisor.
+    """Count runs of earlier sets that go on without this call: running, on a farm, or queued by a live supervisor.
 
-    The newest sets are looked at, up to the first of which nothing goes on: there may be hundreds.
+    There may be hundreds of sets, so counting stops at the newest one without such runs.
     """
     living = 0
     for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=True):
@@ -262,13 +262,13 @@ def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
 
 
 def _find_rest(run_dir: str) -> Literal["", "left", "running"]:
-    """What is still to come of a run: nothing, all or a part of it that waits, or what is under way."""
+    """Return "running" for a run that goes on, "left" if it must still be run or continued, else ""."""
     if not os.path.isdir(run_dir) or is_foreign(run_dir):
         return "left"
     status = load_status(run_dir)
     last = status.history.last
     if last is None or not status.state.is_over:
         return "left" if last is None else "running"
-    if last.outcome is None:  # it is not concluded: its supervisor left, or died
+    if last.outcome is None:  # no outcome: its supervisor left or died
         return "left" if status.state in (State.LOST, State.STOPPED) else ""
     return "left" if status.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt" else ""

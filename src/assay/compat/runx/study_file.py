@@ -1,10 +1,10 @@
 """runx's experiment file, with the `.runx` that surrounds it → Study.
 
 CMD: python train.py                HPARAMS: a mapping, or a list whose first item all others inherit
-PYTHONPATH, CODE_IGNORE_PATTERNS, and every key of `.runx`, which the experiment overrides:
+PYTHONPATH, CODE_IGNORE_PATTERNS, and every key of `.runx`, which the experiment's keys override:
 LOGROOT, FARM, and per farm SUBMIT_CMD, RESOURCES, WORKSPACE, NGC_LOGROOT, SUBMIT_TEMPLATE, CANCEL_CMD, PYTHONPATH
 
-`LOGDIR` stays as it is in parameters and commands; it becomes the run's directory when a command is rendered.
+`LOGDIR` stays in parameters and commands; rendering a command replaces it by the run's directory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TAG, SKIP = "RUNX.TAG", "RUNX.SKIP"
 NODES, PARTITION = "SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION"
 
 DEFAULT_IGNORE = ".git,*.pyc,docs*,test*"
-CHECKPOINTS = "*.pth"  # never copied, whatever the file ignores
+CHECKPOINTS = "*.pth"  # never copied, in addition to the file's own patterns
 DEFAULT_PYTHONPATH = f"{LOGDIR}/code"
 
 _EXPERIMENT_KEYS = ("CMD", "HPARAMS")
@@ -53,15 +53,15 @@ _CONFIG_KEYS = ("LOGROOT", "FARM", "CODE_IGNORE_PATTERNS")
 _FARM_KEYS = ("SUBMIT_CMD", "RESOURCES", "PYTHONPATH", "WORKSPACE", "NGC_LOGROOT", "SUBMIT_TEMPLATE", "CANCEL_CMD")
 _FARM_TEXTS = tuple(key for key in _FARM_KEYS if key not in ("RESOURCES", "PYTHONPATH"))
 _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
-# the older spelling; not for farms, whose sections may be called anything
+# the older spelling, but not in sections of farms, which may have any name
 _OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
 _MAGIC = (TAG, SKIP, NODES, PARTITION)
-_ALWAYS = (TAG, NODES, PARTITION)  # can be given on the command line, whatever the file has
+_ALWAYS = (TAG, NODES, PARTITION)  # allowed on the command line even if the file does not have them
 _HPARAMS_HINT = "write `HPARAMS: {lr: [0.01, 0.02]}`; `HPARAMS: {}` is a single run without flags"
 
 
 def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
-    """The study of an experiment file; raises ConfigError with all problems of it and of its `.runx`."""
+    """Parse an experiment file to a study; raise ConfigError with all problems of the file and its `.runx`."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
@@ -77,7 +77,7 @@ def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
 
 
 def find_config(options: LoadOptions) -> str | None:
-    """The path of `-c FILE`, else of ./.runx, else of ~/.config/runx.yml. A file that was asked for must be there."""
+    """Return the path of `-c FILE`, which must exist, else ./.runx, else ~/.config/runx.yml, or None."""
     folder = build_folder(options)
     if options.config_file is not None:
         path = os.path.join(folder, options.config_file)
@@ -91,7 +91,7 @@ def find_config(options: LoadOptions) -> str | None:
 
 
 def load_config(options: LoadOptions) -> Node | None:
-    """The `.runx` that counts here; None where there is none, or an empty one."""
+    """Load the `.runx` that applies here; None if it does not exist or is empty."""
     path = find_config(options)
     if path is None:
         return None
@@ -103,7 +103,7 @@ def load_config(options: LoadOptions) -> Node | None:
 
 
 def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folders of LOGROOT; and of NGC_LOGROOT, where a farm leaves its results: copies of the same runs."""
+    """Return the folders of LOGROOT, and those of NGC_LOGROOT, where a farm leaves copies of the same runs."""
     options = LoadOptions()
     config = load_config(options)
     if config is None or config.kind != "mapping":
@@ -125,7 +125,7 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(slots=True)
 class _Layer:
-    """The keys of one file or section, the older lower-case ones under their new names."""
+    """The keys of one file or section, with older lower-case keys under their new names."""
 
     entries: dict[str, Item] = field(default_factory=dict)
     others: list[Item] = field(default_factory=list)
@@ -184,7 +184,7 @@ class _Reader:
         )
 
     def _find(self, key: str, section: _Layer | None = None) -> Item | None:
-        """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is absent."""
+        """Find a key in the experiment, else in the farm's section, else at the top of `.runx`. Null is absent."""
         layers = (self._experiment, *([section] if section else []), self._config)
         for layer in layers:
             entry = layer.entries.get(key)
@@ -204,7 +204,7 @@ class _Reader:
         text = self._fields.text(entry.node, entry.key, "the text of a command")
         if text is None:
             return ()
-        # the space keeps the flags apart from a command that ends in a quote
+        # a command may end in a quote, so a space separates the flags
         pieces = (ShellText(f"{text.strip()} "), AllFlags())
         return (CommandTemplate(COMMAND, pieces, position=entry.node.position),)
 
@@ -224,7 +224,7 @@ class _Reader:
         return self._leave_out_skipped([self._sweep(entry.node.items(), entry.key, entry.node.position)], entry)
 
     def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """The grids with the values of the command line, and those values."""
+        """Return the grids with the values of the command line, and those values."""
         names = dict.fromkeys(name for sweep in sweeps for name in sweep.axes)
         names |= dict.fromkeys(self._options.base or ())
         axes = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
@@ -234,7 +234,7 @@ class _Reader:
         return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
 
     def _inherited(self, entry: Item) -> tuple[Sweep, ...]:
-        """Every item begins as a copy of the first, its RUNX.SKIP aside: a skipped first item is a template."""
+        """Parse a list of grids. Each item inherits from the first, except RUNX.SKIP: a skipped first is a template."""
         items = self._fields.elements(entry.node, entry.key, "a list of mappings")
         first = {inherited.key: inherited for inherited in items[0].items() if inherited.key != SKIP} if items else {}
         sweeps = []
@@ -248,7 +248,7 @@ class _Reader:
         return self._leave_out_skipped(sweeps, entry)
 
     def _sweep(self, entries: Iterable[Item], key: str, position: Position) -> Sweep | None:
-        """One grid; None where RUNX.SKIP leaves it out."""
+        """Parse one grid, or return None if RUNX.SKIP leaves it out."""
         found = list(entries)
         for entry in found:
             nodes = entry.node.elements() if entry.node.kind == "sequence" else [entry.node]
@@ -266,7 +266,7 @@ class _Reader:
         return Sweep(axes, position=position)
 
     def _axis(self, node: Node, key: str) -> Choices:
-        """A line break, which YAML's block texts bring along, would cut the command in two."""
+        """Parse the values of a parameter. Line breaks of YAML's block texts would end the command: replace them."""
         axis = build_axis(node, key, self._problems)
         values = [
             value.replace("\n", " ").strip() if isinstance(value, str) and "\n" in value else value
@@ -281,19 +281,19 @@ class _Reader:
         return tuple(sweep for sweep in sweeps if sweep is not None)
 
     def _near(self, key: str) -> str | None:
-        """A mistyped key that was probably meant."""
+        """Return a hint if an unknown key of the file is probably a misspelling of this one."""
         names = [entry.key for entry in self._experiment.others]
         return next((f"{name!r} is not known; did you mean {key!r}?" for name in names if _close(name, key)), None)
 
     # ------------------------------------------------------------ places
 
     def _root(self) -> str | None:
-        """The folder of LOGROOT; a relative one is relative to the file that names it."""
+        """Return the folder of LOGROOT. A relative path is relative to the file with the key."""
         entry = self._find("LOGROOT")
         if entry is None:
             return None
         node = entry.node
-        if not isinstance(node.value, str):  # a number is a mistake, or a folder's name that wants quotes
+        if not isinstance(node.value, str):  # a number is a mistake, or a folder's name without quotes
             named = f"a folder with this name: LOGROOT: './{node.text}'"
             hint = named if node.kind == "scalar" else "as in LOGROOT: logs"
             self._fields.refuse(node, "LOGROOT", "the path of a folder", hint)
@@ -317,13 +317,13 @@ class _Reader:
     # ------------------------------------------------------------ farms
 
     def _sections(self) -> dict[str, _Layer]:
-        """Every mapping at the top of `.runx` is a farm; in an experiment one that submits (people keep anchors)."""
+        """Return the farms: all mappings in `.runx`, and those of the experiment that submit: others may be anchors."""
         own = [entry for entry in self._experiment.others if _submits(entry.node)]
         entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
         return {entry.key: _Layer.of(entry.node) for entry in entries}
 
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
-        """The farm that would be submitted to, and where the file names it. Whether it can be used is checked later."""
+        """Return the name of the chosen farm and its position in the file. Whether it is usable is checked later."""
         if self._options.farm is not None:
             return self._options.farm, None
         entry = self._find("FARM")
@@ -337,11 +337,11 @@ class _Reader:
         return None, None
 
     def _farm(self, name: str, section: _Layer) -> Farm:
-        """A farm with its problems, which matter only where it is used."""
+        """Return a farm with its problems, which are reported only when it is used."""
         problems = Problems()
         fields = Fields(problems)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
-        if entry.node.find("kind"):  # an engine of ours, with its own keys
+        if entry.node.find("kind"):  # one of our engines, which have their own keys
             return read_farm(entry, name)
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
@@ -380,7 +380,7 @@ class _Reader:
         self._warnings.append(Problem(message, key, position, hint))
 
     def _warn_unknown(self) -> None:
-        """The original ignores other keys in silence; people keep anchors and notes there."""
+        """Warn about unknown keys, which the original ignores silently, and in which users keep anchors and notes."""
         strays = [entry for entry in self._experiment.others if not _submits(entry.node)]
         strays += [entry for entry in self._config.others if entry.node.kind != "mapping"]
         for entry in strays:

@@ -1,4 +1,4 @@
-"""sumx's table: hyperparameters that differ, the last validation of each run, epoch and epoch time; best first."""
+"""sumx's table: differing hyperparameters, last validation, epoch and epoch time of each run, best first."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from assay.values.table import Column, Table
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
 _DIGITS = 5
-_FIRST_WIDTH = 6  # the first column is never narrower
+_FIRST_WIDTH = 6  # least width of the first column
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
-_TRAINING = ("train/", "trn/", "training/")  # counted by iterations, not by epochs
+_TRAINING = ("train/", "trn/", "training/")  # they count iterations, not epochs
 
 
 def build_sumx(
     index: Index, locations: Sequence[StudyLocation], sortwith: Sequence[str], ignore: Sequence[str]
 ) -> tuple[Table, list[str]]:
-    """The table, and what could not be read for it."""
+    """Build the table, and the warnings about data that could not be read."""
     console = CollectingConsole()
     data = load_fresh_table(index, locations, console)
     warnings = console.lines
@@ -62,7 +62,7 @@ def build_sumx(
         order = _sort_by_shown(data, keep, ignore)
         return _build_table(data, order, params, epochs, ignore, ()), warnings
     known = [{**each, _EPOCH: epochs.lasts[i], _EPOCH_TIME: epochs.times[i]} for i, each in enumerate(params)]
-    # of the columns that are neither metric nor parameter: the run that is furthest, or the fastest, comes first
+    # by these two columns, the run with the most epochs, or the fastest, comes first
     usual = {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}
     asked = [each.replace("epoch time", _EPOCH_TIME) for each in sortwith]
     sort = choose_sort([usual.get(name, name) for name in asked], data, [known[i] for i in keep])
@@ -70,7 +70,7 @@ def build_sumx(
 
 
 def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
-    """Sort as sumx: by the first metric that is a loss, if there is one; by the values in the table, best first."""
+    """Sort like sumx: by the first loss, or if there is none another metric; by its shown values, best first."""
     shown = [name for name in _list_shown(data, ignore) if any(data.metrics[name].count[i] for i in keep)]
     if not shown:
         return list(keep)
@@ -80,13 +80,13 @@ def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str])
 
 
 def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
-    """The metrics that sumx shows: none of those that a script gave to logx for its training."""
+    """Return the metrics that sumx shows: all except those that a script logged for its training."""
     return [name for name in sorted(data.metrics) if name not in ignore and not name.startswith(_TRAINING)]
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
-    """When the script of each run of ours first called logx.initialize: a job may have waited in a farm's queue before
-    that. The rows of other runs have it, so of these only the cursors are loaded that note something unread."""
+    """Return when the script of each run first called logx.initialize, since it may have waited in a farm's queue. Rows
+    of runx's own runs have the time: without other runs, only cursors with a note about unread lines are loaded."""
     starts = {}
     noting = ("damaged", "unread") if all(data.rows[i].origin != "assay" for i in keep) else ()
     cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}), noting)
@@ -105,10 +105,10 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
 
 
 def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[Mapping[str, object]]:
-    """sumx shows what the script gave to logx; our own record of the parameters fills the gaps."""
+    """Load the parameters that the script gave to logx, as sumx shows them; others are added from our own record."""
     if all(row.origin != "assay" for row in data.rows):
         return [row.params for row in data.rows]
-    from assay.compat.originals import load_hparams  # a table of runx's own runs is there sooner without these
+    from assay.compat.originals import load_hparams  # a table of runx's own runs does not need it
     from assay.values.secrets import hide_named
 
     roots = {location.name: location.root for location in locations}
@@ -164,14 +164,14 @@ def _build_metric(
 
 
 class _Epochs(NamedTuple):
-    """How far the validations of each run have come, and how long an epoch took; item i belongs to row i."""
+    """The epoch of each run's last validation, and its time per epoch. Item i belongs to row i."""
 
     lasts: list[float | None]
     times: list[float | None]
 
 
 def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
-    """An epoch's time: from the start of the script to its last validation, by the number of epochs."""
+    """Return epochs and times per epoch: from the script's start to its last validation, divided by their number."""
     columns, rows = [data.metrics[name] for name in _list_shown(data, ())], range(len(data.rows))
     lasts = combine_columns([column.last_step for column in columns], rows, max)
     ends = combine_columns([column.last_time for column in columns], rows, max)
@@ -230,7 +230,7 @@ def command(words: Sequence[str]) -> int:
 
 
 def render_sumx(table: Table, *, width: int | None = None) -> str:
-    """The look of `assay sumx`: no name over the first column, everything on the left, two spaces between."""
+    """Render the table like sumx: no title over the first column, all columns left-aligned, two spaces between."""
     names = ["", *(clean(column.name) for column in table.columns[1:])]
     laid = lay_out(table, names=names)
     for each in laid:

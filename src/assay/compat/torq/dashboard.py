@@ -1,4 +1,4 @@
-"""The results of a test session: kept as Torq's archive, sent to Torq's dashboard."""
+"""The results of a test session: written as Torq's archive, and sent to Torq's dashboard."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from assay.system.http_post import TIMEOUT_S, NotHttpError, is_web_address, post
 
 
 class CaseResult(NamedTuple):
-    """One test of a session, whatever became of it. `facts` are fields of the manifest: outcome (passed, failed,
-    skipped, xfail, nxpass), and where they are known linked_issue, measurements, metadata and failed_phase."""
+    """The result of one test of a session. `facts` are fields of the manifest: outcome (passed, failed, skipped, xfail,
+    nxpass), and if they are known linked_issue, measurements, metadata and failed_phase."""
 
     nodeid: str
     facts: Mapping[str, Any]
-    failure: str = ""  # all that pytest would print
-    profile: str | None = None  # a file
+    failure: str = ""  # the text that pytest would print
+    profile: str | None = None  # path of a file
 
 
 class ResultSession(NamedTuple):
-    """The results, and the other fields of the manifest."""
+    """The results of a session, and the other fields of its manifest."""
 
     results: Sequence[CaseResult]
     facts: Mapping[str, str | None]
@@ -47,8 +47,8 @@ SERVER, TOKEN, BATCH, PLAN = (
 
 
 def find_server(env: Mapping[str, str]) -> str | None:
-    """The address that results are sent to, without a slash at its end; None where none is wanted. Raises UsageError
-    for an invalid one, before a test has run."""
+    """Return the address for results without a slash at the end, or None if it is not set. Raise UsageError for an
+    invalid one: before tests run."""
     url = env.get(SERVER)
     if url and not is_web_address(url):
         raise UsageError(f"{SERVER}={url} is not a valid address", "such as http://localhost:8080")
@@ -56,8 +56,8 @@ def find_server(env: Mapping[str, str]) -> str | None:
 
 
 def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
-    """The session of these results. CI's own variables come before what git finds in the folder: CI may have checked
-    out a merge of its own."""
+    """Build the session of these results. Variables of CI have precedence over git in the folder: CI may have checked
+    out a merge commit of its own."""
     facts = {
         "git_commit": env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
         "git_branch": env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
@@ -77,7 +77,7 @@ def _ask_git(folder: str, *words: str) -> str | None:
 
 
 def _find_workflow(env: Mapping[str, str]) -> str:
-    """The address of the CI job, by which the dashboard distinguishes sessions; without CI a name that no other has."""
+    """Return the address of the CI job, which identifies a session on the dashboard; without CI a random name."""
     number, repository = env.get("GITHUB_RUN_ID"), env.get("GITHUB_REPOSITORY")
     if not number or not repository:
         return uuid.uuid4().hex
@@ -94,7 +94,7 @@ def keep_session(session: ResultSession, path: str) -> None:
 
 
 def publish_session(session: ResultSession, server: str, env: Mapping[str, str]) -> str:
-    """Send the results and return their address. In a GitHub workflow its summary links to them as well."""
+    """Send the results and return their address. In a GitHub workflow, also add a link to its summary."""
     number = send_session(server, build_archive(session), env.get(TOKEN))
     address = f"{server}/test-sessions/{number}/#batch-{session.facts['batch_name']}"
     if env.get("GITHUB_STEP_SUMMARY"):
@@ -111,14 +111,14 @@ def publish_session(session: ResultSession, server: str, env: Mapping[str, str])
 
 _UPLOAD = "/api/test-sessions/upload_zip/"
 _ATTEMPTS = 3
-_MOST_SAID = 300  # characters of a refusal
+_MOST_SAID = 300  # characters of the server's error
 
 
 def send_session(
     server: str, archive: bytes, token: str | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Send the archive and return the number that the dashboard gave it. A server that does not answer, or is in
-    trouble, is asked again, but not for longer than one answer may take."""
+    """Send the archive and return the number that the dashboard gave it. Try again if the server does not answer or
+    reports an error of its own, within the time limit for one answer."""
     problem, deadline = "", time.monotonic() + TIMEOUT_S
     for attempt in range(_ATTEMPTS):
         left = deadline - time.monotonic()
@@ -138,7 +138,7 @@ def send_session(
 
 
 class _RefusedError(Exception):
-    """The server refused; asking again would not help."""
+    """The server refused the session; trying again would not help."""
 
 
 def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:
@@ -158,7 +158,7 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
         except (ValueError, KeyError, TypeError):
             number = None
         if isinstance(number, str | int) and str(number):
-            return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
+            return quote(str(number)[:_MOST_SAID], safe="~")  # for an address
         raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
     reason = http.client.responses.get(status, "")
     said = f"{status} {reason}: {answer.decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
@@ -173,11 +173,11 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
 MANIFEST = "test_session.json"
 _LOGS, _PROFILES = "failure_logs", "profiles"
 _UNITS = {"compilation_time": "s", "e2e_inference_time": "s"}
-_MOST_LENGTH = 150  # of a file's name: what unpacks it has limits
+_MOST_LENGTH = 150  # of a file's name: programs that unpack have limits
 
 
 def build_archive(session: ResultSession) -> bytes:
-    """The archive, built in memory: logs are texts of a terminal, profiles a few megabytes at most."""
+    """Build the archive in memory: logs are short texts, and profiles have a few megabytes at most."""
     buffer = io.BytesIO()
     names = {result.nodeid: f"{index:04d}-{_name(result.nodeid)}" for index, result in enumerate(session.results)}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -201,7 +201,7 @@ def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str
 
 
 def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
-    """The fields of a test. What is not known is left out: the dashboard asks with defaults."""
+    """Build the fields of a test without unknown ones, for which the dashboard has defaults."""
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     title, parameters = (match[1], match[2]) if match else (test, "")
@@ -212,11 +212,11 @@ def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
 
 
 def _name_files(result: CaseResult, name: str) -> tuple[str | None, str | None]:
-    """The names that the log and the profile of a test have in the archive."""
+    """Return the names of the test's log and profile in the archive, or None for each that is missing."""
     log = f"{_LOGS}/{name}.log" if result.failure else None
     return log, f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}" if result.profile else None
 
 
 def _name(nodeid: str) -> str:
-    """The test's name for a file of any file system; the number before it distinguishes names that become the same."""
+    """Return the test's name as a portable file name. The number in front of it keeps such names distinct."""
     return re.sub(r"[^\w.+-]+", "_", nodeid).strip("_")[-_MOST_LENGTH:]

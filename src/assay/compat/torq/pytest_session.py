@@ -1,7 +1,7 @@
-"""The results of a session with models: `--report-output-file` keeps them, TORQ_PERF_SERVER has them sent.
+"""The results of a session with models: `--report-output-file` writes them, TORQ_PERF_SERVER sends them.
 
-Nothing of this is there unless it is asked for, and a session without a test of a model sends nothing. Tests may run
-in other processes: their reports come to the one that the user has called, and only that one sends.
+Without these settings nothing is registered, and a session without a test of a model sends nothing. Tests may run in
+worker processes: the process that the user started gets their reports, and only that one sends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PHASES = ("setup", "call", "teardown")
 
 
 def watch_session(config: pytest.Config) -> None:
-    """Watch the session if results are asked for, in the process that the user has called."""
+    """Watch the session if results are requested, in the process that the user started."""
     if hasattr(config, "workerinput"):
         return
     path = read_options(config).report_file
@@ -57,7 +57,7 @@ class SessionWatch:
             terminalreporter.write_line(line)
 
     def _publish(self) -> Iterator[str]:
-        """Problems are printed, and change no verdict: the tests have run, and what they found is above."""
+        """Write and send the results, and yield lines to print. Problems do not change the result of the tests."""
         from assay.compat.torq.dashboard import build_session, keep_session, publish_session
         from assay.errors import AssayError
         from assay.show.formatting import clean
@@ -101,12 +101,12 @@ def find_properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
 
 
 def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None]:
-    """The outcome as the dashboard names it, and the phase that failed: the first that did not pass."""
+    """Return the outcome as the dashboard names it, and the phase that failed, or None."""
     known = [(phase, phases[phase]) for phase in _PHASES if phase in phases]
     phase, report = next(((phase, report) for phase, report in known if report.outcome != "passed"), known[-1])
     expected = any(hasattr(report, "wasxfail") for _, report in known)
     if report.outcome == "failed":
-        # pytest reports a strict expected failure that passed as a failure without a place
+        # pytest reports the pass of a strict xfail as a failure without a location
         return ("nxpass", None) if str(report.longrepr).startswith("[XPASS(strict)]") else ("failed", phase)
     if report.outcome == "skipped":
         return ("xfail" if expected else "skipped"), None

@@ -1,4 +1,4 @@
-"""ASSAY_SERVER: each test of a model becomes a run with its outcome, times and failure, and is sent there.
+"""Uploads to ASSAY_SERVER: each test of a model is sent as a run with its outcome, times and failure.
 
 The plugin of `exchange` sends it, prints the link and reports what went wrong.
 """
@@ -22,13 +22,13 @@ from assay.values.pytest_names import PROPERTY_CASE
 
 
 class ModelUploads:
-    """Uploads in the process that the user has called."""
+    """Sends runs from the process that the user started."""
 
     def __init__(self, uploads: Uploads, folder: str) -> None:
         self._uploads = uploads
         self._folder = folder
         self._reports: dict[str, dict[str, pytest.TestReport]] = {}
-        self._stored = ""  # STUDY~SESSION, once a run was written
+        self._stored = ""  # STUDY~SESSION after the first run was written
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -47,13 +47,13 @@ class ModelUploads:
         return name, f"{server}/test-sessions/{self._stored}/" if is_sent else text
 
     def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[OutgoingRun]:
-        """The test as a run, as the server makes it of Torq's session."""
+        """Write a test as the run that the server would make from Torq's session."""
         session = build_session([build_result(nodeid, phases)], self._folder, os.environ)
         session = session._replace(facts={**session.facts, "workflow_url": self._uploads.session})
         unpacked, root = os.path.join(folder, "session"), os.path.join(folder, "root")
         os.mkdir(root)
         with zipfile.ZipFile(io.BytesIO(build_archive(session))) as archive:
-            archive.extractall(unpacked)  # our own
+            archive.extractall(unpacked)  # our own archive
         stored = store_session(unpacked, os.path.join(folder, "aside"), root, time.time())
         self._stored = f"{stored.study}~{stored.id}"
         for run in stored.runs:

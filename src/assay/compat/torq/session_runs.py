@@ -1,8 +1,8 @@
-"""A session of Torq's tests, as its client sends it: each test becomes a run of ours.
+"""Sessions of Torq's tests in the form of its client: each test becomes a run of ours.
 
-The study is named after the test plan. A run's name begins with the session, so that one test can be followed over
-sessions: `assay sum torq-nightly --where 'test == "test_mlp"'`. Measurements are metrics; the failure's log and the
-profile are files of the run. The same archive makes the same runs, whenever it comes.
+The study is named after the test plan. A run's name begins with the session, and its parameters allow following a test
+over sessions: `assay sum torq-nightly --where 'test == "test_mlp"'`. Measurements are metrics; the failure's log and
+the profile are files of the run. An archive makes the same runs whenever it is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTCOMES = ("passed", "skipped", "xfail", "xpass", *_FAILED)
 _FACTS = ("git_branch", "batch_name", "workflow_url", "test_plan")
 _LOG, _PROFILE = "test.log", "profile"
 _MOST_NAME = 150
-_HUGE = 2**63  # what an index takes
+_HUGE = 2**63  # the limit of integers in the index
 
 
 class SessionManifest(NamedTuple):
@@ -42,7 +42,7 @@ class SessionManifest(NamedTuple):
 
 
 def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
-    """`folder`: what came out of the archive. `made_at`: when the archive was made, since nothing in it holds that."""
+    """Store the session that was unpacked into `folder`. `made_at`: the time of the archive, which is not in it."""
     manifest = _load_manifest(folder)
     study = f"torq-{_clean(str(manifest.get('test_plan') or 'tests'))}"
     batch = str(manifest.get("batch_name") or "default")
@@ -79,7 +79,7 @@ def _load_manifest(folder: str) -> dict[str, Any]:
 
 
 def _build_name(test: Mapping[str, Any]) -> str:
-    """The test and its parameters; after it a hash, where something of the name had to go."""
+    """Return a name from the test and its parameters, with a hash if characters had to be replaced or cut."""
     wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
     name = _clean(wanted)
     return name if name == wanted else f"{name}-{_digest(wanted)}"
@@ -132,7 +132,7 @@ def _write_run(
 
 
 def _find_file(folder: str, name: object) -> str | None:
-    """A file that came out of the archive; nothing elsewhere."""
+    """Return the path of a file from the archive; refuse paths outside of it."""
     if not name:
         return None
     path = os.path.normpath(os.path.join(folder, str(name).replace("\0", "?")))

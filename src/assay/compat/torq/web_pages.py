@@ -1,4 +1,4 @@
-"""Sessions of Torq's tests: its client sends them to its own address, and prints the address of one."""
+"""The routes for sessions of Torq's tests: the path to which its client sends, and the address that it prints."""
 
 from __future__ import annotations
 

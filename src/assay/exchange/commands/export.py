@@ -102,7 +102,7 @@ def _checked(request: ExportRequest, console: Console) -> Iterator[ExportedRuns]
 def _writing(
     selection: ExportedRuns, request: ExportRequest, console: Console, raw: bool = False
 ) -> Iterator[Callable[[str], object]]:
-    """Where the text goes: a file has its name when it is complete."""
+    """Yield the function that writes the output. A file gets its name only when it is complete."""
     from assay.show.formatting import unguard
     from assay.system.files import replacing
 

@@ -1,4 +1,4 @@
-"""A run as another tool recorded it, before it becomes a run directory of ours; and values as tables have them."""
+"""A run of another tool before it becomes a run directory, and parsers for the values in tables."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from assay.values.state import State
 STILL_RUNNING = "it was still running when it was imported; import it again to update it"
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
-_INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")  # 007 is a text
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")  # 007 is text
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedRun:
-    id: str  # what the other tool calls it for ever: the same run is found again by it
+    id: str  # the other tool's permanent id, which identifies the run when it is imported again
     name: str
     study: str
-    state: State | None = State.DONE  # None: the file does not show it
+    state: State | None = State.DONE  # None: unknown, not in the file
     params: Mapping[str, Any] = field(default_factory=dict)
     points: Mapping[str, Series] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -37,23 +37,23 @@ class ImportedRun:
     started_at: float | None = None
     ended_at: float | None = None
     commit: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)  # more of what the tool knew, kept with the run
+    details: Mapping[str, Any] = field(default_factory=dict)  # other facts of the tool, kept with the run
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedRuns:
     runs: tuple[ImportedRun, ...]
-    notes: tuple[str, ...] = ()  # on what was left out, or had to be guessed
+    notes: tuple[str, ...] = ()  # about what was left out or guessed
 
 
 def refuse(path: str, why: str, line: int | None = None) -> NoReturn:
-    """Raise UsageError: nothing of a bad file is imported."""
+    """Raise UsageError about a file, of which nothing is imported then."""
     raise UsageError(f"{path}{f':{line}' if line is not None else ''}: {why}", "nothing was imported")
 
 
 @contextmanager
 def opening(path: str, mode: str = "r", **options: Any) -> Iterator[IO[Any]]:
-    """The open file; one that cannot be read, or is not text, is refused."""
+    """Open a file, and refuse one that cannot be read or is not text."""
     try:
         with open(path, mode, **options) as file:
             yield file
@@ -64,7 +64,7 @@ def opening(path: str, mode: str = "r", **options: Any) -> Iterator[IO[Any]]:
 
 
 def build_series(points: list[tuple[float | None, float, float | None]]) -> Series:
-    """A series from rows of (step, value, time)."""
+    """Build a series from rows of (step, value, time)."""
     steps, values, times = zip(*points, strict=True) if points else ((), (), ())
     return Series(_build_array(steps), array("d", values), _build_array(times))
 
@@ -79,7 +79,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_value(text: str) -> Any:
-    """A cell, or another text that stands for a value: a number, true, false, a list or mapping as JSON, else text."""
+    """Parse the text of a cell or parameter: a number, true, false, a list or mapping as JSON, else the text itself."""
     plain = text.strip()
     if _INTEGER.fullmatch(plain):
         return int(plain)
@@ -96,7 +96,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_moment(text: str) -> float | None:
-    """ISO 8601 as seconds since the epoch, local time where it has no zone; None where it is none."""
+    """Parse ISO 8601 to seconds since the epoch, in local time without a zone. Return None for other texts."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

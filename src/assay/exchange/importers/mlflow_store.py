@@ -6,8 +6,8 @@ mlruns/<experiment>/<run>/meta.yaml        run_id, run_name, status, start_time 
                           metrics/<name>   lines `timestamp value step`
                           tags/<name>
 
-The database has the tables experiments, runs, params, tags and metrics. A NaN is a 0 with `is_nan` there, an infinity
-the largest number; times are milliseconds.
+The database has the tables experiments, runs, params, tags and metrics. There a NaN is a 0 with `is_nan`, an infinity
+the largest number; times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _META = "meta.yaml"
 _PARTS = ("params", "metrics", "tags")
 _STATES = {"FINISHED": State.DONE, "FAILED": State.FAILED, "KILLED": State.STOPPED}
 _NUMBERED = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
-_MOST_BYTES = 1 << 20  # of a parameter, a tag or a meta.yaml
+_MOST_BYTES = 1 << 20  # in a parameter, a tag or a meta.yaml
 _OWN_TAGS = ("mlflow.", "assay.")
 
 
 def is_store(sample: Sample) -> bool:
-    """A folder of experiments, an experiment, or a run."""
+    """Return whether this is a folder of experiments, an experiment, or a run."""
     folders = (sample.path, *sample.folders) if sample.is_folder else ()
     return any("experiment_id:" in Sample(os.path.join(folder, _META)).head for folder in folders)
 
 
 def load_store(path: str) -> ImportedRuns:
-    """Raises UsageError with the file and the line of what cannot be read."""
+    """Load the runs of a store of files. Raise UsageError with the file and line of an error."""
     notes: list[str] = []
     if _is_run(path):
         above = os.path.dirname(os.path.abspath(path))
@@ -68,7 +68,7 @@ def _is_run(path: str) -> bool:
 def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
     run_dirs = [inner for inner in find_subfolders(folder) if _is_run(inner) or _looks_like_run(inner)]
     if not run_dirs and not os.path.exists(os.path.join(folder, _META)):
-        return  # `models` and whatever else is next to the experiments
+        return  # such as `models`, which is next to the experiments
     meta = _load_meta(folder)
     name = str(meta.get("name") or os.path.basename(folder))
     if meta.get("lifecycle_stage") == "deleted":
@@ -118,7 +118,7 @@ def _build_runs(
     place: str,
     notes: list[str],
 ) -> Iterator[ImportedRun]:
-    """The run, or none: what is deleted is noted. `place` is named where a value is refused."""
+    """Yield the run, or nothing but a note if it is deleted. Errors about values name `place`."""
     run_id = str(meta.get("run_id") or meta.get("run_uuid") or "")
     if not run_id:
         refuse(place, "run_id is missing")
@@ -145,7 +145,7 @@ def _build_runs(
 
 
 def _find_files(folder: str, part: str) -> Iterator[tuple[str, str]]:
-    """Name → file; a name may have slashes. Links are not followed."""
+    """Yield each name, which may have slashes, with its file. Links are not followed."""
     top = os.path.join(folder, part)
     for where, _, names in sorted(os.walk(top)):
         for name in sorted(names):
@@ -155,19 +155,19 @@ def _find_files(folder: str, part: str) -> Iterator[tuple[str, str]]:
 
 
 def _parse_state(status: Any, tags: dict[str, str], file: str) -> State | None:
-    """The state of a run; None: it had not ended."""
+    """Return the state of a run, or None if it had not ended."""
     name = _NUMBERED.get(status, str(status)) if isinstance(status, int) else str(status)
     if name not in (*_NUMBERED.values(), "None"):
         refuse(file, f"status is {status!r}, which is none of {', '.join(_NUMBERED.values())}")
     state = _STATES.get(name)
     ours = next((each for each in State if each.value == tags.get("assay.state")), None)
-    # `assay export mlflow` tells more than MLflow's own states, as long as these are what it made
+    # the state that `assay export mlflow` wrote is more precise, unless MLflow's own state has changed since
     is_ours = state is not None and ours is not None and ours.is_over and (ours is State.DONE) == (state is State.DONE)
     return ours if is_ours else state
 
 
 def _restore_params(params: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
-    """Parameters with the types that `assay export mlflow` kept; MLflow's own are text."""
+    """Return the parameters with the types that `assay export mlflow` kept; MLflow itself has only text."""
     try:
         kept = parse_json(tags.get("assay.params", ""))
     except ValueError:
@@ -199,7 +199,7 @@ def _load_points(path: str) -> Series:
             if not words:
                 continue
             found = [parse_number(word) for word in words[:3]]
-            if not 2 <= len(words) <= 6 or None in found:  # a dataset and a model may follow the step
+            if not 2 <= len(words) <= 6 or None in found:  # dataset and model may follow the step
                 refuse(path, f"{line.strip()[:60]!r} is not `timestamp value step`", number)
             time, value, *steps = found
             points.append((steps[0] if steps else None, value, time / 1000))  # type: ignore[arg-type, operator]
@@ -210,19 +210,19 @@ def _load_points(path: str) -> Series:
 
 _TABLES = ("experiments", "runs", "params", "tags", "metrics")
 _LARGEST = 1.7976931348623157e308
-# column -> what stands for it where an older version has none
+# column -> the expression that replaces it in older versions without it
 _RUN = {"run_uuid": "", "name": "''", "status": "", "start_time": "", "end_time": "", "lifecycle_stage": ""}
 _POINT = {"key": "", "value": "", "timestamp": "", "step": "0", "is_nan": "0"}
 _PAIR = {"key": "", "value": ""}
 
 
 def is_mlflow(sample: Sample) -> bool:
-    """A database, or one of the older stores of files."""
+    """Return whether this is a database of MLflow or an older store of files."""
     return is_store(sample) or has_tables(sample, _TABLES)
 
 
 def load_mlflow(path: str) -> ImportedRuns:
-    """Raises UsageError with the file and what in it cannot be read."""
+    """Load the runs of a database or a store of files. Raise UsageError with the file and the place of an error."""
     if Sample(path).is_folder:
         return load_store(path)
     notes: list[str] = []
@@ -256,7 +256,7 @@ def _load_database_runs(
 
 
 def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
-    """Points in the order of time, so that new ones are at the end."""
+    """Load the points of a run in the order of time, so that new ones are at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
     for row in database.load_rows("metrics", _POINT, "timestamp, rowid", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])

@@ -1,7 +1,7 @@
 """Optuna's journal: the file of JournalStorage, one operation as JSON to a line; read without Optuna.
 
-Trials are numbered over all studies in the order of their creation. What Optuna ignores, such as an operation on a
-trial that has ended, is ignored here as well.
+Trials are numbered across all studies in the order of their creation. Operations that Optuna ignores, such as one on a
+trial that has ended, are ignored here too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RUNNING, _COMPLETE, _PRUNED, _FAIL, _WAITING = range(5)
 _STATES = {_COMPLETE: State.DONE, _PRUNED: State.PRUNED, _FAIL: State.FAILED, _RUNNING: State.STOPPED}
 _REASONS = {_RUNNING: STILL_RUNNING, _PRUNED: "pruned by Optuna", _FAIL: "failed in Optuna"}
 _NAMES_KEY = "study:metric_names"
-_BY_STEP = "_by_step"  # suffix of an objective's name: its intermediate values
+_BY_STEP = "_by_step"  # suffix of the metric for an objective's intermediate values
 
 
 @dataclass(slots=True)
@@ -97,8 +97,8 @@ def _load_operations(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 class _Journal:
     def __init__(self) -> None:
         self.studies: dict[int, _Study] = {}
-        self.trials: list[_Trial] = []  # of all studies
-        self._created = 0  # studies, deleted ones included
+        self.trials: list[_Trial] = []  # trials of all studies
+        self._created = 0  # number of studies, including deleted ones
 
     def apply(self, log: Mapping[str, Any]) -> None:
         """Apply one operation; the codes are those of `JournalOperation` in optuna.storages.journal."""
@@ -179,7 +179,7 @@ def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
 
 def _build_points(study: _Study, trial: _Trial) -> Iterator[tuple[str, Series]]:
     names = _name_objectives(study)
-    if trial.intermediate:  # only a study with one objective has them
+    if trial.intermediate:  # only with one objective
         points = [(float(step), value, None) for step, value in sorted(trial.intermediate.items())]
         yield names[0] + _BY_STEP, build_series([*points])
     found = dict(zip(names, trial.values or [], strict=False))
@@ -189,7 +189,7 @@ def _build_points(study: _Study, trial: _Trial) -> Iterator[tuple[str, Series]]:
 
 
 def _name_objectives(study: _Study) -> list[str]:
-    """One name for each objective; `_loss` or `_score` is added to one that suggests the other direction."""
+    """Return a name for each objective, with `_loss` or `_score` added if the name suggests the other direction."""
     count = len(study.directions)
     names = study.system_attrs.get(_NAMES_KEY)
     if not isinstance(names, list) or len(names) != count:
@@ -228,7 +228,7 @@ def _to_float(value: Any) -> float:
 
 
 def _parse_param(value: Any, distribution: str | Mapping[str, Any]) -> Any:
-    """A value from Optuna's internal representation, which of a choice is the index."""
+    """Parse Optuna's internal representation of a value, which is an index for a categorical parameter."""
     kind = json.loads(distribution) if isinstance(distribution, str) else distribution
     name, attributes = kind["name"], kind["attributes"]
     if name == "CategoricalDistribution":

@@ -24,7 +24,7 @@ from assay.system.files import parse_json
 _TABLES = ("metrics", "configs", "system_metrics")
 _LEFT_OUT = ("traces", "alerts", "artifact_versions")  # tables
 _IDS = {"run_id": "run_name", "run_name": ""}
-_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # which Trackio writes as text
+_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # Trackio writes them as text
 _STATES_NOTE = "Trackio does not record how a run ended: the state of all is `done`"
 
 Point = tuple[float | None, float, float | None]
@@ -43,7 +43,7 @@ def is_trackio(sample: Sample) -> bool:
 
 
 def load_trackio(path: str) -> ImportedRuns:
-    """Raises UsageError with the table and row of what cannot be read."""
+    """Load the runs of a database. Raise UsageError with the table and row of an error."""
     runs: dict[str, _Run] = {}
     others: Counter[str] = Counter()
     with reading(path) as database:
@@ -88,7 +88,7 @@ def _parse(database: ForeignDatabase, table: str, row: int, text: Any) -> dict[s
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Names and values; in a mapping inside they are called `outer/inner`; one of Trackio's own objects stays whole."""
+    """Yield names and values, those of nested mappings as `outer/inner`. Trackio's own objects stay whole."""
     for name, value in values.items():
         if isinstance(value, dict) and "_type" not in value:
             yield from _flatten(value, f"{prefix}{name}/")

@@ -1,11 +1,11 @@
 """W&B's CSV files: the table of runs, and the points of a chart.
 
-    Name,State,Notes,User,Tags,Created,Runtime,Sweep,lr,loss          one row per run; ID where that column was shown
+    Name,State,Notes,User,Tags,Created,Runtime,Sweep,lr,loss          one row per run; with ID if that column was shown
     Step,calm-sun-1 - loss,calm-sun-1 - loss__MIN,…                   one row per step, one column per run
 
 The table does not show which of its columns are configuration and which are results. A column of numbers is a metric
-where its name is known to be one (`loss`, `val/acc`, `_step`) or begins with `summary.`; every other is a parameter. Of
-two columns of one name the first is the parameter.
+if its name is a known one (`loss`, `val/acc`, `_step`) or begins with `summary.`; every other column is a parameter. If
+two columns have the same name, the first is the parameter.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _TYPICAL = {"State", "Runtime", "Created"}
 _STATES = {"finished": State.DONE, "failed": State.FAILED, "crashed": State.FAILED, "killed": State.STOPPED}
 _UNFINISHED = ("running", "pending", "preempting", "preempted")
 _SEPARATOR = " - "
-_EDGES = ("__MIN", "__MAX")  # suffixes: the range of values that a chart has aggregated
+_EDGES = ("__MIN", "__MAX")  # suffixes of the bounds of values that a chart aggregates
 _DURATION = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+(?:\.\d+)?)s)?")
 _EMPTY = ("", "-")
-_MOST_CHARACTERS = 1 << 20  # of a cell
+_MOST_CHARACTERS = 1 << 20  # in a cell
 
-Row = tuple[int, list[str]]  # the line that the row ends on, its cells
+Row = tuple[int, list[str]]  # the last line of the row, and its cells
 
 
 def is_table(sample: Sample) -> bool:
@@ -62,7 +62,7 @@ def _split_header(sample: Sample) -> list[str]:
 
 
 def _load_rows(path: str) -> Iterator[Row]:
-    """The rows, the header first. Every row has as many cells as the header."""
+    """Yield the rows, the header first, and refuse a row with another number of cells."""
     limit = csv.field_size_limit(_MOST_CHARACTERS)
     with opening(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
@@ -152,7 +152,7 @@ def _parse_state(path: str, line: int, text: str) -> tuple[State, str]:
 
 
 def _parse_runtime(path: str, line: int, text: str) -> float | None:
-    """The seconds of a number of seconds, or of `1h 2m 3s`."""
+    """Parse a number of seconds, or a duration such as `1h 2m 3s`."""
     plain = text.strip()
     if plain in _EMPTY:
         return None
@@ -170,7 +170,7 @@ def _parse_runtime(path: str, line: int, text: str) -> float | None:
 
 
 def load_history(path: str) -> ImportedRuns:
-    """The runs have nothing but their points; where the table of the same runs was imported, they are added to it."""
+    """Load a chart: runs with points only. Importing adds them to the runs of an imported table with the same names."""
     rows = _load_rows(path)
     _, header = next(rows, (1, []))
     if repeated := [name for name, count in Counter(header).items() if count > 1]:

@@ -1,9 +1,9 @@
-"""Manifests: the content of each folder of a store. Each is validated here, before anything is done with it.
+"""Manifests, which list the content of each folder in a store. Every manifest is validated here before it is used.
 
-<address>/studies/<study>/study.json        kind study: tags, verdicts, sets and files of the study
+<address>/studies/<study>/study.json        kind study: tags, verdicts, sets of runs and files of the study
 <address>/studies/<study>/code/<hash>.json  kind code: a snapshot of its code
 <address>/studies/<study>/runs/<run>.json   kind run
-<address>/folders/<name>.json               kind folder: any other, such as a store of golden recordings
+<address>/folders/<name>.json               kind folder: any other folder, such as a store of golden recordings
 <address>/caches/<cache>/<key>.json         kind artifact: an entry of a cache, such as that of models
 """
 
@@ -28,10 +28,10 @@ from assay.values.study import is_study_name
 
 FORMAT = 1
 STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
-CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")  # a folder of a run: the code of an attempt
-OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # how a run came here, which differs for each machine
-_LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
-_LARGEST = 2**63 - 1  # what a file system takes as a size or a time
+CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")  # a folder in a run's directory with the code of an attempt
+OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # how a run came to this machine
+_LONGEST_NAME = 180  # of the last part of a key; a name on this machine may have 255 bytes
+_LARGEST = 2**63 - 1  # the largest size or time in a file system
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UID = re.compile("[0-9a-f]{12}")
@@ -60,7 +60,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FolderManifest:
-    """A folder as it is in the store. `trees`: folders in it that others have as well, each with a listing."""
+    """A folder in the store. `trees` maps folders in it that others share to the hashes of their listings."""
 
     kind: str
     name: str
@@ -68,7 +68,7 @@ class FolderManifest:
     files: Mapping[str, Stored] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     trees: Mapping[str, str] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()  # folders without anything in them
+    empty: tuple[str, ...] = ()  # empty folders
 
     @property
     def bytes(self) -> int:
@@ -76,7 +76,7 @@ class FolderManifest:
 
 
 def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) -> FolderManifest:
-    """The manifest with other names of files, links and folders; without those for which `change` returns None."""
+    """Return the manifest with files, links and folders renamed, without those for which `change` returns None."""
 
     def pick(named: Mapping[str, _Each]) -> dict[str, _Each]:
         return {new: each for name, each in named.items() if (new := change(name)) is not None}
@@ -89,7 +89,7 @@ def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) 
 
 
 def build_key(*parts: str) -> str:
-    """The key of a manifest; its parts are quoted, so that none leads elsewhere or is read as a pattern."""
+    """Return the key of a manifest. Its parts are quoted, so that none leads elsewhere or is read as a pattern."""
     return "/".join(map(_quote, parts)) + ".json"
 
 
@@ -103,7 +103,7 @@ def _quote(part: str) -> str:
 
 
 def read_part(part: str) -> str | None:
-    """The name that a part of a key stands for; None: it may be that of a long name, which has the beginning alone."""
+    """Return the name that a part of a key encodes, or None if it may be only the start of a long name."""
     return None if len(part) == _LONGEST_NAME - 7 else urllib.parse.unquote(part, errors="surrogateescape")
 
 
@@ -112,8 +112,8 @@ def object_key(sha256: str) -> str:
 
 
 def find_key(kind: str, name: str, key: str) -> str | None:
-    """The key that a manifest must have (of an artifact: in the cache of `key`). None: there is no such kind, or a part
-    of the name is not a single name."""
+    """Return the key that a manifest must have (for an artifact, in the cache of `key`), or None if the kind is unknown
+    or the name is not valid for it."""
     study, _, rest = name.partition("/")
     own = {"run": "runs", "code": "code"}.get(kind)
     if own is not None:
@@ -131,7 +131,7 @@ def find_key(kind: str, name: str, key: str) -> str | None:
 
 
 def suggest_push(address: str, key: str) -> str:
-    """How to replace what is damaged under this key; the files and the code of a study go with each of its runs."""
+    """Return a hint how to replace a damaged folder. Files and code of a study are sent with each of its runs."""
     parts = [name for part in key.removesuffix(".json").split("/") if (name := read_part(part)) is not None]
     if parts[0] not in (STUDIES, FOLDERS) or len(parts) == 1:
         return "send it again from where it is whole, with --check"
@@ -140,7 +140,7 @@ def suggest_push(address: str, key: str) -> str:
 
 
 def is_single_name(name: str) -> bool:
-    """Whether a file or folder directly in another may have this name."""
+    """Return whether a file or folder may have this name: one part of a path."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -207,8 +207,8 @@ def render(manifest: FolderManifest) -> bytes:
 
 
 def find_fault(manifest: FolderManifest, key: str) -> str | None:
-    """Why a manifest may not be used, as the end of a sentence about it. None of a store may be able to make us
-    write, move or remove anything elsewhere on a machine that fetches from it."""
+    """Return why a manifest must not be used, as the end of a sentence about it, or None. No manifest may be able to
+    make us write, move or remove anything elsewhere on a machine that fetches it."""
     if find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
@@ -231,7 +231,7 @@ def _find_wrong_name(name: str, kind: str) -> str | None:
 
 
 def is_shared_of_study(name: str) -> bool:
-    """Whether a file inside `.assay` goes with the study to others, or is a folder of such files."""
+    """Return whether a file inside `.assay` is sent with the study, or is a folder of such files."""
     top, _, rest = name.partition("/")
     if top in (layout.FILES_DIR, layout.GOLDEN_DIR):
         return "/" not in rest
@@ -259,18 +259,18 @@ def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
 
 
 def is_upload(facts: Mapping[str, Any]) -> bool:
-    """Whether a run was uploaded and not adopted: what it has, its uid too, is what its sender claims."""
+    """Return whether a run was uploaded and not adopted: all its facts, even the uid, are only claims of the sender."""
     received = facts.get("received")
     return isinstance(received, dict) and received.get("how") == "upload" and "adopted_at" not in received
 
 
 def find_folders(names: Iterable[str]) -> set[str]:
-    """All folders above these names."""
+    """Return all folders that contain these names."""
     return {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
 
 
 def leads_outside(name: str, target: str) -> bool:
-    """Whether a symbolic link may lead outside: also by `..` after another name, which may be a link too."""
+    """Return whether a symbolic link may lead outside, also by `..` after another name, which may be a link too."""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/")

@@ -1,11 +1,11 @@
-"""Folders in a shared place (an object store, or a path), sent and fetched again without sending anything twice.
+"""Folders in a shared place (an object store, or a path), sent and fetched without sending any content twice.
 
-<address>/objects/<2 digits>/<sha256>   contents, each once
+<address>/objects/<2 digits>/<sha256>   the content of files, each stored once
 <address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time
 
-A manifest is written after everything that it names has been found there with the right hash, so a transfer that was
-killed is not there: the next one goes on with what has arrived. An object never changes, so a reader of an
-older manifest still finds what it names.
+A manifest is written after all its objects have been found in the store with the right hash. So a killed transfer
+leaves no manifest, and the next one continues with the objects that have arrived. Objects never change, so the objects
+of an older manifest can still be read.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # as system/files.py makes them
+_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # temporary files of system/files.py
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
-_MOST_TRIES = 50  # to write a manifest that others write as well
-_SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores do not show at once what they have
-_IN_MEMORY = 8 << 20  # files up to this size are sent from memory: what was hashed is what is sent
-_ASK_FIRST = 1 << 16  # smaller ones are sent without asking whether another folder has brought them
+_MOST_TRIES = 50  # to write a manifest that others write too
+_SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores list new objects with a delay
+_IN_MEMORY = 8 << 20  # bytes; smaller files are sent from memory, so that exactly the hashed content is sent
+_ASK_FIRST = 1 << 16  # bytes; smaller files are sent without asking whether the store has them
 
 
 # ---------------------------------------------------------------- manifests
 
 
 def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
-    """A manifest with the listings of its trees. Raises FormatError for one that is damaged, or may not be used."""
+    """Load a manifest with the listings of its trees. Raise FormatError if it is damaged or must not be used."""
     text = remote.read(key)
     if text is None:
         return None
@@ -72,7 +72,7 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
 def load_manifests(
     remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
 ) -> list[FolderManifest]:
-    """Existing manifests, in order. What is wrong with others is added to `damaged`; without it the first raises."""
+    """Load the existing manifests, in order. Errors are added to `damaged`; if that is None, the first is raised."""
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
     wrong = [each for each in found if isinstance(each, FormatError)]
     if damaged is None and wrong:
@@ -83,7 +83,7 @@ def load_manifests(
 
 
 def try_each(call: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int) -> Iterator[_Result | FormatError]:
-    """Several at once; in the order given. One that is damaged in the store does not keep the others from coming."""
+    """Call a function for several items at once; yield the results in order. A FormatError is yielded, not raised."""
 
     def attempt(item: _Item) -> _Result | FormatError:
         try:
@@ -117,23 +117,23 @@ def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingFolder:
-    """What is to be sent."""
+    """A folder to send."""
 
     key: str
     kind: str
     name: str
     path: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    trees: tuple[str, ...] = ()  # top-level folders that several have in common
-    leaves_out: Callable[[str], bool] = lambda _name: False  # by relative name
-    base: Mapping[str, Stored] | None = None  # as it was fetched: only what differs is sent, the rest stays theirs
-    keeps: bool = False  # what the store alone has stays there, and of two versions of a file the newer one
+    trees: tuple[str, ...] = ()  # top-level folders that other folders share
+    leaves_out: Callable[[str], bool] = lambda _name: False  # gets the relative name
+    base: Mapping[str, Stored] | None = None  # files as they were fetched: only changed ones are sent
+    keeps: bool = False  # files that only the store has stay, and of two versions the newer one
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     folder: OutgoingFolder
-    sent: int  # files that had to be sent
+    sent: int  # number of files that were sent
     sent_bytes: int
     is_new: bool
     manifest: FolderManifest
@@ -142,7 +142,7 @@ class Sent:
 def push(
     folders: Sequence[OutgoingFolder], remote: Remote, *, check: bool = False, dry_run: bool = False
 ) -> Iterator[Sent]:
-    """Several at once; in the order given. `check`: ask the store for what it should have already."""
+    """Send folders, several at once, and yield the results in order. `check`: verify objects that should be there."""
     with _pool(_FILES_AT_ONCE) as files, _pool(_FOLDERS_AT_ONCE) as several:
         yield from several.map(lambda each: _push_one(each, remote, files, check, dry_run), folders)
 
@@ -168,7 +168,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
     here = FolderManifest(folder.kind, folder.name, folder.facts, empty=empty, links=links)
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
-        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # it has the run from its owner
+        if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # the owner has sent the run
             return Sent(folder, 0, 0, is_new, old)
         manifest = _merge(folder, here, old)
         if fault := find_fault(manifest, folder.key):
@@ -181,7 +181,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
         rendered = render(shown)
         if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
             return Sent(folder, len(sender.counted), sum(sender.counted), is_new, manifest)
-        text, old = _load_old(folder, remote)  # another has sent it at the same time: what both have counts
+        text, old = _load_old(folder, remote)  # another client wrote it: merge both
     raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
 
 
@@ -191,24 +191,24 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
         old = None if text is None else _build_whole(text, remote, folder.key)
     except FormatError:
         old = None
-    if old is not None:  # each name as one kind; a damaged one may have a name as two
+    if old is not None:  # a damaged manifest may have a name as two kinds
         folders = find_folders([*old.files, *old.links])
         files = {name: each for name, each in old.files.items() if name not in folders}
         links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
         old = replace(old, files=files, links=links, empty=())
     if old is not None and find_fault(old, folder.key):
-        old = None  # it is replaced by one that is whole
+        old = None  # a valid one replaces it
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
         raise UsageError(
             f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
         )
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
-        old = None  # nothing of an upload stays in the run of its owner
+        old = None  # the owner's run replaces an upload completely
     return text, old
 
 
 def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | None) -> FolderManifest:
-    """What the store is to have, by what it has now."""
+    """Return the manifest to write, by what the store has now."""
     found, known = here.files, old.files if old else {}
     if folder.base is not None:
         found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
@@ -227,7 +227,7 @@ def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | N
 
 
 def _drop_other_kinds(manifest: FolderManifest, newer: FolderManifest) -> FolderManifest:
-    """Without what the newer one has as another kind: a name that was a file and is a link or a folder, and so on."""
+    """Drop names that have another kind in the newer manifest, such as a file that is now a link or a folder."""
     leaves = {*newer.files, *newer.links}
     folders = {*find_folders([*leaves, *newer.empty]), *newer.empty}
 
@@ -259,9 +259,9 @@ def _split_trees(manifest: FolderManifest, tops: Sequence[str]) -> tuple[FolderM
 def list_folder(
     path: str, leaves_out: Callable[[str], bool] = lambda _name: False, *, temporary: bool = False
 ) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
-    """Files, symbolic links and empty folders below, in order; not secrets, pipes and sockets.
+    """Return the files, symbolic links and empty folders below a path, sorted, without secrets, pipes and sockets.
 
-    Our temporary files are listed only where `temporary` asks for them.
+    Temporary files of Assay are listed only if `temporary` is set.
     """
     names: list[str] = []
     links: dict[str, str] = {}
@@ -271,7 +271,7 @@ def list_folder(
         inside = waiting.pop()
         try:
             entries = list(os.scandir(os.path.join(path, inside)))
-        except FileNotFoundError:  # a folder of a running program
+        except FileNotFoundError:  # a running program has removed it
             continue
         except OSError as error:
             raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
@@ -293,8 +293,8 @@ def list_folder(
 
 
 def _is_passing(entry: os.DirEntry[str], neighbours: set[str]) -> bool:
-    """Whether Assay has the file for a moment: `NAME.<8 digits>.tmp`, or an empty `NAME.lock` next to NAME. Others,
-    as uv.lock, are files like any other."""
+    """Return whether this is a temporary file of Assay: `NAME.<8 digits>.tmp`, or an empty `NAME.lock` next to NAME.
+    Other lock files, such as uv.lock, are ordinary files."""
     if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in neighbours:
         return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
     return entry.name == PRESENCE_FILE or _PASSING.search(entry.name) is not None
@@ -306,11 +306,11 @@ class _Sender:
     def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
         self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
         self._lock = threading.Lock()
-        self._claimed: set[str] = set()  # what has been looked at; the manifest is written when all of it is there
+        self._claimed: set[str] = set()  # hashes that a thread checks or sends; the manifest is written after all
         self.counted: list[int] = []  # bytes of each file that was sent
 
     def send(self, path: str, known: Stored | None) -> Stored | None:
-        """Send one file; None: it has been removed."""
+        """Send one file, or return None if it has been removed."""
         try:
             status = os.stat(path)
             is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
@@ -335,7 +335,7 @@ class _Sender:
         return sha256
 
     def _send_large(self, path: str) -> tuple[int, str]:
-        """A file that changes while it is sent is copied first."""
+        """Send a large file; if it changes during the transfer, copy it and send the copy."""
         before = os.stat(path)
         size, sha256, md5 = hash_file(path)
         try:
@@ -377,7 +377,7 @@ class _Sender:
         return self._has(size, sha256, md5)
 
     def _has(self, size: int, sha256: str, md5: str) -> bool:
-        """Whether the store has the content, by the hash that it has computed, else by reading it back."""
+        """Return whether the store has the content, by the MD5 that it reports, else by reading the object back."""
         key = object_key(sha256)
         found = self._remote.stat(key)
         if found is None or found[0] != size:
@@ -390,7 +390,7 @@ class _Sender:
 
 @dataclass(frozen=True, slots=True)
 class FetchCounts:
-    files: int  # that had to come
+    files: int  # number of files that were transferred
     bytes: int
     left_out: tuple[str, ...]  # symbolic links that lead outside
 
@@ -402,17 +402,17 @@ def fetch_files(
     present: str | None = None,
     wanted: frozenset[str] | None = None,
 ) -> FetchCounts:
-    """Goes on where an earlier call was killed; every file has been compared with its hash.
+    """Fetch files into the folder `aside`, continuing a killed call; every file is compared with its hash.
 
-    `present`: a folder that may have some of the files already; `wanted`: some of the names, None is all.
-    Raises one FormatError with all that are missing or damaged.
+    `present`: a folder that may already have some of the files; `wanted`: the names to fetch, or None for all.
+    One FormatError names all files that are missing or damaged.
     """
     os.makedirs(aside, exist_ok=True)
     names = [name for name in manifest.files if wanted is None or name in wanted]
-    there, links, _ = list_folder(aside, temporary=True)  # also what a killed call had not renamed yet
+    there, links, _ = list_folder(aside, temporary=True)  # also temporary files of a killed call
     for name in (*links, *(name for name in there if name not in set(names))):
         os.unlink(os.path.join(aside, name))
-    for folder, _, _ in os.walk(aside, topdown=False):  # what was a folder may be a file or a link now
+    for folder, _, _ in os.walk(aside, topdown=False):  # a folder may now be a file or a link
         if folder != aside:
             with suppress(OSError):
                 os.rmdir(folder)
@@ -437,7 +437,7 @@ def fetch_files(
 
 
 def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | None, remote: Remote) -> int | None:
-    """How many bytes came over the network; None where they were here."""
+    """Fetch one file; return the number of bytes that were transferred, or None if the content was here."""
     file = manifest.files[name]
     path = os.path.join(aside, name)
     if is_file_of(path, file):
@@ -464,7 +464,7 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
 
 
 def is_file_of(path: str, file: Stored) -> bool:
-    """Whether exactly this content is there, as a file and not as a link."""
+    """Return whether the path is a regular file, not a link, with exactly this content."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size != file.bytes:

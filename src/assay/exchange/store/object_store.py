@@ -1,7 +1,7 @@
 """Object stores through fsspec: S3 (s3fs), Google Cloud Storage (gcsfs), Azure (adlfs).
 
-Addresses of other servers, credentials and the like come from the environment, as each store's own tools read them:
-AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING; FSSPEC_S3_ANON=true and its kin set options.
+Credentials, endpoints and the like come from the environment variables that each store's own tools read:
+AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING. FSSPEC_S3_ANON=true and others set options.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CREDENTIALS = {
 }
 _LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
 _BLOCK = 1 << 22
-_ANSWER_S = 20.0  # for the first answer; the libraries themselves try for a minute and more
+_ANSWER_S = 20.0  # for the first answer; the libraries themselves retry for a minute and longer
 _OF_THE_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 )
@@ -38,9 +38,9 @@ _OF_THE_DISK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    path: str  # as the store knows it, bucket first
-    name: str  # relative to what was asked for; "" when it is that itself
-    bytes: int | None  # None where the store hands it out in another form than it keeps it
+    path: str  # the path in the store, which begins with the bucket
+    name: str  # relative to the requested path; "" for that path itself
+    bytes: int | None  # None if the store decodes the content when it is read
     version: str | None  # changes with the content
 
 
@@ -48,7 +48,7 @@ class StoredObject:
 
 
 def download(url: str, part: str, notify: Notify = ignore) -> None:
-    """An object into the file `part`, or all below into the folder `part`; a folder goes on where it stopped."""
+    """Download an object into the file `part`, or all objects below a path into that folder; continue a folder."""
     with _named(url):
         store, path = _reach(url, notify)
         objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
@@ -85,7 +85,7 @@ def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: s
     wanted = {item.name: [item.bytes, item.version] for item in objects}
     found = load_notes(part, url).get("objects")
     notes = found if isinstance(found, dict) else {}
-    for file in load_listing(part).files:  # of an earlier try only files stay that are complete and of the same version
+    for file in load_listing(part).files:  # keep only complete files of the same version from an earlier try
         size, version = wanted.get(file.name, (None, None))
         if version is None or size != file.bytes or notes.get(file.name) != [size, version]:
             os.unlink(file.path)
@@ -97,7 +97,7 @@ def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: s
 
 
 def _find_location(folder: str, item: StoredObject) -> str:
-    """Keys are free text: one with .. in it must not lead anywhere else."""
+    """Return the path of an object in the folder. Keys are free text, so refuse one that leads outside, as by `..`."""
     parts = [part for part in item.name.split("/") if part not in {"", "."}]
     if item.name.startswith("/") or ".." in parts or "\0" in item.name:
         raise UsageError(f"an object cannot be a file here: its key {item.name!r} leads elsewhere")
@@ -117,7 +117,7 @@ def _bring(store: Any, objects: Sequence[StoredObject], locations: Sequence[str]
 
 
 class ObjectRemote:
-    """Named objects below an address; an object is there whole or not at all, as the stores promise."""
+    """Named objects below an address. The stores guarantee that no object is visible incomplete."""
 
     def __init__(self, address: str, notify: Notify = ignore) -> None:
         self.address = address.rstrip("/")
@@ -125,7 +125,7 @@ class ObjectRemote:
             self._store, path = _reach(self.address, notify)
         self._base = path.rstrip("/")
         self._extra = _EXTRAS[address.split(":", 1)[0].lower()]
-        # s3fs asks for the size first, to read large objects in parts; what is read here is small
+        # s3fs requests the size first, to read large objects in parts; objects that `read` gets are small
         self._whole = {"max_concurrency": 1} if self._extra == "s3" and hasattr(self._store, "max_concurrency") else {}
 
     def read(self, key: str) -> bytes | None:
@@ -163,14 +163,14 @@ class ObjectRemote:
         return None
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
-        info = self._ask_info(key)  # asked before it is read: the store itself refuses what comes between
+        info = self._ask_info(key)  # before reading: the store refuses the write if the object changes after it
         if self.read(key) != before:
             return False
         with self._asking():
             try:
                 self._store.pipe_file(self._path(key), content, **self._build_condition(info))
             except Exception as error:
-                if "notimplemented" in _spell(error):  # servers with S3 need not support conditions
+                if "notimplemented" in _spell(error):  # other servers with S3 may not support conditions
                     self._store.pipe_file(self._path(key), content)
                     return True
                 if not _was_outpaced(error):
@@ -195,7 +195,7 @@ class ObjectRemote:
         return found
 
     def _build_condition(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The condition of a write; gcsfs can only require that there is no object yet."""
+        """Return the condition of a write. gcsfs can only require that there is no object yet."""
         if info is None:
             return {"mode": "create"}
         if self._extra == "s3":
@@ -227,15 +227,15 @@ def _find_md5(info: Mapping[str, Any]) -> str | None:
 
 
 def check_installed(url: str) -> None:
-    """Whether this kind of store can be used at all; nothing is asked over the network."""
+    """Raise an error if the library for this kind of store is not installed, without using the network."""
     scheme = url.split(":", 1)[0].lower()
     with _libraries(scheme) as fsspec:
         fsspec.get_filesystem_class(scheme)
 
 
 def _reach(url: str, notify: Notify) -> tuple[Any, str]:
-    """The store, once it has answered. Looking for a login alone may take a quarter of a minute without a network, and
-    gcsfs cannot be configured to try less often, so this waits for it in a thread."""
+    """Return the store after its first answer. Without a network the search for a login alone may take 15 seconds, and
+    gcsfs cannot be configured to retry less often, so a thread does it and this function limits the wait."""
     found: list[tuple[Any, str] | Exception] = []
 
     def ask() -> None:
@@ -243,7 +243,7 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
             store, path = _open(url)
             _check_bucket(store, path.strip("*/").partition("/")[0])
             found.append((store, path))
-        except Exception as error:  # noqa: BLE001 raised again where it was asked for
+        except Exception as error:  # noqa: BLE001 raised again in the calling thread
             found.append(error)
 
     notify(f"connecting to {url} (for at most {_ANSWER_S:g} s)")
@@ -260,22 +260,22 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
 
 
 def _check_bucket(store: Any, bucket: str) -> None:
-    """Raises where the bucket is missing or the store does not answer."""
+    """Raise an error if the bucket does not exist or the store does not answer."""
     try:
         store.info(bucket)
     except FileNotFoundError:
         raise
     except Exception as error:
-        if not _is_about_rights(error):  # some may write and not look
+        if not _is_about_rights(error):  # a user may have the right to write and not to read this
             raise
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """A store of its own each time: cached ones would keep old listings, endpoints and credentials."""
+    """Open a new instance of the store: fsspec's cached ones keep old listings, endpoints and credentials."""
     scheme = url.split(":", 1)[0].lower()
-    for name in _LOUD:  # they print tracebacks of what we report in one line
+    for name in _LOUD:  # they print tracebacks of errors that we report in one line
         logging.getLogger(name).addHandler(logging.NullHandler())
-    # an emulator has no logins; Google's own libraries skip them in the same way
+    # an emulator has no logins; Google's own libraries also skip them then
     options = {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
     with _libraries(scheme) as fsspec:
         store, path = fsspec.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
@@ -287,7 +287,7 @@ def _libraries(scheme: str) -> Iterator[Any]:
     try:
         import fsspec
 
-        # gcsfs' newer class asks a second service for each bucket's kind, a minute long where that is not let through
+        # gcsfs' newer class asks a second service for the kind of each bucket: a minute if a firewall drops that
         fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
         yield fsspec
     except ImportError as error:
@@ -296,8 +296,8 @@ def _libraries(scheme: str) -> Iterator[Any]:
 
 @contextmanager
 def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
-    """Whatever the libraries raise (some forty types of five packages), as one line. `refused`: where rights are
-    missing."""
+    """Turn any error of the libraries (some forty types of five packages) into a one-line error. `refused` is its type
+    if rights are missing."""
     try:
         yield
     except AssayError:
@@ -305,9 +305,9 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UsageError(f"there is nothing at {url}", "check the bucket and the path") from error
     except Exception as error:
-        # what the stores answer carries no file name
+        # errors from the stores have no file name
         if isinstance(error, OSError) and (error.errno in _OF_THE_DISK or error.filename is not None):
-            raise  # of this machine's disk, which the caller names
+            raise  # an error of this machine's disk, which the caller explains
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if _is_about_rights(error):
             extra = _EXTRAS[url.split(":", 1)[0].lower()]
@@ -316,7 +316,7 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
 
 
 def _spell(error: BaseException) -> str:
-    """The error's message, with the original of what s3fs has translated."""
+    """Return type and message of the error, and of the original error if s3fs has translated it."""
     return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
 
 

@@ -1,4 +1,4 @@
-"""A shared place: named objects below an address, in an object store or in a folder."""
+"""The interface of a shared place: named objects below an address, in an object store or in a folder."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ class Remote(Protocol):
     address: str
 
     def read(self, key: str) -> bytes | None:
-        """The bytes of an object; None: there is no such object."""
+        """Return the bytes of an object, or None if there is no such object."""
 
     def find(self, prefix: str) -> list[str]:
-        """The keys of all objects below."""
+        """Return the keys of all objects below this prefix."""
 
     def stat(self, key: str) -> tuple[int, str | None] | None:
-        """The size of an object, and its MD5 where the store knows that."""
+        """Return the size of an object, and its MD5 if the store knows it; None if there is no such object."""
 
     def digest(self, key: str) -> str:
-        """The SHA-256 of what the store hands out."""
+        """Read an object from the store and return its SHA-256."""
 
     def send(self, content: bytes | str, key: str) -> str | None:
-        """Store bytes, or the file of this path; the MD5 of what has arrived, where the store answers with it."""
+        """Store bytes, or the file at this path; return the MD5 of the stored object if the store reports it."""
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
-        """Write it where the object is still `before` (None: not there). False: another has written it since."""
+        """Write an object if it is still `before` (None: absent). Return False if another client has changed it."""
 
     def bring(self, key: str, path: str) -> bool:
-        """Copy an object into a new file. False: there is no such object."""
+        """Copy an object into a new file, or return False if there is no such object."""
 
 
 def open_remote(address: str, notify: Notify = ignore) -> Remote:
-    """Raises UsageError for what can never be used, InfrastructureError for what does not answer or refuses."""
+    """Open a shared place. Raise UsageError for an invalid address, InfrastructureError for one that fails."""
     scheme = parse_scheme(address, (*STORES, FILE))
     if scheme in STORES:
         object_store.check_installed(address)
@@ -58,7 +58,7 @@ def open_remote(address: str, notify: Notify = ignore) -> Remote:
 
 
 class FolderRemote:
-    """Named files below a folder of this machine, or of a file system that it shares."""
+    """Named files below a folder of this machine or of a shared file system."""
 
     def __init__(self, folder: str) -> None:
         self.address = folder
@@ -119,7 +119,7 @@ class FolderRemote:
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(aside)
-        return None  # the caller reads it back: a disk does not answer with a checksum
+        return None  # a disk reports no checksum, so the caller reads the file back
 
     def bring(self, key: str, path: str) -> bool:
         try:
@@ -136,7 +136,7 @@ class FolderRemote:
         return os.path.join(self.address, key)
 
     def _build_unreadable(self, key: str, error: OSError) -> FormatError:
-        """The error about one object, such as a colleague's that others may not read: the rest is fetched anyway."""
+        """Return the error about one unreadable object, such as a private file: other objects are still fetched."""
         hint = f"its owner lets others read it: chmod -R a+rX {shlex.quote(self.address)}"
         return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
 
@@ -149,7 +149,7 @@ class FolderRemote:
 
 
 def hash_file(path: str) -> tuple[int, str, str]:
-    """The size, SHA-256 and MD5 of a file."""
+    """Return the size, SHA-256 and MD5 of a file."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):

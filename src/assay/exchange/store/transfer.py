@@ -1,6 +1,6 @@
-"""What every transfer of data needs: addresses, the part of a download that has arrived, whole folders.
+"""Helpers of all transfers of data: addresses, partial downloads, listings of folders.
 
-Data is where users say: http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path.
+Users give addresses as http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Identity = tuple[int, int]
 
 
 def parse_scheme(url: str, known: Sequence[str]) -> str | None:
-    """None for a plain path. A name before :// that we do not know is a mistake, not a path."""
+    """Return the scheme of an address, or None for a plain path. An unknown scheme is an error, not a path."""
     if not url:
         raise UsageError("the address is empty")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url) or re.match(r"(file):", url, re.IGNORECASE)
@@ -40,7 +40,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
     scheme = match[1].lower()
     try:
         netloc = urllib.parse.urlsplit(url).netloc
-    except ValueError as error:  # it may hold a password: not shown
+    except ValueError as error:  # not shown: the address may contain a password
         raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
     if scheme not in known:
         hint = "known: " + ", ".join(f"{name}://" for name in known) + " and plain paths"
@@ -53,7 +53,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
 
 
 def parse_local(url: str, scheme: str | None) -> str:
-    """The path of a file: URL, or the plain path itself."""
+    """Return the path of a file: URL, or a plain path unchanged."""
     if scheme is None:
         return url
     pieces = urllib.parse.urlsplit(url)
@@ -61,7 +61,7 @@ def parse_local(url: str, scheme: str | None) -> str:
         raise UsageError(
             f"{url!r} names the machine {pieces.netloc!r}", "files of this machine only: write file:///PATH"
         )
-    # ? and # have a meaning on the web; in a path they are letters
+    # ? and # separate parts of a web address; in a path they are ordinary characters
     rest = url.split(":", 1)[1]
     path = urllib.parse.unquote(rest[2 + len(pieces.netloc) :] if rest.startswith("//") else rest)
     if not path:
@@ -70,7 +70,7 @@ def parse_local(url: str, scheme: str | None) -> str:
 
 
 def render_url(url: str) -> str:
-    """An address for people: without passwords and signed queries."""
+    """Return an address without passwords and signed queries, to be shown."""
     pieces = urllib.parse.urlsplit(url)
     if pieces.scheme not in WEB:
         return url
@@ -82,7 +82,7 @@ def render_url(url: str) -> str:
 
 
 def remove_part(part: str) -> None:
-    """A file or a folder; the notes stay."""
+    """Remove a partial file or folder, but not its notes."""
     if os.path.isdir(part) and not os.path.islink(part):
         shutil.rmtree(part)
     else:
@@ -91,12 +91,12 @@ def remove_part(part: str) -> None:
 
 
 def digest_address(url: str) -> str:
-    """A URL may hold a signature or a password."""
+    """Return a hash that identifies an address, which may contain a signature or a password."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 
 def load_notes(part: str, url: str) -> Mapping[str, Any]:
-    """Notes on a partial file; empty for one of another or of an unknown address."""
+    """Load the notes on a partial download, or {} if it is of another or an unknown address."""
     try:
         with open(f"{part}.json", encoding="utf-8") as file:
             notes = parse_json(file.read())
@@ -110,7 +110,7 @@ def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
 
 
 def forget(part: str) -> None:
-    """The part is the data now, or will not be continued."""
+    """Remove the notes on a partial download that is complete or will not be continued."""
     with suppress(FileNotFoundError):
         os.unlink(f"{part}.json")
 
@@ -120,7 +120,7 @@ def forget(part: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    name: str  # relative, with /
+    name: str  # relative path, with /
     path: str
     bytes: int
 
@@ -130,7 +130,7 @@ class FolderListing:
     """The files and links of a folder in order of name."""
 
     files: list[DataFile] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)  # relative, each after the one that it is in
+    folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
     @property
     def bytes(self) -> int:
@@ -138,7 +138,7 @@ class FolderListing:
 
 
 def load_listing(folder: str) -> FolderListing:
-    """Raises UsageError for a link that leads nowhere or round in circles, and for pipes and devices."""
+    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
     listing = FolderListing()
     _list(folder, "", (_identify(os.stat(folder)),), listing)
     return listing
@@ -167,7 +167,7 @@ def _identify(status: os.stat_result) -> Identity:
 
 
 def copy_data(source: str, target: str) -> None:
-    """One file, with its time and its permissions; the target must not be there."""
+    """Copy a file with its time and permissions. The target must not exist."""
     status = os.stat(source)
     try:
         copy_file(source, target, mode=(status.st_mode & 0o777) | 0o600, mtime_ns=status.st_mtime_ns)

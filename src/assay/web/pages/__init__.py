@@ -1,4 +1,4 @@
-"""A module for each subject: it builds what a page shows, reads an address into a value, and fills a template.
+"""Pages, a module for each subject: it reads the address into a value, builds the content, and fills a template.
 
-The page of a study has two: `study_page.py` builds its contents, without the server's libraries, for `rows.py` too.
+The page of a study has two: `study_page.py` builds the content without the server's libraries, also for `rows.py`.
 """

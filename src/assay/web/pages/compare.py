@@ -38,20 +38,20 @@ from assay.web.snapshots import StudySnapshot
 
 _MOST_METRICS = 40
 _MOST_PARAMS = 600
-_MOST_FACTS = 300  # of an environment
-_MOST_LINES = 5000  # of a difference of code
-_LARGEST_FILE = 1 << 18  # of which lines are compared
+_MOST_FACTS = 300  # shown of an environment
+_MOST_LINES = 5000  # shown of a difference of code
+_LARGEST_FILE = 1 << 18  # bytes; larger files are not compared line by line
 _LONGEST_DIFF_S = 2.0
 _LONGEST_TEXT = 300
 
 
 class Cell(NamedTuple):
-    """`change`: the difference to the run that the others are compared with; `value`: what it is sorted by."""
+    """A field of one run. `change`: the difference to the base run; `value`: the number that sorts the runs."""
 
     text: str = ""
     change: str = ""
     is_best: bool = False
-    value: float | None = None  # None: by its text
+    value: float | None = None  # None: `text` sorts them
 
     @property
     def sort_key(self) -> tuple[bool, float, str]:
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class ComparedField(NamedTuple):
-    """One thing about each of the runs."""
+    """A field, such as a parameter, with a cell for each run."""
 
     name: str
     cells: Sequence[Cell]
@@ -69,11 +69,11 @@ class ComparedField(NamedTuple):
 class FieldGroup(NamedTuple):
     title: str
     fields: Sequence[ComparedField]
-    hidden: int = 0  # fields that are the same in all of them
+    hidden: int = 0  # number of fields that are equal in all runs and not shown
 
 
 class Choice(NamedTuple):
-    """The runs of an address, each with its study; `names` and `where` chose them."""
+    """The runs that an address chooses by `names` and `where`, each with its study."""
 
     snapshot: StudySnapshot
     names: list[str]
@@ -82,13 +82,13 @@ class Choice(NamedTuple):
     studies: list[StudySnapshot]
 
     def name(self, i: int) -> str:
-        """The name of a run as `run=` takes it."""
+        """Return the name of a run as the query `run=` accepts it."""
         run, slug = self.table.rows[i].folder, self.studies[i].slug
         return run if slug == self.snapshot.slug else f"{slug}/{run}"
 
 
 def pick_rows(found: Sequence[tuple[StudySnapshot, int]]) -> IndexTable:
-    """A table of these rows, in their order; they may come from several studies."""
+    """Return a table of these rows, in their order. They may come from several studies."""
     tables = [(study.table, i) for study, i in found]
     names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
     columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
@@ -103,8 +103,8 @@ def _pick_columns(name: str, tables: Sequence[tuple[IndexTable, int]]) -> Iterat
 
 
 def build_groups(choice: Choice, everything: bool, base: int | None) -> list[FieldGroup]:
-    """`everything`: also what is the same in all; `base`: the run that metrics are compared with, or None: the best of
-    each."""
+    """Build the groups of fields; if `everything`, also those that are equal in all runs. Metrics are compared with the
+    run `base`, or if it is None with the best run of each metric."""
     rows = choice.table.rows
     if len(rows) < 2:
         raise UsageError(
@@ -150,7 +150,7 @@ def _build_param(value: object) -> Cell:
 
 
 def _build_metrics(table: IndexTable, everything: bool, base: int | None) -> FieldGroup:
-    """The last value of each metric, and the best one where there are several."""
+    """Build a field for the last value of each metric, and for its best value if it has several values."""
     fields, hidden = [], 0
     names = sorted(table.metrics, key=metric_priority)
     for name in names[:_MOST_METRICS]:
@@ -186,7 +186,7 @@ def _build_numbers(values: Sequence[float | None], direction: Direction, base: i
 
 
 def _build_environment(choice: Choice, everything: bool) -> FieldGroup:
-    """Most runs of a study have the same: of equal files one is read."""
+    """Build the fields of the environment. Most runs of a study share it: of equal files only one is read."""
     pairs = zip(choice.table.rows, choice.studies, strict=True)
     facts = [_load_facts(row, os.path.join(study.location.root, row.key)) for row, study in pairs]
     known = list(dict.fromkeys(name for each in facts for name in each))
@@ -214,8 +214,8 @@ def _shorten(text: str) -> str:
 
 
 def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
-    """What differs in the code of two runs, as `diff -u` prints it, and why it is missing or not whole; None: there are
-    more runs."""
+    """Return the difference in the code of two runs, as `diff -u` prints it, and why it is missing or incomplete; None
+    for more than two runs."""
     if len(choice.studies) != 2:
         return None
     pairs = zip(choice.table.rows, choice.studies, strict=True)
@@ -248,7 +248,7 @@ _SWITCHES = ("all", "turn", "best", "to", "x", "charts", "sort", "page")
 
 
 def choose(request: Request) -> Choice:
-    """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
+    """Return the runs of `?run=A&run=B&run=OTHER-STUDY/C`, or without names all, as far as `where` chooses them."""
     snapshot, snapshots = load_study(request), get_site(request).snapshots
     names, where = _read_runs(request.query_params)
     chosen = [] if names else select_rows(snapshot.table, parse_where(where) if where else None)
@@ -271,7 +271,7 @@ def choose(request: Request) -> Choice:
 
 
 def _read_runs(query: QueryParams) -> tuple[list[str], str]:
-    """The names of runs, and the expression."""
+    """Return the names of runs and the `where` expression of a query."""
     return list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
 
 
@@ -290,12 +290,12 @@ def show(request: Request) -> Response:
         values |= _build_runs(choice, groups, switches)
     except NotFoundError:
         raise
-    except UsageError as error:  # a wrong filter is answered where it was typed
+    except UsageError as error:  # show the error next to the filter
         values["problem"] = error
     chosen = {"run": names, "where": where}
 
     def link(**changes: object) -> str:
-        """The address of this page with something else."""
+        """Return the address of this page with these changes."""
         return f"{request.url.path}?{_build_query(**{**chosen, **switches, **changes})}"
 
     return site.render(
@@ -315,8 +315,8 @@ def show(request: Request) -> Response:
 
 
 def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows of runs besides their fields. `runs`: the name of each as it is shown, its address, and
-    its name in this page's address; `order`: those on this page; `command`: what compares two runs of one study."""
+    """Build what the page shows besides fields. `runs`: the shown name, address and name in this page's query of
+    each run; `order`: the runs on this page; `command`: the command that compares two runs of one study."""
     rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
     several = len({study.slug for study in studies}) > 1
     runs = [
@@ -347,8 +347,8 @@ def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[
 
 
 def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, is_falling: bool) -> list[int]:
-    """The runs by a field (`Metrics/loss`) or by their names (`run`), those without a value last; by another word in
-    their own order."""
+    """Sort the runs by a field (`Metrics/loss`) or by name (`run`), those without a value last. For another title they
+    keep their order."""
     every = range(len(rows))
     if title == "run":
         return sorted(every, key=lambda i: rows[i].name, reverse=is_falling)
@@ -362,7 +362,7 @@ def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, 
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
-    """The run that metrics are compared with: that of `to`, or the first that was marked; None: the best of each."""
+    """Return the run that metrics are compared with, by `to` or else the first named one; None: the best of each."""
     wanted = query.get("to", "")
     names = [choice.name(i) for i in range(len(choice.studies))]
     if wanted in names:

@@ -1,4 +1,4 @@
-"""The state of a study's page is its address: this value is read from the query, and written back into links."""
+"""The state of a study's page, which is read from the query of its address and written into links."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ XAxis = Literal["", "step", "epoch", "time"]
 Names = tuple[str, ...]
 TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
-_LONGEST_WHERE = 4000  # every reader can ask, and each comparison looks at all runs
+_LONGEST_WHERE = 4000  # every reader can send an expression, and each comparison reads all runs
 _ORDER = "metrics, parameters or time, each with or without :min or :max, separated by commas"
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter"})  # metrics that have no chart of their own
 METRIC = UrlParam("metric", "which metric", needed=True)
-_MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
+_MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # the largest values; the smallest are 1
 
 
 class StudyView(NamedTuple):
-    """Each field has its name in the address; what has its default is not written there. The texts are for the
-    description of the JSON interface."""
+    """The view of a study. A field that differs from its default is in the address under its name. The texts describe
+    the fields in the OpenAPI document."""
 
     tab: Annotated[Tab, "which view of the study's page"] = "table"
     where: Annotated[str, "only runs for which this holds, as `--where` of the commands"] = ""
@@ -54,7 +54,7 @@ class StudyView(NamedTuple):
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:
-        """Raises UsageError for values that make no sense; unknown names are ignored."""
+        """Parse a query; raise UsageError for invalid values and ignore unknown names."""
         given: dict[str, Any] = {}
         for name, default in cls._field_defaults.items():
             texts = [text for text in query.get(name, ()) if text.strip()]
@@ -78,7 +78,7 @@ class StudyView(NamedTuple):
         return view._replace(**{name: min(max(1, getattr(view, name)), most) for name, most in _MOST.items()})
 
     def to_query(self, **changes: Any) -> str:
-        """`?sort=loss&page=2`, or "" for what everything is by itself. Another order or filter begins on page 1."""
+        """Return a query such as `?sort=loss&page=2`, without defaults. Changes reset `page` unless they contain it."""
         if changes and "page" not in changes:
             changes["page"] = 1
         fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
@@ -112,7 +112,7 @@ def read_x(text: str) -> XAxis:
 
 
 def view_params(*names: str) -> tuple[UrlParam, ...]:
-    """The fields of these names, in their order, as the JSON interface describes them."""
+    """Return the URL parameters of these fields, in the order of the fields, for the OpenAPI document."""
     hints = get_type_hints(StudyView, include_extras=True)
     return tuple(
         UrlParam(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))

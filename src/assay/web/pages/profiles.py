@@ -1,4 +1,4 @@
-"""Profiles of runs. speedscope shows them on this machine; Perfetto's own page gets one by a click."""
+"""Profiles of runs. speedscope, which this server sends, shows them; a click opens one on Perfetto's own page."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from assay.web.site import build_address, get_site, load_study
 
 ROUTES = Routes()
 VIEWER = "/vendor/speedscope/index.html"
-# speedscope writes its styles into the page, and reads one kind of profile with WebAssembly; it asks this server alone
+# speedscope writes styles into the page, and reads one format with WebAssembly; it sends requests to this server only
 VIEWER_POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-_FOLDER = "profile"  # of a run: what profilers wrote
-_AT_TOP = ("trace.json", "trace.pb")  # of a model check
+_FOLDER = "profile"  # folder in a run's directory with the output of profilers
+_AT_TOP = ("trace.json", "trace.pb")  # profiles that a model check writes
 _FLAMES = (".json", ".json.gz", ".cpuprofile", ".folded", ".collapsed", ".prof", ".speedscope")
 _PERFETTO = (".json", ".json.gz", ".pb", ".pftrace", ".perfetto-trace")
 _ELSEWHERE = (".trace.json", ".trace.json.gz", ".speedscope.json", ".cpuprofile", ".pftrace", ".perfetto-trace")
-_MOST_RUNS = 3000  # of a study that are looked into, the newest
+_MOST_RUNS = 3000  # newest runs of a study that are searched for profiles
 _MOST_LISTED = 300
-_LARGEST = 512 << 20  # of a file that a viewer in a browser reads
+_LARGEST = 512 << 20  # bytes of a file that a viewer in a browser can read
 _LARGEST_UNPACKED = 1 << 30
 _TEXTS = (".json", ".cpuprofile")
 
@@ -43,12 +43,12 @@ _TEXTS = (".json", ".cpuprofile")
 class ProfileFile:
     name: str
     size: int
-    address: str  # of the file itself
-    problem: str = ""  # why no viewer shows it
+    address: str  # address of the file
+    problem: str = ""  # why no viewer can show it
 
     @property
     def viewer(self) -> str:
-        """The address where speedscope shows the profile; "" where it cannot. What follows # never reaches a server."""
+        """Return the address where speedscope shows the profile, or "". The part after # is not sent to any server."""
         if self.problem or not self.name.lower().endswith(_FLAMES):
             return ""
         return f"{VIEWER}#profileURL={quote(self.address)}&title={quote(self.name)}"
@@ -59,7 +59,7 @@ class ProfileFile:
 
 
 def is_profile(name: str) -> bool:
-    """Whether a file of a run is a profile, by its name: to read it may take long."""
+    """Return whether a file of a run is a profile, by its name: reading it may take long."""
     is_in_folder = name.startswith(f"{_FOLDER}{os.sep}") and name.lower().endswith((*_FLAMES, *_PERFETTO))
     return is_in_folder or name in _AT_TOP or name.lower().endswith(_ELSEWHERE)
 
@@ -74,7 +74,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileF
 
 
 def find_problem(path: str, size: int) -> str:
-    """Why a viewer would fail; "" where nothing is wrong at first sight: what is in the middle only a viewer reads."""
+    """Return why a viewer would fail, or "". Only the start and the end of the file are examined."""
     if not size:
         return "it is empty: the profiler wrote nothing"
     if size > _LARGEST:
@@ -92,7 +92,7 @@ def find_problem(path: str, size: int) -> str:
                 first = file.read(64).strip()[:1]
                 file.seek(max(0, size - 64))
                 last = file.read().strip()[-1:]
-            if first not in b"{[" or (first == b"{" and last != b"}"):  # an array of events may be open at its end
+            if first not in b"{[" or (first == b"{" and last != b"}"):  # the array of events need not be closed
                 return "it is damaged: it is not JSON, or it ends in the middle"
     except (OSError, EOFError, zlib.error) as error:
         return f"it is damaged: {error}"
@@ -100,7 +100,7 @@ def find_problem(path: str, size: int) -> str:
 
 
 def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
-    """Runs that have a profile, by its folder or its name, the newest first."""
+    """Yield the runs that have a folder of profiles or a file with such a name, the newest first, and their times."""
     try:
         entries = [entry for entry in os.scandir(location.dir) if entry.is_dir(follow_symlinks=False)]
         ages = sorted(((entry.stat().st_mtime, entry) for entry in entries), key=lambda pair: -pair[0])
@@ -131,14 +131,14 @@ def show(request: Request) -> Response:
     snapshot.get_row(run)
     profiles = list_profiles(snapshot.location, snapshot.slug, run)
     answer = get_site(request).render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
-    # a window that this page opens may answer it: Perfetto reports when it is ready for the profile
+    # lets a window that this page opens send messages to it: Perfetto reports when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer
 
 
 @ROUTES.page("/vendor/speedscope/{name}", "open")
 def send_viewer(request: Request) -> Response:
-    """speedscope's files, with a policy of their own."""
+    """Send speedscope's files, with a content security policy of their own."""
     folder = os.path.join(VENDOR, "speedscope")
     name = request.path_params["name"]
     known = os.listdir(folder) if os.path.isdir(folder) else []

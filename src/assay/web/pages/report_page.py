@@ -1,4 +1,4 @@
-"""`assay report STUDY`: what the page of a study shows, as one document."""
+"""`assay report STUDY`: the content of a study's page as one document."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from assay.values.run import build_command
 from assay.values.series import metric_priority
 from assay.values.state import FAILED, State
 
-ROWS = 200  # of the table, unless more are asked for
-_MOST_CURVES = 3  # metrics
-_MOST_RUNS = 1000  # of which each chart of the parameters has a point: the page stays small enough for mail
-_MOST_POINTS = 4000  # of all charts of single parameters
-_MOST_FAILED = 10  # with the end of their log
+ROWS = 200  # of the table by default
+_MOST_CURVES = 3  # metrics with curves
+_MOST_RUNS = 1000  # points in each chart of the parameters, so that the page stays small enough for mail
+_MOST_POINTS = 4000  # of all charts of single parameters together
+_MOST_FAILED = 10  # failed runs that are shown with the end of their log
 _MOST_NAMED = 100
 _TAIL_LINES = 25
 _MOST_COMMITS = 5
@@ -63,7 +63,7 @@ _MOST_COMMITS = 5
 def build_report(
     index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
 ) -> Document:
-    """`options`: as for `assay sum`; without a limit the table has `ROWS` rows, and says how many there are more."""
+    """Build the report with the options of `assay sum`. By default the table has `ROWS` rows and counts the rest."""
     data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
     if not data.rows:
@@ -117,7 +117,7 @@ def _build_best(
     options: SummaryOptions,
     locations: Sequence[StudyLocation],
 ) -> Iterator[Block]:
-    """The winner, its margin, and how to repeat it, as `assay best` shows them."""
+    """Build what `assay best` shows: the best run, its margin, and how to repeat it."""
     choice = best.choose_best(data, keep, key, options.group_by) if key else None
     if choice is not None:
         run = best.describe_best(data, keep, choice.best.run, locations)
@@ -146,7 +146,7 @@ def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequen
 def _build_curves(
     index: Index, selection: plotting.PlottedRuns, key: SortKey | None, options: SummaryOptions
 ) -> Iterator[Block]:
-    """The curves of metrics that make a line: those asked for, or the most telling ones, the one sorted by first."""
+    """Build the curves of the chosen metrics, else of the most informative ones with the one that sorts runs first."""
     lines = [name for name, count in selection.counts.items() if count > 1]
     if options.metrics and options.metrics != ("all",):
         chosen = [name for name in options.metrics if name in lines]
@@ -161,7 +161,7 @@ def _build_curves(
 
 
 def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterator[Block]:
-    """What the parameters did to the metric, as far as there is anything to draw."""
+    """Build charts of the effect of the parameters on the metric; charts without enough runs are left out."""
     params: Sequence[str] = differing_params([row.params for row in selection.rows])
     if not params:
         return
@@ -171,7 +171,7 @@ def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterato
     yield Heading("Parameters")
     if step > 1:
         yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
-    with suppress(UsageError):  # here and below: too few runs, or none that is done
+    with suppress(UsageError):  # here and below: too few finished runs
         plots = plotting.build_importances(some, options)
         yield from _show(plots)
         params = [name for plot in plots if isinstance(plot.chart, Bars) for name, _ in plot.chart.items]
@@ -189,7 +189,7 @@ def _show(plots: Sequence[plotting.Plot]) -> Sequence[Block]:
     return plotting.build_page("", "", plots).blocks[1:]
 
 
-_NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has no options to choose with
+_NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has no options for these choices
 
 
 # ---------------------------------------------------------------- what failed
@@ -232,7 +232,7 @@ def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLoca
 
 
 def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
-    """What the newest run shows about all runs, and what the runs do not share."""
+    """Build the origin of the runs: the facts of the newest run, and those that differ between the runs."""
     row = max(rows, key=lambda row: row.created_at or row.started_at or 0.0)
     location = _find_location(row, locations)
     run_dir = os.path.join(location.root, row.key)
@@ -260,7 +260,7 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
 
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
-    """What repeats these runs, and makes no others: the call that made them, or of a single run a new attempt."""
+    """Yield commands that repeat exactly these runs: the call that made them, or a new attempt of a single run."""
     own = [
         row for row in rows if row.study == location.name and not (row.received and "adopted_at" not in row.received)
     ]
@@ -273,14 +273,14 @@ def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[t
         if record is not None and record.spec.commands and not record.origin and rows[0].state.is_over:
             yield "run it again, as a new attempt", show_command(["rerun"], location, rows[0].folder)
         return
-    # a run that `assay rerun RUN NAME=VALUE` made is not in the file
+    # the study file does not describe a run that `assay rerun RUN NAME=VALUE` made
     record = next((each for each in records if each and each.source and not each.parent and not each.origin), None)
     if record is not None and (again := _find_call(record, location)):
         yield "run it again: what is finished stays", again
 
 
 def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str | None:
-    """The call that repeats the runs; None: the file is gone or changed, or secrets, titles or a sample are needed."""
+    """Return the call that repeats the runs; None if the file is gone or changed, or secrets or titles are needed."""
     from assay.launch.prepared import RunOptions
     from assay.launch.sweep import prepare
 

@@ -1,4 +1,4 @@
-"""One run: everything that `assay show` prints, its readings over time, what was judged of it, its logs and files."""
+"""The page of a run: everything that `assay show` prints, its readings over time, its verdicts, its logs and files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
-_MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
+_MOST_READINGS = 50_000  # of longer runs every second reading is shown, or every fourth …
 _LONGEST_JOB_LOG = 1 << 20
 _MOST_VERDICTS = 200
 _LONGEST_READING = 4096
@@ -67,7 +67,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Failure(NamedTuple):
-    """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
+    """Why a run failed, as `assay run` prints it at its end. `lines` are the last lines of the file `log`."""
 
     reason: str
     attempts: int = 1
@@ -78,8 +78,8 @@ class Failure(NamedTuple):
 def build_run_page(
     index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
 ) -> dict[str, Any]:
-    """What is readable; `problems` says what is not. `differing`: parameters in which the runs of the study are not all
-    the same. `verdicts`: the newest first. `repeat`: what each command does, and the command."""
+    """Build the content of the page. `differing`: the parameters in which the runs of the study differ. In the result
+    `problems` names unreadable files, `verdicts` begins with the newest, `repeat` has effects and their commands."""
     run = describe_served(index, location, run_dir, children)
     now = time.time()
     record = run.status.record
@@ -114,14 +114,14 @@ def build_run_page(
 
 
 def describe_served(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> RunDescription:
-    """What is served of a run leaves out what a link leads to outside of the root."""
+    """Describe a run without an environment file that is a link out of the root."""
     run = run_description.describe_run(index, location, run_dir, children)
     is_outside = run.environment is not None and run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
     return replace(run, environment=None) if is_outside else run
 
 
 def _find_problems(run: RunDescription) -> list[str]:
-    """What is wrong with files that should be there, as `assay show` reports it."""
+    """Return the problems with the files of the run, as `assay show` reports them."""
     found = []
     if run.status.is_damaged and run.status.outcome:
         found.append(run.status.outcome.reason)
@@ -157,7 +157,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
 
 
 def find_failure(run_dir: str, row: RunRow) -> Failure | None:
-    """Why the run failed; None: it has not. The log is of the command that failed, or of the last one that began."""
+    """Return why the run failed, or None, with the log of the failed command or else of the last one that began."""
     if row.state not in FAILED:
         return None
     log = ""
@@ -175,8 +175,8 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
 
 
 def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
-    """Each command with its text, and how it ended in each attempt. `code` None: it has not ended, or its end is
-    unknown; `is_late`: ended by the time limit."""
+    """Return each command with its text and its end in each attempt. `code` is None if it has not ended or its end is
+    unknown; `is_late`: the time limit ended it."""
     spans = _load_spans(run)
     attempts = run.status.history.attempts
     found = []
@@ -185,7 +185,7 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
         for attempt in attempts:
             span, code = spans.get((name, attempt.number)), attempt.codes.get(name)
             if span is None and code is None:
-                continue  # left out, or never begun
+                continue  # skipped or not begun
             begin, end = span or (None, None)
             if begin is not None and end is None and attempt.number == run.status.attempt:
                 end = None if run.status.state.is_over else now
@@ -197,8 +197,8 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
 
 
 def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float | None]]:
-    """Begin and end of each command in each attempt, from job.log: its lines are in order, and an attempt begins with
-    its lease."""
+    """Return the start and end of each command in each attempt, from job.log: its lines are in order of time, and each
+    attempt begins with its lease."""
     path = os.path.join(run.dir, layout.JOB_LOG)
     if not os.path.isfile(path):
         return {}
@@ -240,7 +240,7 @@ def list_readings(run_dir: str) -> list[str]:
 def build_run_curves(
     index: Index, location: StudyLocation, table: IndexTable, number: int, view: StudyView, reading: str = ""
 ) -> dict[str, Any]:
-    """A metric of the run, or one of its readings; over time all of them have the same axis."""
+    """Return the curve of a metric, or of a reading if one is named. Over time all curves have the same axis."""
     row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
     if reading:
         readings = _find_readings(run_dir)
@@ -277,7 +277,7 @@ def _build_timed(
 
 
 def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
-    """The first and the last moment of everything that the run has."""
+    """Return the earliest and the latest time in the run's metrics and readings."""
     row = table.rows[number]
     columns = [column for column in table.metrics.values() if column.count[number]]
     firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
@@ -297,7 +297,7 @@ def _find_readings(run_dir: str) -> _Readings:
         return _Readings((), {})
 
 
-@lru_cache(maxsize=4)  # a page asks for each of its charts alone
+@lru_cache(maxsize=4)  # a page requests its charts one by one
 def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
     found = [array("d") for _ in range(9)]
     stride, count = 1, 0
@@ -329,7 +329,7 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
 
 
 def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
-    """The use of CPU between two readings; a new attempt counts from zero."""
+    """Return the use of CPU in percent between readings. A new attempt counts its CPU time from zero."""
     shares = [math.nan]
     for i in range(1, len(times)):
         seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
@@ -338,7 +338,7 @@ def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
 
 
 def choose_metrics(table: IndexTable, number: int) -> tuple[list[str], bool]:
-    """The metrics that make a curve, the most telling first; and whether any of them has times."""
+    """Return the metrics with more than one value, the most informative first, and whether any of them has times."""
     names = [name for name, column in table.metrics.items() if column.count[number] > 1 and name not in COUNTERS]
     timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
     return sorted(names, key=metric_priority), timed
@@ -364,16 +364,16 @@ _LOG_PARAMS = (
     UrlParam("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
     UrlParam("find", "instead of a part: lines that hold these words"),
 )
-_MOST_CHARTS = 24  # the others by a click
-_MOST_SEARCHES = 3  # each may take seconds
-_SEARCH_S = 10.0  # of CPU time
-_searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in this process they would hold up every thread
+_MOST_CHARTS = 24  # the others are shown after a click
+_MOST_SEARCHES = 3  # at once: each may take seconds
+_SEARCH_S = 10.0  # CPU time of a search
+_searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in the server they would delay every thread
 for _ in range(_MOST_SEARCHES):
     _searchers.put(LimitedProcess())
 
 
 def find_run(request: Request) -> tuple[Site, StudySnapshot, int, str]:
-    """The run of the address: its row, and its directory."""
+    """Return the site, the study, and the row and directory of the run that the request's path names."""
     snapshot = load_study(request)
     row = snapshot.get_row(request.path_params["run"])
     return get_site(request), snapshot, row, os.path.join(snapshot.location.dir, request.path_params["run"])
@@ -388,7 +388,7 @@ def show(request: Request) -> Response:
     try:
         with site.snapshots.open_index(location.root) as index:
             page = build_run_page(index, location, run_dir, find_children(table.rows, row.key), names.differing)
-    except FormatError as error:  # its files are shown all the same
+    except FormatError as error:  # the page still shows the files
         problem = error.message
     metrics, has_times = choose_metrics(table, number)
     is_timed = request.query_params.get("x") == "time" and has_times
@@ -419,7 +419,7 @@ def show(request: Request) -> Response:
 
 
 def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
-    """Pages of the products that this run belongs to."""
+    """Return text and address of the pages of other products that are about this run."""
     slug = snapshot.slug
     answers = ask_pages(
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
@@ -431,7 +431,7 @@ def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]
 
 
 def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str, str]:
-    """Addresses of other runs by their keys; only of those that exist."""
+    """Return the addresses of those of these runs that exist, by their keys."""
     found = {}
     for key in filter(None, keys):
         study, _, run = key.partition("/")
@@ -488,9 +488,9 @@ def _read_whole(text: str | None, name: str) -> int | None:
 
 @ROUTES.page("/studies/{study}/runs/{run}/files/{file:path}")
 def send_file(request: Request) -> Response:
-    """A file is saved, not shown: it may be a page with scripts. With `view` a picture, known by its bytes, is shown,
-    which no browser executes, and a page, in a frame of ours: without scripts, forms, an origin of its own and
-    requests."""
+    """Send a file as a download, since it may be a page with scripts. With `view` the browser shows a picture, which is
+    recognised by its bytes and cannot be executed, or a page in one of our frames, which has no scripts, no forms, no
+    origin of its own and no requests."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])
     kind = find_media_kind(path) if request.query_params.get("view") else None

@@ -1,4 +1,4 @@
-"""The logs and files of a run, for its page: parts of them, words in them, and nothing from outside its directory."""
+"""The logs and files of a run for its page: parts of them, search in them, nothing outside of the run's directory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from assay.reading.logs import find_log
 from assay.system.files import parse_json, read_end
 from assay.values import layout
 
-LOG_BYTES = 1 << 16  # of one part of a log
+LOG_BYTES = 1 << 16  # in one part of a log
 _LONGEST_SEARCH_S = 3.0
 _MOST_FOUND = 200
 _LONGEST_LINE = 4096
-_BLOCK = 1 << 20  # of a search; a longer line is searched in parts
-_MOST_FOLDERS = 5000  # that are looked into
+_BLOCK = 1 << 20  # read by a search at once; a longer line is searched in parts
+_MOST_FOLDERS = 5000  # folders that are listed
 _PRIVATE = (layout.SECRETS_FILE,)
 _TEXTS = (
     ".log", ".out", ".err", ".txt", ".md", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".ini", ".csv", ".tsv", ".py",
@@ -37,13 +37,13 @@ _IMAGES = {
 _SOUND_END = ".wav"
 _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
-_MEDIA = "files/media.jsonl"  # what a script logged besides numbers, a line each
-_MOST_MEDIA = 16 << 20  # bytes of it: the newest lines
+_MEDIA = "files/media.jsonl"  # a line for each thing other than numbers that a script logged
+_MOST_MEDIA = 16 << 20  # bytes that are read from its end
 _MOST_SHOWN = 24
 _TABLE_END, _PAGE_END = ".table.json", ".html"
 _CELLS = ".cells"  # the folder of pictures in a table
-PAGE_KIND = "text/html"  # in a frame without scripts
-_MOST_LOGGED = 8  # tables and pages
+PAGE_KIND = "text/html"  # shown in a frame without scripts
+_MOST_LOGGED = 8  # tables and pages that are shown
 _LARGEST_TABLE = 4 << 20
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST = 50, 30, 300
 
@@ -71,7 +71,7 @@ class TableCell(NamedTuple):
 
 
 class LoggedPage(NamedTuple):
-    """A page that a script logged, or a table: the first of its `total` rows."""
+    """A page that a script logged, or the first of the `total` rows of a table."""
 
     file: RunFile
     title: str
@@ -88,12 +88,12 @@ class LoggedPage(NamedTuple):
 
 
 def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int | None) -> str:
-    """A file by its name, or the log of a command; never one that is a link to somewhere else."""
+    """Return the log file of this name, or the log of a command; refuse links."""
     if file:
         return find_file(run_dir, file)
     try:
         return find_file(run_dir, os.path.basename(find_log(run_dir, command, attempt)))
-    except FormatError as error:  # its commands are unknown; its output may be there all the same
+    except FormatError as error:  # the commands are unknown, but there may be output
         logs = [each.name for each in list_files(run_dir) if each.name.endswith(".log")]
         if not logs:
             raise NotFoundError("log", "of a damaged run") from error
@@ -101,7 +101,7 @@ def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int
 
 
 def find_default_log(run_dir: str) -> str:
-    """The log that is shown first; "" where there is none."""
+    """Return the log that is shown first, or "" if there is none."""
     try:
         return os.path.basename(choose_log(run_dir, None, None, None))
     except (AssayError, OSError):
@@ -109,21 +109,21 @@ def find_default_log(run_dir: str) -> str:
 
 
 def load_log(path: str, start: int | None) -> dict[str, Any]:
-    """The part of the log from `start` on, in whole lines where possible; without `start` its end. What is not UTF-8 is
-    replaced. The answer is a `LogPart` of the JSON interface."""
+    """Return the part of the log from `start` on, or its end if `start` is None, in whole lines if possible. Bytes that
+    are not UTF-8 are replaced. The result is a `LogPart` of the JSON interface."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         begin = max(0, size - LOG_BYTES) if start is None else min(max(0, start), size)
         file.seek(begin)
         data = file.read(LOG_BYTES)
-    if start is None and begin and b"\n" in data[:-1]:  # not in the middle of a line
+    if start is None and begin and b"\n" in data[:-1]:  # do not begin in the middle of a line
         cut = data.index(b"\n") + 1
         begin, data = begin + cut, data[cut:]
     end = begin + len(data)
     if end < size and b"\n" in data:
         end = begin + data.rindex(b"\n") + 1
         data = data[: end - begin]
-    elif end < size:  # not in the middle of a character
+    elif end < size:  # do not end in the middle of a character
         cut = next((n for n in range(1, 4) if len(data) > n and data[-n] >= 0xC0), 0)
         end, data = (end - cut, data[:-cut]) if cut else (end, data)
     text = data.decode("utf-8", "replace")
@@ -131,8 +131,8 @@ def load_log(path: str, start: int | None) -> dict[str, Any]:
 
 
 def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
-    """Lines that hold these words, in any case, each with where it begins; a log of gigabytes is searched for some
-    seconds up to `searched`, and then on. The answer is a `LogMatches` of the JSON interface."""
+    """Return the lines that contain these words, ignoring case, each with its offset. Large logs are searched for some
+    seconds up to the offset `searched`, from where the next call continues. The result is a `LogMatches` of the API."""
     if not words.strip():
         raise UsageError("search for what?")
     pattern = re.compile(re.escape(words.encode("utf-8", "surrogateescape")), re.IGNORECASE)
@@ -154,7 +154,7 @@ def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
                 begin = block.rfind(b"\n", 0, hit.start()) + 1
                 end = block.find(b"\n", hit.end())
                 end = len(block) if end < 0 else end
-                if hit.start() - begin > _LONGEST_LINE // 2:  # a long line is shown around what was found
+                if hit.start() - begin > _LONGEST_LINE // 2:  # of a long line only the part around the match is shown
                     begin = hit.start() - 80
                 line = block[begin : min(end, begin + _LONGEST_LINE)].decode("utf-8", "replace").rstrip()
                 found.append({"offset": offset + begin, "line": line})
@@ -170,7 +170,7 @@ def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
 
 
 def list_files(run_dir: str, most: int = 2000) -> list[RunFile]:
-    """Ordinary files of the run, its copy of the code apart; links and what is secret are left out."""
+    """List the regular files of the run except for its copy of the code, links and secret files."""
     return list(islice(_walk(run_dir), most))
 
 
@@ -188,7 +188,7 @@ def _walk(run_dir: str) -> Iterator[RunFile]:
 
 
 def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, str]]:
-    """Pictures and sounds with their titles; of those that a script logged the newest first. Cells are in tables."""
+    """List pictures and sounds with their titles, the newest logged one first; without those in cells of tables."""
     logged = _load_media(run_dir)
     alone = [file for file in files if file.is_shown and not os.path.dirname(file.name).endswith(_CELLS)]
     found = [(file, logged.get(file.name, (-1, file.name))) for file in alone]
@@ -197,7 +197,7 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
 
 
 def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[LoggedPage]:
-    """The newest table or page of each name that the script logged. What is too large, or damaged, stays a file."""
+    """List the newest logged table or page of each name. Those that are too large or damaged are only files."""
     media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
     known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
     newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
@@ -228,7 +228,7 @@ def _build_cell(value: Any, pictures: set[str]) -> TableCell:
 
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
-    """The number of each file's line, and a title. A line that is damaged, or being written, is left out."""
+    """Return the line number and the title of each logged file. Lines that are damaged or incomplete are left out."""
     found, text = {}, ""
     with suppress(AssayError):
         text = read_end(find_file(run_dir, _MEDIA), _MOST_MEDIA)
@@ -241,7 +241,7 @@ def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
 
 
 def find_file(run_dir: str, name: str) -> str:
-    """The path of a file of the run. Nothing outside of its directory, no link, nothing secret."""
+    """Return the path of a file of the run. Refuse paths outside of its directory, links and secret files."""
     path = os.path.join(run_dir, name.replace("\0", "?"))
     try:
         inside = os.path.realpath(path) == os.path.join(os.path.realpath(run_dir), os.path.normpath(name))
@@ -254,7 +254,7 @@ def find_file(run_dir: str, name: str) -> str:
 
 
 def find_media_kind(path: str) -> str | None:
-    """The kind of a picture or sound by its first bytes, not by its name; None: it is nothing that a page may show."""
+    """Return the MIME type of a picture or sound by its first bytes, not its name; None if a page may not show it."""
     if os.path.getsize(path) > LARGEST_IMAGE:
         return None
     if path.endswith(_PAGE_END):
@@ -270,7 +270,7 @@ def find_media_kind(path: str) -> str | None:
 
 
 def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The files of a unified difference, each with its lines, and each line with its mark: `+`, `-`, `@` or nothing."""
+    """Return the files of a unified diff, each with its lines, each line with its mark: `+`, `-`, `@` or nothing."""
     lines = text.splitlines()
     found: list[tuple[str, list[tuple[str, str]]]] = []
     is_head = False
@@ -296,7 +296,7 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
 
 
 def _find_name(before: str, after: str) -> str:
-    """What the names of both sides end with: `a/train.py` and `b/train.py`."""
+    """Return the common end of two paths: `train.py` for `a/train.py` and `b/train.py`."""
     left, right = (line[4:].partition("\t")[0].strip() for line in (before, after))
     parts = 0
     pairs = zip(reversed(left.split("/")), reversed(right.split("/")), strict=False)

@@ -1,4 +1,4 @@
-"""All studies: a card for each, with its states, its best run and how old it is."""
+"""The page of all studies: a card for each, with its states, its best run and its age."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from assay.web.site import get_site
 
 ROUTES = Routes()
 _PATIENCE_S = 1.0
-_MANY = 12  # studies, above which there is a field to search in
+_MANY = 12  # studies; with more of them the page has a search field
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """`shares`: state, count and how much of the bar it fills, in percent."""
+    """A card of the list of studies. `shares`: each state with its count and its part of the bar in percent."""
 
     slug: str
     root: str
@@ -88,14 +88,14 @@ def show(request: Request) -> Response:
 
 @ROUTES.page("/alarms")
 def show_alarms(request: Request) -> Response:
-    """The line at the top, which a page asks for again."""
+    """Send the alarms at the top of the page, which requests them repeatedly."""
     found = request.app.state.alarms.find(_PATIENCE_S)
     return get_site(request).render(request, "parts/alarms.html", found=found)
 
 
 @ROUTES.page("/studies/{study}/card")
 def show_card(request: Request) -> Response:
-    """One card, asked for when an event says that its study changed."""
+    """Send one card, which the page requests after an event about its study."""
     site = get_site(request)
     slug = request.path_params["study"]
     known = site.snapshots.load_studies()
@@ -107,7 +107,7 @@ def show_card(request: Request) -> Response:
 
 @ROUTES.page("/studies/{study}/best")
 def show_best(request: Request) -> Response:
-    """A part of a card, asked for when the card is seen: the table of a large study is read for it."""
+    """Send the part of a card that needs the study's table, which the page requests when the card becomes visible."""
     site = get_site(request)
     slug = request.path_params["study"]
     location = site.snapshots.locate(slug)
@@ -115,7 +115,7 @@ def show_best(request: Request) -> Response:
         site.pages, "card", lambda card: card and site.render(request, card[0], **card[1]), slug, location
     )
     card: Response | None = next(filter(None, cards), None)
-    if card:  # of a product: of its runs none is the best
+    if card:  # a product's own card, without a best run
         return card
     snapshot = site.snapshots.load(slug)
     return site.render(request, "parts/best.html", slug=slug, best=find_best(snapshot), pace=measure_pace(snapshot))

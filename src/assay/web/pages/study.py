@@ -1,4 +1,4 @@
-"""One study: its table, its curves, and what its parameters do."""
+"""The page of a study: its table, its curves, and the effects of its parameters."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from assay.web.snapshots import StudySnapshot
 ROUTES = Routes()
 _CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "zoom", "by")
 _PER_PAGE = (20, 50, 100, 200, 500)
-_SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
+_SHORT_WHERE = 200  # characters, a dozen comparisons: a longer expression would delay all other requests
 _SHORT_ROWS = ("20", "50", "100")
-_MANY_COLUMNS = 20  # above it the choice has a field to search in
+_MANY_COLUMNS = 20  # with more of them the menu of columns has a search field
 _CHARTED = ("where", "states", "metric", "log")
-_ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; the rest of the address is kept
+_ON_FORM: Mapping[str, Sequence[str]] = {  # fields that the form of a view sends; others of the address are kept
     "table": ("where", "states", "group", "rows"),
     "curves": (*_CHARTED, "log_x", "x", "smooth", "best", "group"),
     "scatter": (*_CHARTED, "log_x", "param", "color"),
@@ -54,7 +54,7 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
 
 @ROUTES.page("/studies/{study}")
 async def show(request: Request) -> Response:
-    """A page of the table of a study in memory takes milliseconds, less than to wait for a thread among others."""
+    """Show the page. With the study in memory that takes milliseconds, less than waiting for a free thread."""
     query = request.query_params
     is_short = "group" not in query and query.get("tab", "table") == "table"
     is_short = is_short and len(query.get("where", "")) <= _SHORT_WHERE and query.get("rows", "50") in _SHORT_ROWS
@@ -88,7 +88,7 @@ def _show(request: Request) -> Response:
             values["charts"] = snapshot.remember(view, lambda: choose_charts(snapshot, view))
         else:
             values["blocks"] = snapshot.remember(view, lambda: build_plots(snapshot, view))
-    except UsageError as error:  # a wrong filter is answered on the page where it was typed
+    except UsageError as error:  # show the error on the page with the filter
         values["problem"] = error
         values["is_where"] = isinstance(error, WhereError)
         values["offers"] = _offer(view.where) if values["is_where"] else ()
@@ -107,13 +107,13 @@ def _show(request: Request) -> Response:
         **_build_head(snapshot),
         **values,
     )
-    # the address of what is shown, without what has its default
+    # the address of this view, without fields that have their default
     response.headers["hx-push-url"] = request.url.path + view.to_query(page=view.page).removesuffix("?")
     return response
 
 
 def _offer(text: str) -> list[str]:
-    """Expressions that may be meant by a part of a name, or by a state."""
+    """Suggest expressions for a text that is a part of a name, or a state."""
     word = text.strip()
     if not word or not set(word).isdisjoint("=<>~()\"'"):
         return []
@@ -121,7 +121,7 @@ def _offer(text: str) -> list[str]:
 
 
 def _build_where(view: StudyView) -> str:
-    """What the table shows, as one expression."""
+    """Return one expression that chooses the runs of the table."""
     states = f"run.state in ({', '.join(view.states)})" if view.states else ""
     if not view.where or not states:
         return view.where or states
@@ -141,7 +141,7 @@ def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
 
 @ROUTES.page("/studies/{study}/table.csv")
 def send_csv(request: Request) -> Response:
-    """What the table shows, all pages of it, to be saved."""
+    """Send all pages of the table as a file to save."""
     snapshot, view = load_study(request), StudyView.from_query(read_query(request))
     text = render_csv(build_plain_table(snapshot, view, whole=True))
     name = re.sub(r"[^\w.-]+", "_", snapshot.location.name, flags=re.ASCII)
@@ -151,13 +151,13 @@ def send_csv(request: Request) -> Response:
 
 @ROUTES.page("/studies/{study}/head")
 def show_head(request: Request) -> Response:
-    """How the runs stand: asked for when an event says that they changed."""
+    """Send the states of the runs, which the page requests after an event."""
     return get_site(request).render(request, "parts/study_head.html", **_build_head(load_study(request)))
 
 
 @ROUTES.page("/studies/{study}/find")
 def find_named(request: Request) -> Response:
-    """A run by the name that a chart shows, which its directory may not have."""
+    """Redirect to a run by the name that a chart shows, which may differ from that of its directory."""
     snapshot = load_study(request)
     name = request.query_params.get("name", "")
     row = next((row for row in snapshot.table.rows if row.name == name), None)

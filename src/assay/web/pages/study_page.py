@@ -1,4 +1,4 @@
-"""The content of a study's page: rows of its table, curves, plots of its parameters. `study.py` makes HTML of it."""
+"""The content of a study's page: rows of its table, curves, plots of its parameters. `study.py` renders it as HTML."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from assay.web.pages.page_view import COUNTERS, StudyView
 from assay.web.snapshots import StudySnapshot
 
 T = TypeVar("T")
-_MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
-_MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
-_MOST_CHARTS = 6  # metrics next to each other
-_LONG_NUMBER = 11  # characters
-_MOST_SPARK = 60  # points of the small curve on a card
+_MOST_POINTS = 1500  # sent of one curve: more than a screen has columns of pixels
+_MOST_SENT = 30_000  # points of all curves of a chart; but each may have a third of `_MOST_POINTS`
+_MOST_CHARTS = 6  # metrics with charts next to each other
+_LONG_NUMBER = 11  # characters of a number that is shortened if it has more
+_MOST_SPARK = 60  # points in the small curve on a card
 MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
 """Runs in one drawing: with more, a third of them are the best, the rest are chosen evenly from the others, and a note
 reports it. For the importance of parameters all are chosen evenly."""
 
 
 class StudyNames(NamedTuple):
-    """Names that can be chosen. `differing`: parameters with more than one value; `empty`: metrics without values."""
+    """Names that a reader can choose. `differing`: parameters with several values; `empty`: metrics without values."""
 
     metrics: Sequence[str]
     params: Sequence[str]
@@ -63,7 +63,7 @@ class StudyNames(NamedTuple):
 
 
 class StudyBest(NamedTuple):
-    """`history`: the best value so far, in the order in which the runs finished."""
+    """The best run of a study. `history`: the best value after each run, in the order in which they finished."""
 
     run: str
     metric: str
@@ -72,14 +72,14 @@ class StudyBest(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How fast the runs of a study end: how many in an hour, and in how many seconds the last; None: not known."""
+    """How fast the runs of a study finish: runs per hour, and seconds until the last one ends; None if unknown."""
 
     per_hour: float | None
     left_s: float | None
 
 
 def _cached(make: Callable[[StudySnapshot], T]) -> Callable[[StudySnapshot], T]:
-    """Call a function once for each snapshot of a study, which keeps the result."""
+    """Make a function keep its result in the snapshot of the study, so that it is computed once for each snapshot."""
 
     @wraps(make)
     def get(study: StudySnapshot) -> T:
@@ -100,7 +100,7 @@ def find_names(study: StudySnapshot) -> StudyNames:
 
 @_cached
 def find_best(study: StudySnapshot) -> StudyBest | None:
-    """The best of the finished runs, by the objective of the study's search, else by its most informative metric."""
+    """Return the best finished run by the objective of the study's search, else by its most informative metric."""
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     done = leave_out_foreign(table, done) or done
@@ -124,7 +124,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
 
 @_cached
 def count_not_finite(study: StudySnapshot) -> int:
-    """Runs of which the last value of a metric is NaN or infinite."""
+    """Return the number of runs whose last value of some metric is NaN or infinite."""
     columns = [column for column in study.table.metrics.values() if any(column.bad)]
     return len(
         {i for column in columns for i, last in enumerate(column.last) if column.bad[i] and not math.isfinite(last)}
@@ -132,7 +132,7 @@ def count_not_finite(study: StudySnapshot) -> int:
 
 
 def measure_pace(study: StudySnapshot) -> Pace | None:
-    """How fast the runs of the study end; None where nothing runs."""
+    """Return how fast the runs of the study finish, or None if no run is running."""
     if not study.counts[State.RUNNING]:
         return None
     now, rows = time.time(), study.table.rows
@@ -152,7 +152,7 @@ ColumnKind = Literal["parameter", "metric", "other"]
 
 
 class ColumnChoice(NamedTuple):
-    """`name` is written in addresses: `metrics.NAME` where a parameter has the same name; `title` is for people."""
+    """A column to choose. `name` is for addresses: `metrics.NAME` if a parameter has this name; `title` is shown."""
 
     name: str
     title: str
@@ -162,20 +162,20 @@ class ColumnChoice(NamedTuple):
 
 
 class StudyTable(NamedTuple):
-    """`names`: the parameter or metric of each column. `sorts`: what a click on it sorts by; "": nothing.
-    `members`: the expression that chooses the runs of each row, where rows are groups."""
+    """A page of a study's table. `names`: the parameter or metric of each column. `sorts`: the name by which a click on
+    it sorts, or "". `members`: the expression that chooses the runs of each row, if rows are groups."""
 
     summary: StudySummary
     names: Sequence[str]
     sorts: Sequence[str]
     choices: Sequence[ColumnChoice]
-    page: int  # the one that is shown: the last, if a later one was asked for
-    by: str = ""  # what the rows are sorted by, for people
+    page: int  # the shown page: the last one if the request has a larger number
+    by: str = ""  # the name that the rows are sorted by, as it is shown
     members: Sequence[str] = ()
 
 
 def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
-    """A page of the table, as `assay sum` would print it, without hidden columns."""
+    """Build a page of the table that `assay sum` prints, without hidden columns."""
     summary, names = _build_whole(study, view), find_names(study)
     last = max(1, -(-summary.total // view.rows))
     if view.page > last:
@@ -203,14 +203,14 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
 
 
 def _find_order(columns: Sequence[Column], index: int) -> tuple[int, bool]:
-    """The key that puts the best values of a metric before its last ones: a click on it sorts by the best."""
+    """Return a sort key that places the best values of a metric before its last ones: a click sorts by the best."""
     metric = columns[index].metric
     first = next(i for i, each in enumerate(columns) if each.metric == metric) if metric else index
     return first, columns[index].role not in ("best", "best sd")
 
 
 def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> Column:
-    """`best loss` is the best in the study's direction; where the address sorts the other way, it is `highest loss`."""
+    """Rename `best loss` to `highest loss` or `lowest loss` if the page sorts against the study's direction."""
     key = next((each for each in summary.sort if each.is_metric and each.name == column.metric), None)
     if column.role != "best" or key is None:
         return column
@@ -229,7 +229,7 @@ def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
 
 
 def _add_direction(metric: str, objectives: Sequence[SortKey]) -> SortKey:
-    """A metric with its direction: that of an objective of the study's search, else the one that its name suggests."""
+    """Return a metric with the direction of the study's objective, else with the one that its name suggests."""
     return next((each for each in objectives if each.name == metric), SortKey(metric, direction_of(metric)))
 
 
@@ -257,7 +257,7 @@ def _build_whole(study: StudySnapshot, view: StudyView) -> StudySummary:
 
 
 def build_plain_table(study: StudySnapshot, view: StudyView, *, whole: bool) -> Table:
-    """The table of `assay sum`. `whole`: all rows, not a page of them."""
+    """Build the table of `assay sum`: all rows if `whole`, else one page."""
     options = view.build_options()
     if not options.sort:
         options = options._replace(sort=_load_objectives(study))
@@ -267,7 +267,7 @@ def build_plain_table(study: StudySnapshot, view: StudyView, *, whole: bool) -> 
 
 
 def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str]) -> StudyView:
-    """The view with these columns: it keeps the names that are added to the default ones or hidden."""
+    """Return the view with these columns. It stores the names that are added to the default ones or hidden."""
     columns, names = _build_whole(study, view._replace(show=(), hide=())).table.columns, find_names(study)
     usual = dict.fromkeys(_find_base(column, names) for column in columns)
     usual.pop("run", None)
@@ -278,13 +278,13 @@ def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str])
 
 
 def _find_base(column: Column, names: StudyNames) -> str:
-    """The name of the parameter, metric or field that a column shows."""
+    """Return the name of the parameter, metric or field that a column shows."""
     return f"metrics.{column.metric}" if column.metric in names.params else column.metric or column.name
 
 
 def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> str:
-    """What a click on a column sorts by. A metric is sorted by its best values, in their column if there is one."""
-    if column.role == "parameter":  # a sort would use the metric of the same name
+    """Return the name by which a click on a column sorts, or "". A metric sorts by its best values."""
+    if column.role == "parameter":  # a metric of the same name would win
         return "" if column.name in names.metrics else column.name
     has_best = any(each.role == "best" and each.metric == column.metric for each in columns)
     if column.role == "best" or (column.role == "last" and not has_best):
@@ -293,7 +293,7 @@ def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> 
 
 
 def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) -> list[ColumnChoice]:
-    """All columns that can be shown: parameters that differ first, then metrics, then other ones."""
+    """List all columns that can be shown: parameters, those that differ first, then metrics, then others."""
     shown = set(present) - set(view.hide)
     params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
     choices = [
@@ -321,7 +321,7 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
 
 @_cached
 def build_examples(study: StudySnapshot) -> list[str]:
-    """Examples of expressions that choose some of these runs."""
+    """Return examples of `where` expressions that choose some of the runs."""
     table, names = study.table, find_names(study)
     examples: list[str] = []
     if not table.rows:
@@ -366,7 +366,7 @@ def _quote(value: object) -> str:
 
 
 def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
-    """What `assay plot` draws of parameters, as blocks of a document."""
+    """Build the charts of parameters that `assay plot` draws, as blocks of a document."""
     names = find_names(study)
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection, left_out = _build_selection(study.location, _add_metrics(study.table, wanted), view)
@@ -382,7 +382,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
 
 
 def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:
-    """The metric with its direction; one that these runs do not have is refused where plots are built."""
+    """Return the metric with its direction, or its name if these runs do not have it: the builder refuses it then."""
     known = _add_direction(metric, selection.objectives) if metric in selection.counts else metric
     return (known,) if metric else ()
 
@@ -411,7 +411,7 @@ def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.Plot
 
 
 def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
-    """The table with these metrics among the parameters, so that they can be an axis or a colour."""
+    """Return the table with these metrics among the parameters, so that they can be an axis or a colour."""
     found = {name: table.metrics[name] for name in wanted if name in table.metrics}
     if not found:
         return table
@@ -427,7 +427,7 @@ def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
 def _limit_runs(
     selection: plotting.PlottedRuns, view: StudyView, metrics: Sequence[Asked]
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """As many runs as a drawing can show: a third of them the best, the others evenly from the rest."""
+    """Return as many runs as a chart can show: a third are the best ones, the others are evenly chosen."""
     most, total = MOST_DRAWN.get(view.tab), len(selection.keep)
     if most is None or total <= most:
         return selection, []
@@ -449,7 +449,7 @@ def _limit_runs(
 
 
 def _find_records(selection: plotting.PlottedRuns, key: SortKey) -> set[int]:
-    """The finished runs that were better than all before them."""
+    """Return the finished runs that were better than all runs that finished before."""
     column, values = selection.data.metrics[key.name], _get_values(selection, key)
     rows = selection.data.rows
     done = [i for i in selection.keep if rows[i].state is State.DONE and column.count[i] and math.isfinite(values[i])]
@@ -470,7 +470,7 @@ def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float
 def _build_selection(
     location: StudyLocation, table: IndexTable, view: StudyView
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """The runs to draw, and a note about those that are left out."""
+    """Return the runs to draw, and a note about those that are left out."""
     where = parse_where(view.where) if view.where else None
     chosen = select_rows(table, where, (), view.build_options().states)
     keep = leave_out_foreign(table, chosen) or chosen
@@ -484,7 +484,7 @@ def _build_selection(
 
 
 def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
-    """The chosen metric; else those that are drawn next to each other, the objectives of a search first."""
+    """Return the chosen metric, else the metrics to draw next to each other, the objectives of a search first."""
     if view.metric:
         return [view.metric]
     selection, _ = _build_selection(study.location, study.table, view)
@@ -495,14 +495,14 @@ def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
 
 
 def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[str, Any]:
-    """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
+    """Return the curves of one metric as JSON, thinned for a screen; minima and maxima are kept."""
     selection, notes = _build_selection(study.location, study.table, view)
     answer = build_selected_curves(index, selection, view)
     return {**answer, "notes": [*notes, *answer["notes"]]}
 
 
 def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:
-    """The curves of runs that are chosen already."""
+    """Return the curves of the selected runs as JSON."""
     (key, *_), _ = plotting.choose_metrics(selection, _find_metrics(view.metric, selection))
     is_other = view.by in selection.counts  # so that charts next to each other show the same runs
     rank = _add_direction(view.by, selection.objectives) if is_other else key
@@ -516,7 +516,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 
 
 def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
-    """The lines of a chart as JSON. `labels`: the run of each line."""
+    """Return the lines of a chart as JSON. `labels` maps the label of each line to its run."""
     drawn = _fit_scales(chart) if view.log or view.log_x else chart
     drawn = _crop(drawn, view.zoom) if view.zoom else drawn
     return {
@@ -535,13 +535,13 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
 
 
 def _fit_scales(chart: LineChart) -> LineChart:
-    """The chart with gaps where a logarithmic axis has no value, and without points left of a logarithmic x axis."""
+    """Return the chart with gaps for values that a logarithmic axis cannot show, and without such points in x."""
     shown, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
     return replace(shown, lines=tuple(_slice(line, slice(bisect_right(line.xs, start), None)) for line in shown.lines))
 
 
 def _crop(chart: LineChart, zoom: str) -> LineChart:
-    """A part of the x axis: what a screen shows of it may be more than was sent of the whole."""
+    """Return the chart for this part of the x axis, which a zoomed page shows with more points than the whole had."""
     try:
         low, high = map(float, zoom.split(","))
     except ValueError:
@@ -552,14 +552,14 @@ def _crop(chart: LineChart, zoom: str) -> LineChart:
 
 
 def _slice(line: Line, part: slice) -> Line:
-    """A part of the points of a line, whose xs rise."""
+    """Return a line with only this part of its points, which are ordered by x."""
     return replace(line, **{name: getattr(line, name)[part] for name in ("xs", "ys", "raw", "spread")})
 
 
 def _keep_best(
     selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """Keep the runs that are drawn: the series of the others need not be read."""
+    """Keep the best runs, which are drawn, so that the series of the others need not be read."""
     column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
     values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
     drawn = [i for i in selection.keep if column.count[i]]
@@ -584,8 +584,8 @@ def _keep_groups(
 
 
 def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line) -> dict[str, Any]:
-    """A line as JSON. `points`: their number before thinning; `last`, `best`: not smoothed; of a group `last` is the
-    mean of its runs' last values. `shown`: the part of the line that can be drawn."""
+    """Return a line as JSON, with the points of `shown`, the part of it that is drawn. In the result `points` is their
+    number in all; `last` and `best` are not smoothed; for a group `last` is the mean of the last values of its runs."""
     most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
     values = line.raw or line.ys
     last = line.end[0] if line.end else values[-1] if values else math.nan
@@ -615,10 +615,10 @@ def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey,
 
 
 def leave_gaps(values: Iterable[float]) -> list[float | None]:
-    """None, a gap, for NaN and infinity, which JSON does not have."""
+    """Replace NaN and infinity, which JSON does not have, by None, which charts show as a gap."""
     return [value if math.isfinite(value) else None for value in values]
 
 
 def quote_where(text: str) -> str:
-    """Quote a text for an expression."""
+    """Quote a text for a `where` expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""What was judged of a study and of its runs: the lines of its verdict file."""
+"""The verdicts on a study and its runs, read from the study's verdict file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from assay.show.formatting import to_json
 from assay.system.files import parse_json
 from assay.values.verdict import VerdictKind
 
-_MOST_VERDICT_BYTES = 64 << 20  # of a study's verdict file: its end
+_MOST_VERDICT_BYTES = 64 << 20  # read from the end of a study's verdict file
 
 
 def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
-    """Every finding of what was judged, the newest last."""
+    """Load every finding of the verdicts on a study, the newest last."""
     rows = (row for line in _load_verdict_lines(location) for row in _read_verdicts(line, location, None))
     return [to_json(row._asdict()) for row in rows]
 
 
 def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
-    """What was judged of one run, the newest first, as the file has them: of each judge and subject the newest."""
+    """Load the last verdict of each judge and subject on one run, in the reverse order of the file."""
     mark, key = json.dumps(run).encode(), f"{location.name}/{run}"
-    lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing all of them would take long
+    lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing every line would take long
     newest: dict[tuple[str, str], VerdictRow] = {}
     for row in (row for line in lines for row in _read_verdicts(line, location, key) if row.key == key):
         newest.pop((row.source, row.subject), None)
@@ -37,7 +37,7 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
 
 
 def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
-    """A line that cannot be read is a verdict of unknown kind: without it, the one before it would be the last."""
+    """Parse a line. A damaged line is a verdict of unknown kind: otherwise an older verdict would count as the last."""
     try:
         return read_verdict_line(line, location)
     except ValueError:
@@ -47,7 +47,7 @@ def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Seq
 
 
 def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
-    """Runs whose checks did not pass when they were judged last, by the verdict; of runs that are still there."""
+    """Count existing runs by the verdict of their last checks, except for PASS."""
     try:
         info = os.stat(find_verdicts_file(location))
     except OSError:
@@ -61,7 +61,7 @@ def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
 
 @lru_cache(maxsize=64)
 def _load_last_checks(location: StudyLocation, _changed_ns: int, _size: int) -> Mapping[str | None, VerdictKind]:
-    """The last verdict of each run; None: of the study. A line that cannot be read proves nothing about a run."""
+    """Return the last verdict on the checks of each run; the key None means the study. Damaged lines are ignored."""
     found: dict[str | None, VerdictKind] = {}
     for line in _load_verdict_lines(location):
         try:
@@ -81,4 +81,4 @@ def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
         size = file.seek(0, 2)
         file.seek(max(0, size - _MOST_VERDICT_BYTES))
         lines = file.read().splitlines()
-        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be cut
+        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be incomplete
