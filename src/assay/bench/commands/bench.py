@@ -227,7 +227,7 @@ def compare(request: CompareRequest, console: Console) -> int:
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
-    """The sides to be checked out, without a name the files as they are; None: what is recorded is compared."""
+    """Return the sides to check out; without a name a side is the user's files. None: compare recorded executions."""
     if request.python and (request.a_env or request.b_env):
         raise UsageError("--python and --a-env or --b-env choose the same interpreter", "give one of them")
     if request.span is not None:
