@@ -302,8 +302,10 @@ def list_methods(owner: type) -> list[str]:
 
 
 def find_matches(text: str, arguments: Arguments) -> list[str]:
-    """Return the full names of methods that match `module.Class.filter:REGEX`. The class is instantiated once, since
-    its constructor may add methods; if that fails, the class itself is used."""
+    """Return the full names of methods that match `module.Class.filter:REGEX`.
+
+    The class is instantiated once, since its constructor may add methods; if that fails, the class itself is used.
+    """
     path, _, pattern = text.partition(".filter:")
     module, names = load_module(path)
     owner: Any = module

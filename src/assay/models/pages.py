@@ -449,7 +449,7 @@ def _measure(path: str) -> int:
 
 
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
-    """A table of run times with layers as rows and checks as columns."""
+    """Build a table of run times with layers as rows and checks as columns."""
     reports = [*filter(None, (load_report(os.path.join(location.dir, run)) for run in runs))]
     names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
     heads = [f"{number}: {name_subject(report)}" for number, report in enumerate(reports, 1)]

@@ -210,9 +210,11 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads. Private writable
-    memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of gigabytes that they never
-    touch."""
+    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads.
+
+    Private writable memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of
+    gigabytes that they never touch.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes is None:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

@@ -118,7 +118,7 @@ class WorkerProcess:
             except _DeathError as death:
                 if is_last or process.has_begun or "job" not in request or death.ending is not StepEnding.CRASH:
                     raise
-                self._drop()  # it died of something else before it read the job: another worker does it
+                self._drop()  # it died of something else before it read the job: another worker executes the job
         raise AssertionError("unreachable")
 
     def _start(self) -> _Process:

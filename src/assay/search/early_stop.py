@@ -34,9 +34,11 @@ _MOST_NAMES = 8
 
 
 class EarlyStop:
-    """What the runs of a study have recorded at the rungs of its rules. Points of our own runs are added as they are
-    read. For other runs the index returns how many points there are, and they are loaded if there are more than are
-    known here."""
+    """What the runs of a study have recorded at the rungs of its rules.
+
+    Points of our own runs are added as they are read. For other runs the index returns how many points there are, and
+    they are loaded if there are more than are known here.
+    """
 
     def __init__(
         self,

@@ -471,8 +471,10 @@ def _from_optuna(dimension: Dimension, value: Any) -> float:
 def compute_importance(
     params: Sequence[Params], values: Sequence[float], direction: Literal["min", "max"] = "min"
 ) -> dict[str, float]:
-    """Return the fraction of each parameter in the best results, largest first; they add up to 1. Only parameters that
-    vary are included. Numbers are treated as numbers, all else as choices."""
+    """Return the fraction of each parameter in the best results, largest first; they add up to 1.
+
+    Only parameters that vary are included. Numbers are treated as numbers, all else as choices.
+    """
     optuna = _import_optuna("importance")
     names = dict.fromkeys(name for each in params for name in each)
     kinds = {name: _guess_kind(optuna, [each[name] for each in params if name in each]) for name in names}

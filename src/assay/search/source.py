@@ -267,7 +267,7 @@ class SearchSource:
         build_entry: Callable[[RunSpec], Entry],
         settle: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`settle` writes collected points into the index; it returns False if some are missing there."""
+        """Start with no trials. `settle` writes collected points into the index; False: some are missing there."""
         assert prepared.study.search is not None
         assert prepared.search is not None
         self._prepared, self._index = prepared, index

@@ -102,7 +102,7 @@ class Bisector:
         self, request: TraceBisectRequest, console: Console, folder: str = os.curdir,
         env: tuple[tuple[str, str], ...] = (), inputs: str = "",
     ) -> None:  # fmt: skip
-        """`env`: additional variables of both sides. `inputs`: a path in the commands that is not code."""
+        """Prepare both sides. `env`: additional variables. `inputs`: a path in the commands that is not code."""
         self._request, self._console, self._folder = request, console, os.path.abspath(folder)
         self._env, self._inputs = env, inputs
         self._settings: Settings = load_settings(os.getcwd(), os.environ)

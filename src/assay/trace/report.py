@@ -39,7 +39,7 @@ from assay.values.verdict import Verdict, VerdictKind
 
 _BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
 _MOST_NAMES = 40  # names of points on an axis
-_MOST_ROWS = 400  # of the page's table
+_MOST_ROWS = 400  # rows of the page's table
 Growth = tuple[int, float, float]  # step, error, noise
 
 

@@ -93,7 +93,7 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
 
 
 def _refuse_missing(methods: Sequence[str]) -> None:
-    """A word without a dot names a suite in this folder."""
+    """Refuse a word without a dot that is not a suite in this folder."""
     missing = next((each for each in methods if re.fullmatch(r"[\w-]+", each) and not os.path.exists(each)), None)
     if missing is not None:
         hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"

@@ -37,7 +37,7 @@ from assay.values.state import State
 from assay.values.study import CodePolicy
 from assay.values.verdict import Finding, VerdictKind
 
-_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
+_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems allow 255 bytes
 PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
@@ -102,7 +102,7 @@ def choose_methods(name: str, known: Iterable[str]) -> list[str]:
 
 
 def is_named(name: str, method: str) -> bool:
-    """Whether `name` is the full name or its end after a `.`, `:` or `/`; parameters may be left out."""
+    """Return whether `name` is the full name or its end after a `.`, `:` or `/`; parameters may be left out."""
     ends = tuple(f"{mark}{name}" for mark in ".:/")
     return any(full == name or full.endswith(ends) for full in (method, _strip_parameters(method)))
 
@@ -191,7 +191,7 @@ class Imported:
 def import_results(
     paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
-    """An invalid file adds nothing and does not stop the others. Raises UsageError if no file has a result."""
+    """Import files. An invalid one adds nothing and stops no other. Raises UsageError if none has a result."""
     files: dict[str, Foreign] = {}
     problems: list[UsageError] = []
     for path in dict.fromkeys(paths):
@@ -319,9 +319,11 @@ class TimingsWatch:
         tools: Mapping[str, str],
         extra: Mapping[str, str],
     ) -> BenchExecution:
-        """Write the run and add it to the index, so that histories and change points include it. `folder`: the code
-        that was measured. `samples`: seconds by name; `wall_time`: the name of the samples that give the execution's
-        wall time. `tools`: name → version; only executions with equal ones are compared."""
+        """Write the run and add it to the index, so that histories and change points include it.
+
+        `folder`: the code that was measured. `samples`: seconds by name; `wall_time`: the name of the samples that give
+        the execution's wall time. `tools`: name → version; only executions with equal ones are compared.
+        """
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)
         machine = load_machine(environment, devices, ())

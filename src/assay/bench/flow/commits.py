@@ -252,7 +252,7 @@ def _load_versions(python: str) -> Mapping[str, str]:
 
 
 def has_edits(repository: str) -> bool:
-    """Whether files that git knows differ from HEAD."""
+    """Return whether tracked files differ from HEAD."""
     return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
 
 

@@ -118,7 +118,7 @@ def compare_baseline(
     if report is None:
         return _record(compare_executions(base, known.load_newest(base), options), root)
     here, is_ended = {each.method for each in report.executions}, bool(report.interrupted or report.problem)
-    gone = {each.method: each for each in base.found if each.method not in here}  # one of each is enough to look at
+    gone = {each.method: each for each in base.found if each.method not in here}  # one execution of each
     rest = [method for method, each in gone.items() if is_ended or not _is_asked(each, asked)]
     base = replace(base, found=tuple(each for each in base.found if each.method not in rest))
     if not base.found and here:

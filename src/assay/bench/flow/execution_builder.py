@@ -69,9 +69,9 @@ class JobSurroundings:
     foreign_limit: float = 0.1
     refuses: bool = False
     own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of every process that it starts
-    tree: TreePeaks = field(default_factory=TreePeaks)  # from readings
+    tree: TreePeaks = field(default_factory=TreePeaks)  # by readings during the run
     gpu: GpuPeak = field(default_factory=GpuPeak)
-    oom_kills: int | None = None  # by the kernel during the run
+    oom_kills: int | None = None  # processes that the kernel killed for their memory during the run
     notes: tuple[str, ...] = ()
     is_observed: bool = True  # whether the machine was observed during the run
 
@@ -170,7 +170,7 @@ def describe_end(reason: str, code: int | None = None, oom_kills: int | None = N
 
 
 def _load_last_line(path: str, was_killed: bool = False) -> str:
-    """The last line of the benchmark's own output, without the shell's message about its death."""
+    """Return the last line of the benchmark's own output, without the shell's message about its death."""
     lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""
     if crash:

@@ -84,7 +84,7 @@ _SIDE = 20  # executions that are compared on each side of a move to another env
 FEWEST = 2
 _OPEN = (VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED)
 REPORTED = 0.01  # smallest change that is reported without --min-effect
-ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
+ASSERTED = 0.05  # smallest change that would surely have been found, if the verdict is PASS
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,7 +517,7 @@ class _MetricJudge:
         """Build the move between two levels; None if both levels are known and equal."""
         counts = Counter(find_series(execution) for execution in found[:index])
         known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
-        before, after = (known or found[:index])[-1], found[index]  # of a series with enough executions, if any
+        before, after = (known or found[:index])[-1], found[index]  # in a series with enough executions
         old = self._collect(found[:index], before)[-_SIDE:]
         new = self._collect(found[index:], after)[:_SIDE]
         few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0

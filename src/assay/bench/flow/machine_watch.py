@@ -76,7 +76,7 @@ class MachineWatch:
         gpus: tuple[int, ...],
         foreign_before: float | None,
     ) -> None:
-        """`job`: the pid of the benchmark's shell. `foreign_before`: the load of others before it began."""
+        """Watch the shell with the pid `job`. `foreign_before`: the load of others before it began."""
         report = os.path.join(run_dir, BENCH_REPORT_FILE)
         self.tree = TreeWatch(job, lambda: load_root(report))
         self.tree.start()

@@ -168,7 +168,7 @@ def _make_exclusive(farm: Farm) -> Farm:
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
-    """One slot, unless several are requested: parallel runs disturb each other."""
+    """Choose one slot, unless several are requested: parallel runs disturb each other."""
     if request.slots:
         return request.slots
     if settings.slots:
@@ -269,7 +269,7 @@ def _build_jobs(
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
-    """Whether an earlier call has used this id: nothing is overwritten."""
+    """Return whether an earlier call has used this id: nothing is overwritten."""
     output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
     return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 

@@ -107,7 +107,7 @@ def build_table(
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """`8 failed, 2 contaminated`."""
+    """Describe them as `8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 

@@ -33,7 +33,7 @@ from assay.values.run import build_command
 Found = Iterable[BenchExecution | str]
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-_PARSERS = {  # by the importer's name in the registry
+_PARSERS = {  # by the names of importers in the registry
     "mlperf": "assay.bench.importers.formats:parse_mlperf",
     "asv": "assay.bench.importers.asv:parse_asv",
     "perfzero": "assay.bench.importers.perfzero:parse_perfzero",

@@ -34,8 +34,10 @@ def build_imported(
     **recorded: Any,
 ) -> BenchExecution:
     """Build an execution of another tool. `result` is as that tool reports it; findings about it are added here.
+
     `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is a result, and it is
-    not valid. `recorded`: further fields of the execution."""
+    not valid. `recorded`: further fields of the execution.
+    """
     findings = tuple(_find_faults(result, failure, faults))
     known = {key: value for key, value in setup.items() if value}
     execution = BenchExecution(

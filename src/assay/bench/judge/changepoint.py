@@ -47,21 +47,21 @@ from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
-ASSUMED_AUTOCORRELATION = 0.4  # of a young one: it has too few points to estimate it
-YOUNG_PENALTY = 4.0  # of a candidate cut
+ASSUMED_AUTOCORRELATION = 0.4  # of a young series, which has too few points to estimate it
+YOUNG_PENALTY = 4.0  # penalty of a candidate cut
 YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points: least gain
-MANY = 20  # points of a young series: from here on its autocorrelation is estimated, and three outliers in a row occur
-FALSE_ALARM_RATE = 0.008  # of Student's test, in fewer
+MANY = 20  # points of a young series whose autocorrelation is estimated, and where three outliers in a row occur
+FALSE_ALARM_RATE = 0.008  # of Student's test, which is used with fewer points
 RESIDUAL_ERROR = 1.1  # divided by sqrt(n): standard error of an estimated autocorrelation
 USUAL_JUMP = 3.0  # what a jump gains by chance in autocorrelated noise
-SHARPNESS = 1.5  # added to it in a piece that is one of many, times the log of how many
+SHARPNESS = 1.5  # raises a bound in one of many pieces: times the log of their number
 TAIL_PROBABILITY = 0.025  # of the reported interval, on either side
 QUIETEST = 0.2  # least sigma of a stretch, in units of the whole series' sigma
 LONGEST_WINDOW = 100
-LEVEL_VARIANCE_RATIO = 1.19  # of an interquartile mean to a mean, in normal noise
+LEVEL_VARIANCE_RATIO = 1.19  # the variance of an interquartile mean over that of a mean, in normal noise
 MAD_EFFICIENCY = 0.4  # relative to the degrees of freedom of a standard deviation
 SIGNIFICANT_CORRELATION = 1.0  # times 1 / sqrt(n): a smaller residual autocorrelation counts as 0
-LEVEL_BIAS = 4.0  # divided by n: its bias, since the levels were fitted
+LEVEL_BIAS = 4.0  # divided by n: bias of an estimated autocorrelation, since the levels were fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +284,8 @@ def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
 
 
 def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
-    """With more autocorrelation than assumed the levels are weaker evidence, but a jump between three points and the
-    three before them is stronger evidence, since such noise does not jump."""
+    """Adjust a gain. With more autocorrelation than assumed the levels are weaker evidence, but a jump between three
+    points and the three before them is stronger evidence, since such noise does not jump."""
     parts = [part - find_middle(part) for part in (left, right)]
     inflation = find_excess_inflation(measure_residual_autocorrelation(parts))
     sigma = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
@@ -398,8 +398,10 @@ def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) 
 
 def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[float, float]:
     """Return the height of the step in units of sigma, and its z. Both are 0 if levels and jump contradict each other.
+
     With autocorrelation r each point has the weight (1 - r)² of an independent one, and the first point after the step
-    has the rest of one, since the noise could not have moved so far at once."""
+    has the rest of one, since the noise could not have moved so far at once.
+    """
     r = signal.autocorrelation
     jump = float(signal.x[cut]) - r * float(signal.x[cut - 1]) - (1 - r) * sides.before
     jump_weight = 1 - (1 - r) ** 2
@@ -430,9 +432,11 @@ def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT)
 
 
 def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
-    """Return the sides with the autocorrelation of the residuals about the two levels. The search uses an upper
-    estimate of the autocorrelation, since too low a value raises false alarms. In a short series that estimate is
-    mostly its own error, and would make the interval several times too wide."""
+    """Return the sides with the autocorrelation of the residuals about the two levels.
+
+    The search uses an upper estimate of the autocorrelation, since too low a value raises false alarms. In a short
+    series that estimate is mostly its own error, and would make the interval several times too wide.
+    """
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after
     count, found = sides.left + sides.right, _correlate((left, right), 3 * sides.sigma) or 0.0

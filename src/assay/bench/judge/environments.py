@@ -136,7 +136,7 @@ def can_load_explain(effect: float, before: Loads, after: Loads, *, is_worse: bo
 
 
 def describe_loads(before: Loads, after: Loads) -> str:
-    """`others used 4% of the CPUs before and 81% after`."""
+    """Describe the loads: `others used 4% of the CPUs before and 81% after`."""
     old, new = (median(load for load in loads if load is not None) for loads in (before, after))
     return f"others used {old:.0%} of the CPUs before and {new:.0%} after"
 

@@ -43,13 +43,13 @@ _MOVE_ALPHA = 0.05  # alpha of a move to another environment, which is tested on
 FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side; fewer cannot be significant
 
 SHORTEST_TREND = 8  # points
-MOST_BLOCKS = 60  # of a long series
+MOST_BLOCKS = 60  # blocks of a long series
 MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorrelation
 # points: the step, in units of sigma, that is found in 90% of series when it is present in their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # sigma from the level: an outlier
 MOST_OUTLIERS = 0.1  # fraction of all points: if more are far from the level that most have, that level is not exact
-BLOWN_UP = 8.0  # times as noisy as all together: the newest third is then what a change would have to be seen in
+BLOWN_UP = 8.0  # a newest third that is so many times as noisy as all: a change would have to be visible in it
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py
@@ -57,8 +57,8 @@ MOST_NEWEST = 5  # the number of executions at the end that are compared with al
 FEWEST_BEFORE = 4
 NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more twice that
 RARE = 0.02  # fraction of the earlier executions that may be farther off,
-FEWEST_RARE = 20  # and one of this many
-FARTHER = 1.5  # times as far off as the others
+FEWEST_RARE = 20  # and one of at least this many
+FARTHER = 1.5  # a tail is so many times as far off as its neighbours were
 FOUND = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
 
@@ -90,7 +90,7 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
 def _judge_change(history: MetricHistory, change: MetricChange, recent: int | None) -> Finding:
     is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
     changes = next((series.changes for series in history.series if change in series.changes), (change,))
-    levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # of its series before it
+    levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # earlier levels of the series
     return Finding(
         kind=_choose_kind(change, levels, history.guessed) if is_open else VerdictKind.PASS,
         subject=_name(history),
@@ -242,9 +242,12 @@ class Newest:
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
-    """Measure the last `count` executions; None: there are too few before them. They are outlying if each of them is
-    farther off, to the same side, than chance allows in normal noise, and `FARTHER` times as far off as as many
-    neighbours were before: so noise with outliers or two modes is known by its past."""
+    """Measure the last `count` executions; None: there are too few before them.
+
+    They are outlying if each of them is farther off, to the same side, than chance allows in normal noise, and
+    `FARTHER` times as far off as as many neighbours were before: so noise with outliers or two modes is known by its
+    past.
+    """
     *older, last = _split_known(signal, known)
     before, tail = last[:-count], last[-count:]
     pieces = [*older, before]
@@ -294,7 +297,7 @@ def find_newest_step(
 def separate_newest(
     values: Sequence[float], steps: Sequence[LevelStep]
 ) -> tuple[tuple[LevelStep, ...], LevelStep | None]:
-    """The steps, and apart from them what the newest executions alone show.
+    """Return the steps, and separately the step of the newest executions alone.
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
@@ -317,7 +320,7 @@ def separate_newest(
 
 
 def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
-    """The step as those of the last few executions show it that are not at the old level; None: all are."""
+    """Return the step by the last executions that are not at the old level; None if none of them is at it."""
     tail = values[step.at :]
     away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
     found = replace(compare_medians([step.before], away, step.at), interval=None)

@@ -20,7 +20,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 SHORTEST_SERIES = 6  # finite values; fewer show no change point
 LEAST_AUTOCORRELATION = 0.2  # a smaller one counts as 0
 MOST_AUTOCORRELATION = 0.96
-AUTOCORRELATION_ERROR = 2.0  # divided by sqrt(n): an upper estimate of its standard error
+AUTOCORRELATION_ERROR = 2.0  # divided by sqrt(n): an upper estimate of the autocorrelation's standard error
 LARGEST_LOG = 700.0  # beyond, exp overflows
 USUAL_LENGTH = 1000  # points; the z of a window is meant for a series of that length
 MAD_TO_SIGMA = 1.4826
@@ -33,8 +33,8 @@ BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
 SMOOTHING = 0.9  # Silverman's, times the spread, divided by the fifth root of n
 QUARTILES_TO_SIGMA = 1.349  # their distance in normal noise
 CONTAMINATION = 0.02  # fraction of points that may have any value: a single outlier must not decide
-LEVELS = 13  # that are tried around the estimated one
-MARGIN = 1.0  # to both sides of it
+LEVELS = 13  # levels that are tried around the estimated one
+MARGIN = 1.0  # distance of the outermost ones from it, in units of sigma
 
 
 def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
@@ -56,8 +56,8 @@ class Signal:
     """Finite values, as logs where all are positive, divided by their sigma."""
 
     x: Array
-    indices: Array  # of the finite values in the original series
-    origin: float  # what x = 0 stands for
+    indices: Array  # positions of the finite values in the original series
+    origin: float  # the value of x = 0
     scale: float  # the distance of x = 1 from there: as a log, or as a fraction of `unit`
     unit: float  # the largest size of a value; 1 for logs
     autocorrelation: float  # lag-1 autocorrelation of the noise, 0 to MOST_AUTOCORRELATION
@@ -137,8 +137,10 @@ def measure_autocorrelation(levels: Array, least: float = LEAST_AUTOCORRELATION)
 
 
 def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: float = LEAST_AUTOCORRELATION) -> Signal:
-    """Return the signal with the autocorrelation that remains without the found steps, if it is smaller. Many steps
-    look like autocorrelation and hide the smaller steps among them. A signal without steps is not changed."""
+    """Return the signal with the autocorrelation that remains without the found steps, if it is smaller.
+
+    Many steps look like autocorrelation and hide the smaller steps among them. A signal without steps is not changed.
+    """
     if not cuts or not signal.autocorrelation:
         return signal
     autocorrelation = measure_autocorrelation(
@@ -205,8 +207,10 @@ def weigh(density: Array, values: Array, levels: Array) -> Array:
 
 
 def learn_density(x: Array, cuts: Sequence[int]) -> Array:
-    """Estimate the density of the residuals of all points about the levels of their pieces. This is done twice: the
-    first density gives better levels, and these a sharper density."""
+    """Estimate the density of the residuals of all points about the levels of their pieces.
+
+    This is done twice: the first density gives better levels, and these a sharper density.
+    """
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
     first = build_density(_measure_distances(pieces, levels))
@@ -222,8 +226,10 @@ def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Arra
 
 def build_density(distances: Array) -> Array:
     """Return the log density of each bin from -REACH to REACH: a histogram, smoothed by a normal kernel that widens
-    with the distance from the level, where points are rare. The histogram is of arsinh(distance), and transformed
-    back."""
+    with the distance from the level, where points are rare.
+
+    The histogram is of arsinh(distance), and transformed back.
+    """
     centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
     end = math.asinh(REACH / BEND)
     bent, step = np.linspace(-end, end, len(centres), retstep=True)
@@ -243,9 +249,11 @@ def build_density(distances: Array) -> Array:
 
 
 def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:
-    """Return for every index the log-likelihood ratio of the values with a step there and without any. Each side has
-    its most likely level, and so have all values together. Levels are tried near `before` and `after` only: between
-    levels that are far apart there are no points."""
+    """Return for every index the log-likelihood ratio of the values with a step there and without any.
+
+    Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
+    only: between levels that are far apart there are no points.
+    """
     levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
     sums = np.zeros((len(levels), len(values) + 1))
     np.cumsum(weigh(density, values, levels), axis=1, out=sums[:, 1:])
@@ -263,7 +271,7 @@ GRID_NOISE = 0.5  # in steps of that grid: values one step apart may be one leve
 
 
 def measure_student_gains(values: Array) -> Array:
-    """For every cut, the log-likelihood ratio of the values with a step there and without any, in noise of Student's t.
+    """Return for every cut the log-likelihood ratio of the values with and without a step, in noise of Student's t.
     Levels and the scale of the noise are fitted with the step and without it.
 
     Robust against a tenth of outliers, wherever they are. A density estimated from the values (`learn_density`) needs

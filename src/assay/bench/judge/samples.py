@@ -164,7 +164,9 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 def _count_needed(pair: SamplePair) -> int:
     """Count the clean trials that a side lacks: it has fewer than the test needs, or most of its trials were disturbed.
-    If all were disturbed, the fewest that the test needs are requested."""
+
+    If all were disturbed, the fewest that the test needs are requested.
+    """
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
     return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)
@@ -244,8 +246,10 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
 def decide_next(
     comparisons: Sequence[SampleComparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
 ) -> NextStep:
-    """Decide what to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run. `ran`:
-    trials on each side so far, including contaminated ones: otherwise it would never end on a busy machine."""
+    """Decide what to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
+
+    `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy machine.
+    """
     if not comparisons:
         return NextStep("stop", 0, "nothing was compared")
     done = min(min(one.base_trials, one.head_trials) for one in comparisons)
@@ -347,7 +351,10 @@ def scale_visible(visible: float, trials: int, wanted: int) -> float:
 
 def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
     """Widen the interval of a single process: its samples vary less than processes do, and do not show how much
-    processes vary. That is assumed to be `spread`, so that only much larger differences are significant."""
+    processes vary.
+
+    That is assumed to be `spread`, so that only much larger differences are significant.
+    """
     lone = pair.base.is_one_process + pair.head.is_one_process
     if not lone:
         return shift, p

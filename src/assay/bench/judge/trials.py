@@ -52,7 +52,7 @@ def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, thr
 
 
 def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str) -> str:
-    """`head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
+    """Describe them: `head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
     given, _ = _share(values)
     rest = abs(float(np.median(np.delete(given, late))))
     far = f" are {abs(float(np.median(given[late]))) / rest:.2g} times the others" if rest else " are far off"

@@ -340,7 +340,7 @@ def name_series(series: Sequence[MetricSeries]) -> list[str]:
     return names
 
 
-WIDTH, HEIGHT, _EDGE = 120, 24, 3  # of a small chart
+WIDTH, HEIGHT, _EDGE = 120, 24, 3  # size and margin of a small chart
 
 
 def draw_line(values: Sequence[float]) -> str:

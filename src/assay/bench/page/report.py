@@ -15,7 +15,7 @@ from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind, find_worst
 
 _MOST_HISTORIES = 30
-_MOST_TOP = 8  # of the largest changes, for each direction
+_MOST_TOP = 8  # largest changes to list, for each direction
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:

@@ -138,7 +138,7 @@ class MetricHistory:
     metric: str
     direction: Direction
     series: tuple[MetricSeries, ...]
-    moves: tuple[MetricChange, ...] = ()  # from one environment or label to the next
+    moves: tuple[MetricChange, ...] = ()  # changes from one environment or label to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     aside: tuple[MetricSeries, ...] = ()  # executions that were disturbed and do not count: they are drawn grey

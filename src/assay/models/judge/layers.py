@@ -62,9 +62,12 @@ def localise(
     excused: Container[str] = (),
 ) -> Localisation:
     """Find the layer to blame. `layers` in topological order; `accumulated` by tensor name, as it comes out of the
-    model on the target. `local`, by tensor name too: outputs of layers computed with the reference's inputs. A layer
-    that is correct in isolation only amplifies errors of its inputs, and is not blamed, unless these were exactly the
-    reference's. `excused`: names of layers where the references disagree as much; they are not blamed."""
+    model on the target.
+
+    `local`, by tensor name too: outputs of layers computed with the reference's inputs. A layer that is correct in
+    isolation only amplifies errors of its inputs, and is not blamed, unless these were exactly the reference's.
+    `excused`: names of layers where the references disagree as much; they are not blamed.
+    """
     graph = _Graph(layers, accumulated)
     growths = [growth for layer in layers if (growth := _measure(graph, layer, local or {})) is not None]
     ranking = tuple(sorted(growths, key=lambda each: (-each.factor, each.layer.number)))
@@ -344,9 +347,11 @@ AS_MUCH = 2.0  # times the references' own disagreement
 
 
 def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> Verdict:
-    """Judge by two references. `target`: the reference's tensors against the target's. `references`: against those of a
-    second reference. The findings' subjects name the tensors. Tensors that pass, and those that the second reference
-    lacks, are not changed."""
+    """Judge by two references.
+
+    `target`: the reference's tensors against the target's. `references`: against those of a second reference. The
+    findings' subjects name the tensors. Tensors that pass, and those that the second reference lacks, are not changed.
+    """
     others = {each.name: each for each in references}
     findings = [finding for each in target for finding in _judge_by_references(each, others)]
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))

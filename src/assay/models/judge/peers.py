@@ -23,7 +23,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
 COMPOSITE_FACTOR = 2.5  # for a call that contains others: thresholds are rounded on the way
-SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
+SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: one of a thousand rows is far out by chance
 NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
 FEWEST_PEERS = 3  # including the layer itself
 FEWEST_SLICES = 8

@@ -18,7 +18,7 @@ from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import Finding, VerdictKind
 
-WORSE_DB = 14.0  # of the whole tensor, for a layer alone
+WORSE_DB = 14.0  # noise of the whole tensor, for a layer alone
 WORSE_INSIDE_DB = 22.0  # inside the model, where the errors of all layers before it add up
 FURTHER = 12.0  # times the error of a single element
 SHIFT = 4.0  # times the noise: an offset or a factor that all elements share

@@ -222,8 +222,10 @@ class Ranking:
 
 
 def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
-    """Measure in how many rows the k largest along the last axis are the same. Equal values at the edge may go either
-    way: a row agrees if one choice of k elements is correct for both sides."""
+    """Measure in how many rows the k largest along the last axis are the same.
+
+    Equal values at the edge may go either way: a row agrees if one choice of k elements is correct for both sides.
+    """
     length = expected.shape[-1] if expected.ndim else 1
     rows = expected.size // length if length else 0
     left, right = expected.reshape(rows, length), actual.reshape(rows, length)

@@ -80,7 +80,7 @@ _ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # as well as all whose
 _TIES = 0.25  # fraction of elements that may be one off: up to 16% in correct targets, 50% in one that truncates
 _ROUNDED = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
 
-# they round what goes in to 8 bits by themselves, and give floats: a step is some 3% of what a tensor is made of.
+# operators that round their inputs to 8 bits, and output floats: a step is some 3% of a tensor's magnitude.
 # OpenVINO, which computes a DynamicQuantizeLSTM in floats, is 10% from onnxruntime at worst (cosine 0.998)
 _QUANTIZING = {
     "DynamicQuantizeLSTM": 0.2, "DynamicQuantizeMatMul": 0.1, "MatMulIntegerToFloat": 0.1, "QAttention": 0.1,
@@ -90,8 +90,8 @@ _QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of a tensor's magnitude; a f
 _QUANTIZED_STEPS = 5
 _QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
-# of many elements a few are on the edge of a step in several layers at once: so many may be further off, while the
-# whole is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
+# a few of many elements are on the edge of a step in several layers at once: so many may be further off, if the
+# whole tensor is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
 TAIL_SHARE = 1e-3
 TAIL_SQNR_DB = 30.0
 

@@ -136,8 +136,10 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
-    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others. A
-    case that was never computed is not among them."""
+    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others.
+
+    A case that was never computed is not among them.
+    """
     wrong = [
         case
         for case in report.cases

@@ -233,7 +233,7 @@ def find_bad(case: CaseReport) -> list[Finding]:
 
 
 def describe_finding(finding: Finding, case: CaseReport) -> str:
-    """A finding without what is shown next to it: the case's name and its outcome."""
+    """Describe a finding without the case's name and outcome, which are shown next to it."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
@@ -262,10 +262,10 @@ def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:
-    """The last lines of the tool's stderr, or of its stdout where its errors are there."""
+    """Return the last lines of the tool's stderr, or of its stdout if that has its errors."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
     fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
-    # where Python itself died the first lines of its trace, which has the innermost frame first
+    # if Python itself crashed: the first lines of its trace, which has the innermost frame first
     chosen = said[fatal[-1] :][:lines] if fatal else said[-lines:]
     return [formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH) for line in chosen]
 

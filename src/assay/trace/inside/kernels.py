@@ -215,7 +215,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
         none, nothing = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.float32)
         sums = (tl.zeros([TILE], tl.int64), none, none, nothing, nothing, nothing, nothing, nothing)
         begin, end = start // EACH, (start + count) // EACH  # in whole words
-        origin = address - begin * 4  # of the whole tensor
+        origin = address - begin * 4  # address of the whole tensor
         source = origin.to(tl.pointer_type(tl.int32))
         if ALIGNED:
             source = tl.multiple_of(source, 16)

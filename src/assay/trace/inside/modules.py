@@ -37,7 +37,7 @@ class ModuleHooks:
         self._calls: dict[Any, int] = {}
         self._without_grad: dict[str, list[int]] = {}
         self.backwards = 0  # nested backward passes, by reentrant checkpoints
-        self.backward_path = ""  # of the module whose gradient came last
+        self.backward_path = ""  # path of the module whose gradient came last
         self._guard: Guard = lambda function: function
         self.on_begin: Callable[[], None] = _do_nothing
         self.on_end: Callable[[Any, Any, Any], None] = _do_nothing

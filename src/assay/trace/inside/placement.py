@@ -33,7 +33,7 @@ class Placements:
         if world < 2:
             return None, WHOLE
         phase, module, _, name, *_ = key
-        is_own = phase in _OF_PARAMETERS  # as `module:weight`
+        is_own = phase in _OF_PARAMETERS  # matched as `module:weight`
         own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
         facts, where = self._assume(phase, tensor.shape, rank, world)
         for pattern, text in self._declared:

@@ -53,7 +53,7 @@ class Rows:
         self._points: dict[Any, tuple[int, Where]] = {}
         self._new_points: list[dict[str, Any]] = []
         self._pending: list[tuple[int, int, tuple[int, ...], int, Any]] = []  # point, flags, inputs, count, digest
-        self._waiting: Any = None  # what was copied and not written: rows, lines of points, facts
+        self._waiting: Any = None  # copied but not yet written: rows, lines of points, facts
         self._slots: dict[Any, DeviceSlots] = {}
         self._batch: list[tuple[Any, DeviceSlots, int, int]] | None = None  # tensors that one launch will digest
         self._known: dict[int, tuple[Any, int, int, Any]] = {}  # id of a tensor -> itself, version, row, digest
@@ -213,7 +213,7 @@ class Rows:
     def _start_copy(self, facts: dict[str, Any] | None) -> None:
         self._weights = [(each, hashes.to("cpu", non_blocking=True)) for each, hashes in self._weights]
         for slots in self._slots.values():
-            slots.copy()  # and marks the end of all copies
+            slots.copy()  # also marks the end of all copies
         loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counted from the end
         self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
         self._pending, self._new_points, self._weights = [], [], []
