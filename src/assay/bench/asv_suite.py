@@ -286,7 +286,7 @@ def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
 
 
 def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
-    """Return the size of the function's result: how much more memory it and a copy take than the object alone."""
+    """Report the size of the function's result: how much more memory it and a copy take than the object alone."""
     try:
         measure_size = importlib.import_module("pympler.asizeof").asizeof
     except ImportError:

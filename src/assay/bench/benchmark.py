@@ -303,7 +303,7 @@ def measure_rounds(function: Callable[[], object], rounds: int, calls: int, befo
 
 
 def report_timing(timing: Timing, extras: Mapping[str, object] | None = None) -> None:
-    """Return the arguments of `report_benchmark` for a timing."""
+    """Report a timing with `report_benchmark`."""
     leave_fork()
     samples = {"wall_time": timing.samples_s, **({"cpu_time": timing.cpu_samples_s} if timing.cpu_median_s else {})}
     report_benchmark(timing.iters, timing.cpu_median_s, timing.median_s, extras=extras, samples=samples)

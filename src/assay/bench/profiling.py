@@ -167,7 +167,7 @@ class Profile:
         return framework
 
     def is_past(self, end_s: float | None, wait_s: float) -> bool:
-        """Wait shortly, and return whether the window or the benchmark has ended."""
+        """Wait briefly, and return whether the window or the benchmark has ended."""
         moment_s = time.monotonic() - self._began + wait_s
         if end_s is not None and end_s <= moment_s:
             self._wait_until(end_s)

@@ -206,7 +206,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
 
 
 def _lock(path: str) -> int | None:
-    """Lock the file and return it; None if another process has locked it, or it no longer exists."""
+    """Lock the file and return its descriptor; None if another process has locked it, or it no longer exists."""
     with suppress(OSError):
         return try_lock_file(path, create=False)
     return None

@@ -238,7 +238,7 @@ class _Process:
             self._echo()
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
-        """Return the complete lines of a worker; a part that it left when it died is ignored."""
+        """Yield the complete lines of a worker; a part that it left when it died is ignored."""
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             with contextlib.suppress(ValueError):

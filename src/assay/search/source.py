@@ -374,7 +374,7 @@ class SearchSource:
         return {**found, **_read_summaries(doubtful)} if doubtful else found
 
     def _check_results(self) -> None:
-        """Find what makes further trials pointless: a metric that no trial has, or nothing but failures."""
+        """Set the failure if further trials are pointless: no trial has a metric, or all trials have failed."""
         ended = [known for known in self._known.values() if known.trial.state != "running"]
         if self.failure or any(known.trial.state in ("done", "pruned") for known in ended):
             return

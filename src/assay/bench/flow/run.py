@@ -137,7 +137,7 @@ def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks,
 
 
 def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) -> Iterator[str]:
-    """Return why the record is not enough to execute the run again."""
+    """Yield reasons why the record is not enough to execute the run again."""
     env = dict(record.spec.env)
     text = " ".join(command.text for command in record.spec.commands)
     if not text or HIDDEN in text:

@@ -175,7 +175,7 @@ class ForeignFields:
         return good
 
     def parts(self, key: str, what: str) -> Iterator[ForeignFields]:
-        """Return the objects of a list; each is called by its own name in messages, if it has one."""
+        """Yield the objects of a list; messages call each by its own name, if it has one."""
         for number, value in enumerate(self.items(key), 1):
             position = f"{self.where} {what} {number}".strip()
             if not isinstance(value, dict):

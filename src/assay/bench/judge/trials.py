@@ -85,7 +85,7 @@ def _fill(text: str, numbers: Sequence[int]) -> str:
 
 
 def has_trend(values: Sequence[float]) -> bool:
-    """Test for a trend by Mann-Kendall: more pairs are in order than chance gives."""
+    """Return whether there is a trend by Mann-Kendall: more pairs are in order than chance gives."""
     n = len(values)
     if n < FEWEST:
         return False

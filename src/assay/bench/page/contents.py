@@ -299,7 +299,7 @@ def _choose_span(change: MetricChange) -> str:
 
 
 def render_times(times: Sequence[float | None]) -> list[str]:
-    """Render dates, with a time if the date equals the one before it; if all are of a single day, only times."""
+    """Render dates, or a time if the date equals the one before it; if all are of a single day, only times."""
     for time_of_day in ("%H:%M", "%H:%M:%S"):
         texts, before = [], _name_day(times)
         for at in times:

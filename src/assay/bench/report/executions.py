@@ -236,7 +236,7 @@ def _locate(execution: BenchExecution, path: str) -> str:
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
-    """Yield a line for each finding and note, with its trials."""
+    """List a line for each finding and note, with its trials."""
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:

@@ -167,7 +167,7 @@ class FixtureCase:
 
 
 def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
-    """Empty the folder for files of this test's last failure: tensors that differ, files of a failed step."""
+    """Empty and return the folder for this test's last failure: tensors that differ, files of a failed step."""
     key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', label)[:100]}-{key}")
     shutil.rmtree(folder, ignore_errors=True)

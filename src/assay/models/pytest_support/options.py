@@ -36,7 +36,7 @@ _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_fil
 
 
 def _borrow(field: str, *names: str, **changes: Any) -> Any:
-    """Register an option of `assay model check` under its names in pytest."""
+    """Return an option of `assay model check` under its names in pytest."""
     return replace(ModelFlags.OPTIONS[field], names=names, **changes)
 
 

@@ -288,7 +288,7 @@ def build_diff_commands(case: CaseReport) -> list[str]:
 
 
 def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
-    """Return the purpose and the text of each command to run next."""
+    """Yield the purpose and the text of each command to run next."""
     # if the reference fails, the target was not run
     asked = (case for case in report.cases if case.target == report.target and (case.steps or case.local))
     wrong = (case for case in asked if case.verdict.kind in WRONG)

@@ -24,7 +24,7 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
 
 
 def watch_compiler() -> Callable[[], None]:
-    """Remove the global hooks while dynamo traces; called when torch._dynamo is loaded. Returns a function to undo."""
+    """Remove the global hooks while dynamo traces; called when torch._dynamo is loaded. Returns its undo function."""
     from torch._dynamo.callback import callback_handler as handler
 
     start, end = handler.run_start_callbacks, handler.run_end_callbacks

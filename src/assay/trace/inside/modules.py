@@ -229,7 +229,7 @@ def _do_nothing(*_args: Any) -> None:
 
 
 def find_tensors(value: Any) -> list[Any]:
-    """Yield the tensors in nested lists, tuples, dictionaries and dataclasses, in order; each object only once."""
+    """Return the tensors in nested lists, tuples, dictionaries and dataclasses, in order; each object only once."""
     import torch
 
     found, todo, seen = [], [value], {}

@@ -264,7 +264,7 @@ class Recorder:
             self._end_step(skipped=skipped)
 
     def _list_parameters(self, optimiser: Any) -> list[tuple[str, str, Any]]:
-        """Yield module, name and parameter of the selected modules."""
+        """Return module, name and parameter of the selected modules."""
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
