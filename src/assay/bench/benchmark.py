@@ -205,7 +205,7 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # by CUDA events, where there are any
+    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without any
     switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
     cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 

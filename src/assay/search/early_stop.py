@@ -1,8 +1,8 @@
-"""`stop:` while a study runs: its rules, applied to every run that has recorded something since they were applied last.
+"""`stop:` while a study runs: its rules are applied to every run that has recorded new points.
 
-Each rung of a run is judged once, with what the runs of the study had recorded there by then. What others record later
-does not end a run that has passed. A run that is taken over from a supervisor that has died was judged by that one, so
-it is judged from its next rung on.
+Each rung of a run is judged once, with the points that the study's runs have recorded there at that time. Later points
+of other runs do not end a run that has passed. If a run is taken over from a supervisor that has died, that one has
+judged its rungs, so the run is judged from its next rung on.
 """
 
 from __future__ import annotations

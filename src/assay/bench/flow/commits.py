@@ -1,8 +1,8 @@
 """`assay bench run --commits A..B`: benchmarks at each commit of a range, checked out next to the user's tree.
 
-The order is random: where a machine becomes slower with time, that does not look like a change of the code. Histories
-have the executions at the place of their commits. A file holds the name of the call until all of it has been run: given
-again after a kill, the call executes what is missing or failed, and nothing that succeeded twice.
+The order is random: if a machine becomes slower with time, that does not look like a change of the code. Histories
+have the executions at the position of their commits. A file contains the name of the call until all of it has been run:
+the same call after a kill executes what is missing or failed, and nothing twice that succeeded.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def find_young_candidates(x: Array) -> list[int]:
 
 
 def find_shortest_stay(n: int) -> int:
-    """Return the fewest points of a level between two cuts: in a long series three outliers in a row are common."""
+    """Return the fewest points between two cuts: in a long series three outliers in a row occur by chance."""
     return SHORTEST_PIECE + (n >= MANY)
 
 

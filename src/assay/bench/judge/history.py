@@ -118,7 +118,7 @@ def _choose_kind(change: MetricChange, levels: Sequence[float], guessed: bool) -
 
 
 def is_improbable(step: LevelStep) -> bool:
-    """Return whether one level is a multiple of the other, or negative: such an improvement has to be checked first."""
+    """Return whether one level is a multiple of the other, or has another sign: such an improvement is doubtful."""
     low, high = sorted((abs(step.before), abs(step.after)))
     return (high >= IMPROBABLE * low and high > 0) or step.before * step.after < 0
 
@@ -137,7 +137,7 @@ _LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-eff
 
 
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
-    """Report that the newest series that is long enough is too noisy to show the change that matters."""
+    """Yield a finding if the newest series that is long enough is too noisy to show the change that matters."""
     series = find_newest(history)
     if series is None or series.detectable is None or series.detectable <= asserted:
         return

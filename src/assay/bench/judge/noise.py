@@ -274,8 +274,8 @@ def measure_student_gains(values: Array) -> Array:
     """Return for every cut the log-likelihood ratio of the values with and without a step, in noise of Student's t.
     Levels and the scale of the noise are fitted with the step and without it.
 
-    Robust against a tenth of outliers, wherever they are. A density estimated from the values (`learn_density`) needs
-    more points.
+    The ratio is robust against a tenth of outliers, wherever they are. A density that is estimated from the values
+    (`learn_density`) needs more points.
     """
     count = len(values)
     scales = find_scales(values)

@@ -87,8 +87,8 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class LevelStep:
-    """A step from one level to another, where a series stays: `at` is the first index of the new one. A trend goes from
-    the first value to the last: `at` is 0."""
+    """A step of a series from one level to another that lasts: `at` is the first index of the new level. A trend goes
+    from the first value to the last: `at` is 0."""
 
     at: int
     before: float  # levels: interquartile means

@@ -406,7 +406,7 @@ class BenchExecution:
     @property
     def code(self) -> str | None:
         """Identifies the state of the code: the commit, and after a `+` a hash of local edits and other checked-out
-        repositories. None where that was not recorded: the code is then unknown."""
+        repositories. None if that was not recorded: the code is then unknown."""
         found = self.extra.get(SITE_PACKAGES)
         packages = found.items() if isinstance(found, Mapping) else ()
         known = sorted(((str(name), each) for name, each in packages if isinstance(each, Mapping)), key=itemgetter(0))

@@ -329,7 +329,7 @@ def describe_surroundings(report: ModelReport) -> str:
 
 
 def describe_briefly(report: ModelReport) -> str:
-    """Return a line for a page's head, as tools and paths are in the provenance: `cnn.onnx, reference ort, 12s`."""
+    """Return a line for the head of a page, whose provenance has tools and paths: `cnn.onnx, reference ort, 12s`."""
     models = [os.path.basename(path) for path in (report.other, report.model) if path]
     return ", ".join((" against ".join(models), f"reference {report.reference}", *_list_amounts(report)))
 

@@ -1,7 +1,7 @@
 """How far apart two rows are, and how far apart they may be.
 
-The error of a row is ‖A - B‖ relative to the larger norm: 0 where the hashes are equal, otherwise what the sketches
-say; infinite where one side has more elements, or more that are not finite. Noise is the same number between the traced
+The error of a row is ‖A - B‖ relative to the larger norm: 0 if the hashes are equal, otherwise by the sketches;
+infinite if one side has more elements, or more that are not finite. Noise is the same number between the traced
 execution and those whose first activation was moved by one unit in the last place. `benchmarks/trace_faults.py` chose
 the factors on one half of its cases, and reports error rates on the other: docs/explanation/trace-numerics.md.
 """
