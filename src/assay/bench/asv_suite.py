@@ -28,9 +28,9 @@ from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, Suit
 from assay.system.fast_dataclasses import dataclass
 
 _NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
-_SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
-_FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
-_LONGEST_S = 20.0  # fewer samples than the fewest, where these would take longer
+_SAMPLE_S = 0.001  # shorter than asv's: so on a busy machine some samples are undisturbed
+_FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples and seconds for benchmarks without `repeat`
+_LONGEST_S = 20.0  # stop before the fewest samples if they take longer than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AsvBenchmark:
 
     @property
     def parameters(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Every combination of the values in `params` with its name, as asv makes them."""
+        """Return every combination of the values in `params` with its name, as asv makes them."""
         params = list(self.get("params", ()))
         axes = [*map(list, params)] if params and isinstance(params[0], (list, tuple)) else [params] if params else []
         names = itertools.product(*map(name_values, axes))
@@ -82,7 +82,7 @@ def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
 
 
 def _find_root(path: str) -> str:
-    """asv's benchmark_dir: a folder itself; for a file the outermost package that it is in."""
+    """Return asv's benchmark_dir: a folder itself; for a file the outermost package that contains it."""
     root = path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
     while not os.path.isdir(path) and os.path.exists(
         os.path.join(os.path.dirname(os.path.abspath(root)), "__init__.py")
@@ -92,8 +92,8 @@ def _find_root(path: str) -> str:
 
 
 def _load(root: str, module: str) -> ModuleType:
-    """A module of the suite. Its folder is a package with or without __init__.py, whatever else has its name, and the
-    folder above it is not put on sys.path: the code that is measured is that of the working directory."""
+    """Load a module of the suite. Its folder is a package with or without __init__.py, whatever else has its name, and
+    the folder above it is not put on sys.path: the measured code is that of the working directory."""
     package, root = os.path.basename(os.path.abspath(root)), os.path.abspath(root)
     if getattr(sys.modules.get(package), "__path__", None) != [root]:
         made = sys.modules[package] = ModuleType(package)
@@ -166,7 +166,7 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
 
 
 def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
-    """The result of `setup_cache`, called in another process: the memory that it takes is not the benchmark's."""
+    """Return the result of `setup_cache`, called in another process: its memory is not the benchmark's."""
     make = benchmark.get("setup_cache")
     if make is None:
         return ()
@@ -184,7 +184,7 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
     if not os.path.exists(path):
         raise RuntimeError("setup_cache failed: its process was ended")
     with open(path, "rb") as file:
-        made, problem = pickle.load(file)  # noqa: S301 of our own child
+        made, problem = pickle.load(file)  # noqa: S301 written by our own child
     if problem:
         raise RuntimeError(f"setup_cache failed: {problem}")
     return () if made is None else (made,)
@@ -228,7 +228,7 @@ def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], valu
 
 
 def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
-    """The number of samples by `repeat`, which is a number or asv's (least, most, seconds)."""
+    """Return the number of samples by `repeat`, which is a number or asv's (least, most, seconds)."""
     repeat = benchmark.get("repeat", 0)
     if isinstance(repeat, int) and repeat:
         return repeat
@@ -286,7 +286,7 @@ def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
 
 
 def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
-    """Of what it returns: how much more an object and its copy take than the object alone."""
+    """Report the size of the function's result: how much more memory it and a copy take than the object alone."""
     try:
         measure_size = importlib.import_module("pympler.asizeof").asizeof
     except ImportError:

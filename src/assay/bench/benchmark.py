@@ -32,8 +32,8 @@ from typing import Any
 from assay.script import build_number
 from assay.system.fast_dataclasses import dataclass
 
-ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
-ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
+ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child writes its report
+ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's variable: the prefix of its result files
 _METRIC_KEYS = ("name", "value", "min_value", "max_value", "samples")
 Wait = Callable[[object], None]
 Sync = Any  # a module (torch, jax, tensorflow, cupy), a function, False for none, None to detect them
@@ -43,7 +43,7 @@ _FEWEST, _MOST = 10, 1000
 _WARM_S = 0.1
 _FEWEST_QUIET = 0.25  # fraction of the samples: if fewer are undisturbed, the least disturbed ones are used
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "cupy")
-_begun: list[int] = []  # the process of the benchmark
+_begun: list[int] = []  # pid of the process of the benchmark
 
 
 class Benchmark:
@@ -173,7 +173,7 @@ def _build_metric(metric: object) -> dict[str, object]:
 
 
 def write_line(line: Mapping[str, object]) -> None:
-    """To the run that started this process; outside a run, to the terminal, for trying a benchmark by hand."""
+    """Write a line to the run that started this process; outside a run, to the terminal, to try a benchmark by hand."""
     path = os.environ.get(ENV_BENCH_REPORT)
     _begun[:] = [os.getpid()] if line["kind"] == "begin" else _begun
     text = json.dumps(line, default=str) + "\n"
@@ -191,7 +191,7 @@ def write_line(line: Mapping[str, object]) -> None:
 
 
 def leave_fork() -> None:
-    """End a child that a benchmark forked and that returned from it: what we report is of its parent alone."""
+    """End a child that a benchmark forked and that returned from it: the report is the parent's alone."""
     if _begun and os.getpid() not in _begun:
         os._exit(0)
 
@@ -205,7 +205,7 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # by CUDA events, where there are any
+    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without any
     switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
     cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 
@@ -215,12 +215,12 @@ class Timing:
 
     @property
     def quiet_s(self) -> tuple[float, ...]:
-        """The undisturbed samples; at least a quarter of all, the least disturbed ones."""
+        """The undisturbed samples: at least a quarter of all samples, the least disturbed ones."""
         return tuple(self.samples_s[index] for index in self._quiet)
 
     @property
     def _quiet(self) -> Sequence[int]:
-        """Which samples were undisturbed."""
+        """Return which samples were undisturbed."""
         if not any(self.switches):
             return range(len(self.samples_s))
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))
@@ -234,7 +234,7 @@ class Timing:
 
     @property
     def cpu_median_s(self) -> float | None:
-        """The median CPU time of the undisturbed samples; None where it was not measured, or is too short for that."""
+        """The median CPU time of the undisturbed samples; None if it is unknown, or too short for the clock."""
         found = statistics.median(self.cpu_samples_s[index] for index in self._quiet) if self.cpu_samples_s else 0.0
         return found or None
 
@@ -297,26 +297,26 @@ def measure(
 
 
 def measure_rounds(function: Callable[[], object], rounds: int, calls: int, before: Callable[[], object]) -> Timing:
-    """Exactly so many samples of so many calls, each after `before`, without a warm-up."""
+    """Measure exactly so many samples of so many calls, each after `before`, without a warm-up."""
     with _no_collection():
         return _sample_often(function, rounds, calls, build_wait(), before)
 
 
 def report_timing(timing: Timing, extras: Mapping[str, object] | None = None) -> None:
-    """What `report_benchmark` is given for a timing."""
+    """Report a timing with `report_benchmark`."""
     leave_fork()
     samples = {"wall_time": timing.samples_s, **({"cpu_time": timing.cpu_samples_s} if timing.cpu_median_s else {})}
     report_benchmark(timing.iters, timing.cpu_median_s, timing.median_s, extras=extras, samples=samples)
 
 
 def sort_words() -> None:
-    """What `assay bench selftest` measures: about a millisecond of memory accesses, comparisons and allocations."""
+    """The benchmark of `assay bench selftest`: about a millisecond of memory accesses, comparisons and allocations."""
     words = [str(number * 7919 % 4001) for number in range(4000)]
     "".join(sorted(words))
 
 
 def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait, prepare: Callable[[], object]) -> float:
-    """The time of one call, after caches are warm and compilation at first use is done."""
+    """Return the time of one call, after caches are warm and compilation at first use is done."""
     times: list[float] = []
     began = time.perf_counter()
     while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
@@ -363,12 +363,12 @@ def _sample_often(
 
 
 def _count_switches() -> int:
-    """Involuntary context switches of this thread."""
+    """Count the involuntary context switches of this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 class CpuClock:
-    """CPU time since it was made: of this process with all its threads, and of children that have ended since."""
+    """CPU time since the clock was made: of this process with all threads, and of children that have ended since."""
 
     __slots__ = ("_began", "_children")
 
@@ -377,7 +377,7 @@ class CpuClock:
         self._began = time.process_time()
 
     def read(self) -> float:
-        """Less what the two readings cost: a system call each, some percent of the shortest samples."""
+        """Return the CPU time less that of both readings: a system call each, some percent of the shortest samples."""
         own_s = time.process_time() - self._began - _measure_reading()
         return max(0.0, own_s) + _load_children_s() - self._children
 
@@ -413,7 +413,7 @@ def synchronize(result: object = None, sync: Sync = None) -> None:
 
 
 def build_wait(sync: Sync = None) -> Wait:
-    """What to call with a function's result to wait until the work is done."""
+    """Return the function that is called with a function's result to wait until the work is done."""
     if sync is None:
         modules = [sys.modules[name] for name in _FRAMEWORKS if name in sys.modules]
     elif sync is False or (getattr(sync, "__name__", "").split(".")[0] in _FRAMEWORKS and not callable(sync)):
@@ -432,9 +432,9 @@ def build_wait(sync: Sync = None) -> Wait:
 
 
 def _wait_of(module: Any) -> Callable[[object], object] | None:
-    """Recognised by its attributes; None where there is no device to wait for."""
+    """Return the function that waits for a module's device, recognised by its attributes; None if there is none."""
     name = getattr(module, "__name__", "").split(".")[0]
-    if name == "torch":  # only devices that are in use: asking for CUDA would initialise it, and use its memory
+    if name == "torch":  # only devices that are in use: a query of CUDA would initialise it, and use its memory
         if _uses_cuda(module):
             return lambda _result: module.cuda.synchronize()
         devices = (getattr(module, kind, None) for kind in ("xpu", "mps"))

@@ -65,7 +65,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace, arguments: Arguments) -> int:
-    """Print what was found as JSON. Output of the modules goes to stderr."""
+    """Print the benchmarks that were found as JSON. Output of the modules goes to stderr."""
     ours, sys.stdout = sys.stdout, sys.stderr
     found: dict[str, object] = {}
     for text in options.methods:
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
 
             _execute(lambda: end.update(run_suite(method)), options, end)
         else:
-            if ".filter:" in method:  # filters are resolved before: this one could not be, and raises the reason
+            if ".filter:" in method:  # filters are resolved before: this one could not be, and now raises the reason
                 find_matches(method, arguments)
             target = find_target(method)
             _execute(target.build(arguments), options, end, is_plain=target.is_plain)
@@ -143,7 +143,7 @@ def _execute(
 
 
 def _count_reports() -> tuple[int, int]:
-    """The size of our report, and the number of files that TensorFlow's own report_benchmark wrote."""
+    """Return the size of our report, and the number of files that TensorFlow's own report_benchmark wrote."""
     path, prefix = os.environ.get(ENV_BENCH_REPORT), os.environ.get(ENV_TF_REPORT)
     size = os.stat(path).st_size if path and os.path.exists(path) else 0
     return size, len(glob.glob(f"{glob.escape(prefix)}*")) if prefix else 0
@@ -164,7 +164,7 @@ def _start_profile(options: argparse.Namespace) -> Profile | None:
 
 
 def _describe(error: BaseException) -> str:
-    """The message of an error. A framework that is missing here is often installed for another interpreter."""
+    """Return the message of an error. A framework that is missing here is often installed for another interpreter."""
     if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
         return f"{error}; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     if isinstance(error, MemoryError) and not str(error):
@@ -173,7 +173,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _render_traceback(error: BaseException) -> str:
-    """The traceback from the user's first frame on: our own frames do not show what is wrong."""
+    """Render the traceback from the user's first frame on: our own frames do not show what is wrong."""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -196,7 +196,7 @@ class Arguments:
     data_dir: str = ""
     tpu: str | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
-    only_further: bool = False  # class_type tf_benchmark: the constructor gets only these
+    only_further: bool = False  # class_type tf_benchmark: the constructor gets only these arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,11 @@ class BenchmarkTarget:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is timed by us where it reports nothing; a class with `report_benchmark` has to call it."""
+        """Whether we time it if it reports nothing; a class with `report_benchmark` has to call it."""
         return not hasattr(self.owner, "report_benchmark")
 
     def build(self, arguments: Arguments) -> Callable[..., Any]:
-        """The callable; creates the object, which may raise."""
+        """Return the callable; this creates the object, which may raise."""
         if self.owner is None:
             assert self.function is not None
             _check_arguments(self.function, self.name, self.function)
@@ -227,7 +227,7 @@ class BenchmarkTarget:
 
 
 def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
-    """Benchmarks are called without arguments. asv's have their values in `params`."""
+    """Check that no argument is required: benchmarks are called without any. asv's have their values in `params`."""
     check_runs(call)
     try:
         parameters = inspect.signature(call).parameters.values()
@@ -243,7 +243,7 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
 
 
 def find_target(text: str) -> BenchmarkTarget:
-    """`module.Class.method`, `module.Class:method` or `module.function`."""
+    """Find `module.Class.method`, `module.Class:method` or `module.function`."""
     module, names = load_module(text.replace(":", "."))
     if not names:
         raise NoSuchBenchmarkError(f"{text!r} is a module: name a function or Class.method in it")
@@ -277,7 +277,7 @@ def _join(text: str, hint: str | None) -> str:
 
 
 def load_module(path: str) -> tuple[ModuleType, list[str]]:
-    """The longest part that is a module, and the names after it. An error inside a module is passed on unchanged."""
+    """Load the longest part that is a module; return also the names after it. An error inside a module is kept."""
     parts = path.split(".")
     module: ModuleType | None = None
     for count in range(1, len(parts) + 1):
@@ -286,7 +286,7 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # something that the module itself imports
+                raise  # the module itself imports something that is missing
             break
     if module is None:
         where = "modules are found in the working directory and on PYTHONPATH"
@@ -295,14 +295,14 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
 
 
 def list_methods(owner: type) -> list[str]:
-    """The names that a benchmark may have: everything callable that the class and its bases define."""
+    """List the names that a benchmark may have: everything callable that the class and its bases define."""
     plain = set(dir(object)) | {"report_benchmark", "measure"}
     named = (name for name in dir(owner) if name not in plain and not name.startswith("_"))
     return [name for name in named if callable(getattr(owner, name, None))]
 
 
 def find_matches(text: str, arguments: Arguments) -> list[str]:
-    """Full names of the methods that `module.Class.filter:REGEX` matches.
+    """Return the full names of methods that match `module.Class.filter:REGEX`.
 
     The class is instantiated once, since its constructor may add methods; if that fails, the class itself is used.
     """
@@ -315,7 +315,7 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
         raise NoSuchBenchmarkError(f"{path!r} is not a class")
     try:
         listed = list_methods(build_object(owner, arguments))
-    except Exception:  # noqa: BLE001 a constructor may want what only a real execution has
+    except Exception:  # noqa: BLE001 a constructor may need what only a real execution has
         listed = list_methods(owner)
     found = [name for name in listed if re.match(pattern, name)]
     if not found:

@@ -1,4 +1,4 @@
-"""report.jsonl: what the child of a benchmark wrote before it ended, however it ended."""
+"""report.jsonl: the lines that a child of a benchmark wrote before it ended, by a crash or otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.values.protobuf import read_fields, to_signed
 
 
 def parse_child_report(text: str) -> ChildReport:
-    """A line that is cut off or is not JSON is reported as a problem; the others count."""
+    """Parse a report. A line that is cut off or is not JSON is reported as a problem; the others count."""
     begin: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
     reports: list[Mapping[str, Any]] = []
@@ -40,8 +40,8 @@ def _parse_line(line: str) -> dict[str, Any] | None:
 
 
 def load_root(path: str) -> int | None:
-    """The first process of a benchmark, from what its child has written so far: the child itself, or the command that
-    our wrapper has started (which says so in a second line). None where it has not been reported yet."""
+    """Return the first process of a benchmark, from the lines that its child has written so far: the child itself, or
+    the command that our wrapper has started (which a second line reports). None if it has not been reported yet."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read(4096).splitlines()
@@ -57,7 +57,7 @@ def load_root(path: str) -> int | None:
 
 
 def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
-    """The child's lines, and where it has none, the file that TensorFlow's own report_benchmark wrote."""
+    """Load the child's lines; if there are none, the file that TensorFlow's own report_benchmark wrote."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             reported = parse_child_report(file.read())
@@ -70,8 +70,8 @@ def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """All of them: the first entry of the first file is the benchmark's own, as in PerfZero, and
-    problems of the others are reported."""
+    """Load all entries: the first one of the first file is the benchmark's own, as in PerfZero; problems of others are
+    reported."""
     folder, start = os.path.split(prefix)
     reports: list[Mapping[str, Any]] = []
     problems = []
@@ -93,7 +93,7 @@ Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → na
 
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
-    """Each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
+    """Parse entries, each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
     return [_parse_entry(_as_bytes(content)) for number, _, content in read_fields(data) if number == 1]
 
 
@@ -107,7 +107,7 @@ def _parse_entry(data: bytes) -> dict[str, Any]:
 
 
 def _read(data: bytes, fields: Fields) -> Iterator[tuple[str, Any]]:
-    """The fields of a message that are known here, each by its name."""
+    """Read the known fields of a message, each by its name."""
     for number, _, content in read_fields(data):
         if number in fields:
             name, parse = fields[number]
@@ -139,7 +139,7 @@ def _as_signed(content: int | bytes) -> int:
 
 
 def _as_value(content: int | bytes) -> float | str:
-    """An EntryValue, or a DoubleValue, which is one without text."""
+    """Read an EntryValue, or a DoubleValue, which is one without text."""
     found: float | str = dict(_read(_as_bytes(content), _VALUE)).get("value", 0.0)
     return found
 

@@ -25,15 +25,15 @@ if __name__ == "__main__":  # started without site-packages
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from assay.system import processes  # noqa: E402
 
-_SAY, _GATE = 8, 9  # descriptors of the small shell: where it writes the pid, what the command waits for
+_SAY, _GATE = 8, 9  # descriptors of the small shell: it writes the pid to one, the command waits for the other
 # Job control: without it a shell lets its background commands ignore interrupts.
 _SMALL_SHELL = f'set -m; {{ read -r -u {_GATE}; exec bash -c "$1" {_SAY}>&- {_GATE}<&-; }} & echo $! >&{_SAY}'
-_OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # that Python ignores, and a command must not
+_OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python; a command must not ignore them
 _ENV_REPORT = "ASSAY_BENCH_REPORT"
 
 
 def main(text: str, profiler: Sequence[str] = ()) -> int:
-    stat = processes.load_stat(os.getpid())  # what a look at the whole tree counts in for us
+    stat = processes.load_stat(os.getpid())  # our part of the memory that a reading of the whole tree includes
     _write({"kind": "begin", "time": time.time(), "pid": os.getpid(), "wrapper_rss": stat.rss_bytes if stat else 0})
     pid, began, shell_vms = _adopt(text) if processes.adopt_orphans() else _start(text)
     profiling = _start_profiler(profiler, pid, began) if profiler else None
@@ -74,7 +74,7 @@ def _start(text: str) -> tuple[int, float, int]:
 
 
 def _announce(pid: int) -> int:
-    """The pid for readers of the command's processes; returns the address space of its shell."""
+    """Write the pid for readers of the command's processes; return the address space of its shell."""
     _write({"kind": "command", "pid": pid})
     return processes.load_size(pid, "VmPeak")
 
@@ -88,7 +88,7 @@ def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.
 
 
 def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
-    """The result of the profiler: files, or why there are none."""
+    """End the profiler and return its result: files, or why there are none."""
     answer, _ = profiling.communicate()
     with suppress(ValueError):
         return dict(json.loads(answer))

@@ -1,6 +1,6 @@
-"""Which framework a benchmark used, with its versions, and the peaks that only the process itself knows.
+"""Detects which framework a benchmark used, its versions, and the peaks that only the process itself knows.
 
-Nothing is imported: only frameworks that the benchmark has loaded are asked, and errors are ignored.
+Nothing is imported: only frameworks that the benchmark has loaded are queried, and errors are ignored.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LIBRARIES = (
 
 
 def is_library(name: str) -> bool:
-    """Something that is installed, and not a module of the user's own."""
+    """Return whether a loaded module is a framework or library, and not the user's own."""
     return name in _FRAMEWORKS or name in _LIBRARIES
 
 
 def add_path_hint(message: str) -> str:
-    """What is not found by its name may be in the folder `src`, which is not on the path by itself."""
+    """Add a hint to a message: a module that is not found may be in the folder `src`, which is not on the path."""
     found = re.search(r"No module named '(\w+)", message)
     paths = [f"src/{found[1]}", f"src/{found[1]}.py"] if found else []
     return f"{message}; it is in src: give --path src" if any(map(os.path.exists, paths)) else message
 
 
 def find_framework() -> dict[str, str] | None:
-    """The first of the known frameworks that is loaded."""
+    """Return the first of the known frameworks that is loaded."""
     name = next((name for name in _FRAMEWORKS if hasattr(sys.modules.get(name), "__version__")), None)
     if name is None:
         return None
@@ -47,7 +47,7 @@ def find_framework() -> dict[str, str] | None:
 
 
 def find_packages() -> dict[str, str]:
-    """Versions of what the benchmark has loaded and whose version a result may depend on."""
+    """Return the versions of packages that the benchmark has loaded, and on which a result may depend."""
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in (*_FRAMEWORKS, *_LIBRARIES)}
     return {name: str(version) for name, version in loaded.items() if version is not None}
 
@@ -78,7 +78,7 @@ def _try(ask: Callable[[Any], Any], module: Any) -> Any:
 
 
 def _dotted(number: object) -> str | None:
-    """A version of cuDNN, which counts 91002 for 9.10.2, and 8902 for 8.9.2."""
+    """Return a version of cuDNN with dots: its number is 91002 for 9.10.2, and 8902 for 8.9.2."""
     if not isinstance(number, int) or not number:
         return None
     major, minor = (10000, 100) if number >= 90000 else (1000, 100)
@@ -98,7 +98,7 @@ def _installed(*names: str) -> str | None:
 
 
 def load_peaks() -> dict[str, int | float]:
-    """Exact, however short the benchmark was: the kernel keeps the largest size of a process."""
+    """Return the peaks. They are exact, however short the benchmark was: the kernel keeps a process's largest size."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     found: dict[str, int | float] = {

@@ -36,12 +36,12 @@ from assay.bench.values.execution import ProfileWindow, parse_windows, render_wi
 from assay.system import processes
 from assay.system.files import list_names, rename
 
-_SAMPLE_S = 0.005  # between two samples of the stacks
-_MOST_FRAMES = 100  # of a stack
+_SAMPLE_S = 0.005  # interval of the samples of the stacks
+_MOST_FRAMES = 100  # frames of a stack that are kept
 _FRAMEWORKS = ("torch", "tensorflow")
-_THREAD = "assay-profile"  # begins the names of our own threads
+_THREAD = "assay-profile"  # prefix of the names of our own threads
 _ANSWER_S = 60.0
-_READY_S = 0.02  # between two checks for a framework, or for an interpreter
+_READY_S = 0.02  # interval of the checks for a framework, or for an interpreter
 _AGAIN_S = 0.1  # a signal that arrives just before the main thread begins to wait is handled with the next one
 
 
@@ -51,7 +51,7 @@ class Profiler(Protocol):
 
 
 class _MainThread:
-    """Runs functions in the main thread that another thread asks for."""
+    """Runs functions in the main thread for another thread."""
 
     def __init__(self) -> None:
         self._task: Callable[[], None] | None = None
@@ -108,7 +108,7 @@ class Profile:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     def start(self) -> None:
-        """A window that begins at once has begun when this returns: the benchmark may end within a millisecond."""
+        """Start the profile. A window from 0 has begun when this returns: the benchmark may end within 1 ms."""
         if self._kind != "py-spy":
             _warm_torch_up()
         self.follow()
@@ -116,7 +116,7 @@ class Profile:
             self._is_profiling.wait()
 
     def follow(self, began: float | None = None) -> None:
-        """Start to profile. `began`: when the benchmark began, by the monotonic clock; None is now."""
+        """Start to profile. `began`: when the benchmark began, by the monotonic clock; None: now."""
         os.makedirs(self._folder, exist_ok=True)
         self._main.listen()
         self._began = time.monotonic() if began is None else began
@@ -148,7 +148,7 @@ class Profile:
         profiler.stop()
 
     def _sample(self, window: ProfileWindow, number: int) -> str | None:
-        """Sample with another profiler until a framework is loaded: its name, or None if the window ended first."""
+        """Sample with another profiler until a framework is loaded: return its name, or None at the window's end."""
         stand_in = choose_stand_in(self._kind, self._folder, number, self._py_spy)
         if stand_in is not None:
             stand_in.start()
@@ -167,7 +167,7 @@ class Profile:
         return framework
 
     def is_past(self, end_s: float | None, wait_s: float) -> bool:
-        """Whether the window or the benchmark has ended, after a short wait."""
+        """Wait briefly, and return whether the window or the benchmark has ended."""
         moment_s = time.monotonic() - self._began + wait_s
         if end_s is not None and end_s <= moment_s:
             self._wait_until(end_s)
@@ -175,12 +175,12 @@ class Profile:
         return self._wait_until(moment_s)
 
     def _wait_until(self, moment_s: float | None) -> bool:
-        """Wait until then, or for the end of the benchmark (None: for that alone). Whether the benchmark has ended."""
+        """Wait until a moment (None: forever) or the benchmark's end; return whether the benchmark has ended."""
         left_s = None if moment_s is None else moment_s - (time.monotonic() - self._began)
         return self._over.wait(None if left_s is None else max(0.0, left_s))
 
     def finish(self) -> list[str]:
-        """The benchmark has ended: end the current profile, leave out the others. Returns the files in the folder."""
+        """End the current profile and omit the others: the benchmark has ended. Returns the files in the folder."""
         elapsed_s = time.monotonic() - self._began
         self._over.set()
         self._thread.join()
@@ -198,8 +198,8 @@ class Profile:
 
 
 def find_framework(kind: str) -> str | None:
-    """The framework whose own profiler is used. Python marks a module whose import is under way: half of its names are
-    missing, and it does not count."""
+    """Find the framework whose own profiler is used. A module whose import is not complete does not count: half of its
+    names are missing, and Python marks it."""
     known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
     return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 
@@ -212,7 +212,7 @@ def build_profiler(framework: str, folder: str, number: int, main: _MainThread) 
 
 
 def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Profiler | None:
-    """The profiler where no framework is loaded: py-spy, or our own thread. None where a framework is required."""
+    """Choose the profiler if no framework is loaded: py-spy, or our own thread. None if a framework is required."""
     if kind == "framework":
         return None
     program = py_spy or shutil.which("py-spy")
@@ -249,7 +249,7 @@ class _Torch:
 
 
 def _warm_torch_up() -> None:
-    """Torch's first profile takes seconds to start: in the benchmark they would count, and fill a short window."""
+    """Start torch's profiler once: its first start takes seconds, which would count, and fill a short window."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
@@ -265,7 +265,7 @@ def _choose_activities(torch: Any) -> list[Any]:
 
 
 def _build_all_threads_config() -> Any:
-    """The setting by which torch profiles all threads; None where it has none."""
+    """Return the setting by which torch profiles all threads; None if torch has no such setting."""
     from importlib import import_module
 
     try:
@@ -309,7 +309,7 @@ class PySpy:
 
     def start(self) -> None:
         processes.allow_tracing()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 not shown: it names a file that is moved
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 kept open, never shown: it names a file that is moved
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -337,13 +337,13 @@ class PySpy:
 
 
 def find_error(lines: Sequence[str]) -> str:
-    """The error of py-spy, which it prints before its own traceback."""
+    """Return the error of py-spy, which it prints before its own traceback."""
     texts = [line.strip() for line in lines if line.strip()]
     return next((line for line in texts if line.startswith("Error")), texts[-1] if texts else "it printed nothing")
 
 
 class _Sampler:
-    """A thread that samples the stacks of all other threads every few milliseconds, and when it ends."""
+    """A thread that samples the stacks of all other threads every few milliseconds, and once more when it ends."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -382,11 +382,11 @@ def _name_calls(frame: FrameType | None) -> tuple[str, ...]:
 def _build_events(
     samples: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
 ) -> Iterator[dict[str, Any]]:
-    """A call lasts from the first sample that has it to the first that does not, or to the last one."""
+    """Build events. A call lasts from the first sample with it to the first one without it, or to the last one."""
     for thread in {thread for _, stacks in samples for thread in stacks}:
         base = {"pid": os.getpid(), "tid": thread}
         yield {**base, "name": "thread_name", "ph": "M", "args": {"name": names.get(thread, str(thread))}}
-        calls: list[tuple[str, float]] = []  # that have not ended, and since when
+        calls: list[tuple[str, float]] = []  # calls that have not ended, and when they began
         for at, stacks in (*samples, (samples[-1][0], {})):
             stack = stacks.get(thread, ())
             pairs = zip(calls, stack, strict=False)
@@ -396,7 +396,7 @@ def _build_events(
             calls[same:] = [(name, at) for name in stack[same:]]
 
 
-# ---------------------------------------------------------------- of a command line
+# ---------------------------------------------------------------- profiles of a command line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -423,7 +423,7 @@ class CommandProfile(Profile):
         self._pid = pid
 
     def start(self, began: float | None = None) -> None:
-        """Start to profile a command, which has been started already."""
+        """Start to profile a command that has been started already."""
         self.follow(began)
 
     def _profile_window(self, window: ProfileWindow, number: int) -> None:
@@ -437,12 +437,12 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Whether the process, or one that it has started, is an interpreter."""
+    """Return whether the process, or a descendant of it, is an interpreter."""
     return any(map(_is_python, [pid, *processes.find_descendants(pid)]))
 
 
 def _is_python(pid: int) -> bool:
-    """Whether a process is an interpreter: by its program, or by a library that another program has loaded."""
+    """Return whether a process is an interpreter: by its program, or by a library that another program has loaded."""
     program = os.path.basename(processes.find_program(pid))
     return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
-_REFUSED = (3, 4)  # exit codes of pytest: an error of its own, or of its configuration
+_REFUSED = (3, 4)  # exit codes of pytest for an internal error and for an invalid configuration
 
 
 def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
@@ -29,7 +29,7 @@ def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
 
     session = _Session()
     if pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session]) in _REFUSED:
-        # a conftest.py that raises, say: of these files alone
+        # an error of these files alone, such as a conftest.py that raises
         return [each for file in files for each in list_tests([file])] if files[1:] else [_build_broken(files[0])]
     found = [
         SuiteBenchmark(f"{os.path.relpath(item.path)}::{_name(item)}", item.nodeid)
@@ -40,7 +40,7 @@ def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
 
 
 def _build_broken(path: str) -> SuiteBenchmark:
-    """It stands for the benchmarks of a file that cannot be listed: its run says why."""
+    """Return a benchmark for a file that cannot be listed: its run reports why."""
     return SuiteBenchmark(f"{path}::", path)
 
 
@@ -49,7 +49,7 @@ def _name(item: pytest.Item) -> str:
 
 
 def run_test(path: str, name: str) -> Mapping[str, str]:
-    """The parameters of the test. Raises what it raised."""
+    """Run a test and return its parameters. Raises the test's own exception."""
     import pytest
 
     session = _Session(name)
@@ -72,14 +72,14 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
 
 
 class _Session:
-    """A plug-in of pytest: collects the tests, or runs the one that is wanted, and keeps what became of it."""
+    """A plug-in of pytest that collects the tests, or runs the one that is requested and keeps its outcome."""
 
     def __init__(self, wanted: str | None = None) -> None:
         self._wanted = wanted
         self.items: list[pytest.Item] = []
-        self.broken: list[str] = []  # files
+        self.broken: list[str] = []  # paths of files that could not be collected
         self.error: BaseException | None = None
-        self.failed = ""  # also without an exception: a strict `xfail` that passed
+        self.failed = ""  # set also without an exception: by a strict `xfail` that passed
         self.skipped: str | None = None
         self.fixture: BenchmarkFixture | None = None
 
@@ -87,7 +87,7 @@ class _Session:
         config.addinivalue_line("markers", "benchmark: options of the fixture `benchmark`")
         if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture of that name
             config.pluginmanager.unregister(name="benchmark")
-        config.pluginmanager.register(_build_fixture_plugin(self))  # after all others: the last such fixture counts
+        config.pluginmanager.register(_build_fixture_plugin(self))  # the last fixture with a name counts
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._wanted is not None:
@@ -102,12 +102,12 @@ class _Session:
         self.error = self.error or (call.excinfo.value if call.excinfo else None)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self.error = self.error or excinfo.value  # also of pytest.exit
+        self.error = self.error or excinfo.value  # pytest.exit raises it too
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (str(report.longrepr) if report.failed else "")
         if report.skipped:
-            why = getattr(report, "wasxfail", "").removeprefix("reason: ")  # of a mark `xfail`
+            why = getattr(report, "wasxfail", "").removeprefix("reason: ")  # the reason of a mark `xfail`
             expected = f"it is expected to fail{f': {why}' if why else ''}"
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else expected
             self.skipped = reason.removeprefix("Skipped: ")
@@ -127,7 +127,7 @@ def _build_fixture_plugin(session: _Session) -> object:
 
 
 class Statistics(SimpleNamespace):
-    """`benchmark.stats`: the numbers that tests look at, as `stats["mean"]`, `stats.mean` and `stats.stats.mean`."""
+    """`benchmark.stats`: the numbers that tests read, as `stats["mean"]`, `stats.mean` and `stats.stats.mean`."""
 
     def __getitem__(self, name: str) -> float:
         return float(vars(self)[name])
@@ -138,7 +138,7 @@ class Statistics(SimpleNamespace):
 
 
 class BenchmarkFixture:
-    """pytest-benchmark's fixture, as tests use it."""
+    """A replacement of pytest-benchmark's fixture."""
 
     enabled, disabled = True, False
 
@@ -176,7 +176,7 @@ class BenchmarkFixture:
         warmup_rounds: int = 0,
         iterations: int = 1,
     ) -> Any:
-        """Exactly so many calls; `setup` before and `teardown` after each round are not measured."""
+        """Measure exactly so many calls; `setup` before and `teardown` after each round are not measured."""
         self._check_unused()
         counts = (("rounds", rounds, 1), ("iterations", iterations, 1), ("warmup_rounds", warmup_rounds, 0))
         for name, value, least in counts:

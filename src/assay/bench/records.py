@@ -1,4 +1,4 @@
-"""benchmark.json, judgements on changes (triage.jsonl), and what a call is going to run (bench-queue.*)."""
+"""benchmark.json, judgements on changes (triage.jsonl), and the remaining executions of a call (bench-queue.*)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from assay.values.plain import parse_plain, parse_strict
 from assay.values.run import RunSpec
 
 BENCH_FILE = "benchmark.json"
-POINTS_FILE = "bench.jsonl"  # in metrics/
-TRIAGE_FILE = "triage.jsonl"  # in .assay of the study, as are these
-QUEUE_PREFIX = "bench-queue."  # of what a call of `assay bench run` is going to run; gone when it has ended
+POINTS_FILE = "bench.jsonl"  # in the folder metrics/
+TRIAGE_FILE = "triage.jsonl"  # in the study's folder .assay, like the next one
+QUEUE_PREFIX = "bench-queue."  # prefix of files with the executions that remain for a call; removed when it has ended
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
 def write_execution(run_dir: str, execution: BenchExecution) -> None:
-    """Paths inside the run directory are kept relative to it: it may be moved."""
+    """Write an execution. Paths inside the run directory are stored relative to it: it may be moved."""
     content = asdict(replace(execution, run_dir="", output_dir=make_relative(execution.output_dir, run_dir)))
     write_atomic(os.path.join(run_dir, BENCH_FILE), render_versioned(content, "benchmark", FORMATS))
 
@@ -38,7 +38,7 @@ def make_relative(path: str, run_dir: str) -> str:
 
 
 def load_execution(run_dir: str) -> BenchExecution | None:
-    """An execution; None where there is no such file."""
+    """Load an execution; None if there is no such file."""
     path = os.path.join(run_dir, BENCH_FILE)
     try:
         with open(path, "rb") as file:
@@ -55,7 +55,7 @@ def load_execution(run_dir: str) -> BenchExecution | None:
 
 
 def write_points(run_dir: str, execution: BenchExecution) -> None:
-    """The execution as metrics of its run: one line of numbers, then a line for each sample."""
+    """Write the execution as metrics of its run: one line of numbers, then a line for each sample."""
     lines: list[dict[str, float]] = [dict(execution.numbers)]
     samples = execution.result.samples
     for index in range(max(map(len, samples.values()), default=0)):
@@ -90,7 +90,7 @@ class Triage:
     method: str
     metric: str
     execution_id: str  # where the change begins
-    until: str = ""  # the last execution of the new level when this was recorded: invalid leaves out what is between
+    until: str = ""  # the last execution of the new level when this was recorded: `invalid` excludes all up to it
     judgement: Judgement = "ack"
     note: str = ""
     who: str = ""
@@ -98,7 +98,7 @@ class Triage:
 
 
 def load_triage(study_dir: str) -> list[Triage]:
-    """All judgements in the order in which they were given; lines that cannot be read are ignored."""
+    """Load all judgements in the order in which they were recorded; lines that cannot be read are ignored."""
     found = []
     for facts in load_lines(_triage_path(study_dir)):
         with suppress(TypeError, ValueError, AttributeError):
@@ -121,9 +121,9 @@ def _triage_path(study_dir: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Executions with a name. They stay the same although newer ones come."""
+    """Executions with a name. They stay the same although there are newer ones."""
 
-    what: str  # the revision or label that it was set to
+    what: str  # the revision or label whose executions got the name
     runs: tuple[str, ...]  # names of run directories
     at: float
     commit: str | None = None
@@ -131,20 +131,20 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Selftest:
-    """What a comparison of equal code with itself has shown, of one benchmark on one machine."""
+    """The result of a comparison of equal code with itself, for one benchmark on one machine."""
 
     host: str
-    trials: int  # on each side
+    trials: int  # trials on each side
     visible: Mapping[str, float]  # metric → the smallest effect that 9 of 10 comparisons show
     at: float
 
 
 _Named = TypeVar("_Named", Baseline, Selftest)
-_NAMED_FILES = {Baseline: "baselines.json", Selftest: "selftest.json"}  # in .assay of the study
+_NAMED_FILES = {Baseline: "baselines.json", Selftest: "selftest.json"}  # in the study's folder .assay
 
 
 def load_named(study_dir: str, kind: type[_Named]) -> dict[str, _Named]:
-    """Baselines by their names, selftests by the names of their benchmarks."""
+    """Load baselines by their names, or selftests by the names of their benchmarks."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, _NAMED_FILES[kind])
     try:
         with open(path, encoding="utf-8") as file:
@@ -168,10 +168,10 @@ def write_named(study_dir: str, kind: type[_Named], values: Mapping[str, _Named]
 
 @contextmanager
 def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
-    """What is to be run in `folder`, for as long as this process runs it. A kill leaves the file without its lock."""
+    """Store what is to be run in `folder` while this process runs it. A kill leaves the file without its lock."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{QUEUE_PREFIX}{run_directory.new_uid()}")
     content = {"format": 1, "folder": folder, "specs": [run_directory.render_spec(spec) for spec in specs]}
-    with suppress(OSError):  # a full disk: it is not remembered, and runs all the same
+    with suppress(OSError):  # a full disk: the queue is not stored, and the benchmarks run all the same
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, json.dumps(content))
     lock = _lock(path)
@@ -185,18 +185,18 @@ def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterato
 
 
 def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
-    """What calls that were killed had still to run in `folder`, oldest first. It is the caller's from now on."""
+    """Take over the executions that remained in `folder` after a kill of earlier calls, oldest first."""
     found: list[RunSpec] = []
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
     for path in sorted(glob.glob(os.path.join(glob.escape(meta), f"{QUEUE_PREFIX}*"))):
         lock = _lock(path)
-        if lock is None:  # another process runs it
+        if lock is None:  # another process is running it
             continue
         specs = _load_queue(path, folder)
         if specs is not None:
             for spec in specs:
                 run_dir = os.path.join(study_dir, spec.name)
-                # its directory may have been made, and nothing was ever started in it
+                # its directory may exist, although nothing was ever started in it
                 if not os.path.isdir(run_dir) or run_directory.load_history(run_dir).last is None:
                     found.append(spec)
             with suppress(OSError):
@@ -206,14 +206,14 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
 
 
 def _lock(path: str) -> int | None:
-    """The locked file; None: another process has it, or it is gone."""
+    """Lock the file and return its descriptor; None if another process has locked it, or it no longer exists."""
     with suppress(OSError):
         return try_lock_file(path, create=False)
     return None
 
 
 def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
-    """None where it is of another folder, which may still ask for it; one that cannot be read holds nothing."""
+    """Load a queue; None if it is for another folder, which may still ask for it. An invalid file is an empty queue."""
     try:
         with open(path, encoding="utf-8") as file:
             content = parse_json(file.read())

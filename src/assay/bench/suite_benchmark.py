@@ -1,4 +1,4 @@
-"""A benchmark of another tool's suite: how it is named, and how it may end without a result."""
+"""The name of a benchmark of another tool's suite, and the errors by which it ends without a result."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ class NoSuchBenchmarkError(Exception):
 
 
 class SkippedError(Exception):
-    """A benchmark that says itself that it does not apply here: it has neither a result nor failed."""
+    """A benchmark declares that it does not apply here: it has no result, and has not failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteBenchmark:
-    """One benchmark of a suite. `name` is the other tool's own, as it is in its results, with its parameters."""
+    """One benchmark of a suite. `name` is the other tool's own, as in its results, with the parameters."""
 
-    text: str  # PATH::NAME, by which it is run
+    text: str  # PATH::NAME, the name to run it by
     name: str
     timeout_s: float | None = None
 
 
 def is_suite(text: str) -> bool:
-    """Whether a text is a path, which a dotted name is not. `module.Class.filter:REGEX` may contain anything."""
+    """Return whether a text is a path, which a dotted name is not. `module.Class.filter:REGEX` may contain anything."""
     path, colons, _ = text.partition("::")
     is_path = os.sep in path or path.endswith((".py", ".json")) or "." not in path.removeprefix(os.curdir)
     return ".filter:" not in text and (bool(colons) or (is_path and ":" not in path))
 
 
-_GENERATOR_FLAGS = 0x20 | 0x80 | 0x200  # of code: a generator, a coroutine, both
+_GENERATOR_FLAGS = 0x20 | 0x80 | 0x200  # flags of code: a generator, a coroutine, both
 
 
 def check_runs(function: Any) -> None:
-    """Refuse what does nothing when it is called: its time would be that of nothing."""
+    """Refuse a function that does nothing when it is called: only the creation of a generator would be timed."""
     if getattr(getattr(function, "__code__", None), "co_flags", 0) & _GENERATOR_FLAGS:
         raise TypeError(f"{function.__qualname__} is a coroutine or a generator: a call of it runs nothing")
 
 
 def name_values(values: Iterable[object]) -> list[str]:
-    """As asv has them in its results: without addresses, which differ in every process; equal ones are numbered."""
+    """Name values as asv's results do: without addresses, which differ in every process; equal names are numbered."""
     texts = [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)) for value in values]
     return [f"{text} ({texts[:n].count(text)})" if texts.count(text) > 1 else text for n, text in enumerate(texts)]

@@ -22,12 +22,12 @@ _TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
 _ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
 _BENCHMARK_DIR = re.compile(r"""["']?\bbenchmark_dir["']?\s*:\s*["']([^"']+)["']""")
 _COMMENT = re.compile(r"(?m)^\s*//.*$")  # the file is JSON with comments
-_BOUNDARIES = ("", ".", ":", "(", "[")  # after the name of a part
+_BOUNDARIES = ("", ".", ":", "(", "[")  # characters that may follow the name of a part
 
 
 def list_suite(text: str) -> list[SuiteBenchmark]:
-    """The benchmarks of a suite, or of the part of it that is named. A module that cannot be imported is one: its run
-    fails and says why."""
+    """List the benchmarks of a suite, or of a part of it. A module that cannot be imported is listed too: its run
+    reports why."""
     path, name = _split(text)
     tests, others = _find_files(path)
     found: list[SuiteBenchmark] = []
@@ -50,10 +50,10 @@ _FORMS = "one is a method time_x of asv's kind, or a test that takes pytest's fi
 
 
 def run_suite(text: str) -> Mapping[str, Any]:
-    """Run one benchmark that was listed; returns what is kept of it besides its report. Raises SkippedError."""
+    """Run one benchmark that was listed; return the data stored besides its report. Raises SkippedError."""
     path, name = _split(text)
     is_test = os.path.isfile(path) and bool(_find_files(path)[0])
-    if not name and not is_test:  # it stands for all that could not be listed
+    if not name and not is_test:  # a placeholder for a suite that could not be listed
         list_suite(text)  # raises the reason, unless it takes too long
         raise NoSuchBenchmarkError(
             f"to list the benchmarks of {path} takes longer than 5 minutes: name one, {path}::NAME"
@@ -84,7 +84,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _find_files(path: str) -> tuple[list[str], list[str]]:
-    """Files of pytest's benchmarks; and those of asv's, none where no file looks like one of asv's."""
+    """Find the files of pytest's benchmarks; and those of asv's, unless no file looks like one of asv's."""
     tests: list[str] = []
     others: list[str] = []
     is_asv = False
@@ -104,7 +104,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
-    """Whether a name matches; in a file, the name of its module may be left out."""
+    """Return whether a name matches; in a file, the name of its module may be left out."""
     own = benchmark.text.partition("::")[2]
     names = (own, own.removeprefix(module), benchmark.name)
     return not name or any(n.startswith(name) and n[len(name) : len(name) + 1] in _BOUNDARIES for n in names)

@@ -43,7 +43,7 @@ def main() -> int:
     env = {**os.environ, **(lease.env if lease else {}), layout.ENV_PYTHON: sys.executable, ENV_SOURCE: SOURCE}
     before = outlook.mark()
     job = subprocess.Popen(["bash", "-c", text], env=env)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # all of the job gets it: the command decides
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the whole job gets the signal: the command decides
     watch = MachineWatch(run_dir, job.pid, environment, devices, gpus, before)
     tag = os.environ.get(layout.ENV_ATTEMPT)
     while True:

@@ -48,9 +48,9 @@ from assay.web.api import (
 
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
-_PAGE = 300  # benchmarks
+_PAGE = 300  # benchmarks on a page
 _PATIENCE_S = 1.0
-_MOST_EXECUTIONS = 5000  # of a table of all benchmarks
+_MOST_EXECUTIONS = 5000  # the most executions in a table of all benchmarks
 _Built = TypeVar("_Built")
 
 
@@ -93,7 +93,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
-    """Executions; None: an archive of very many is still being read from its folders; the page asks again."""
+    """Load the executions; None if a large archive is still being read from its folders: the page asks again."""
     if not snapshots.holds(slug):
         thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
         thread.start()
@@ -106,7 +106,7 @@ def load_kept(snapshot: StudySnapshot) -> BenchArchive:
 
 
 def _find(request: Request) -> tuple[StudySnapshot, BenchArchive]:
-    """The archive of the address."""
+    """Return the snapshot and the archive of the address."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]
     if slug not in known:
@@ -145,7 +145,7 @@ def show_environments(request: Request) -> Response:
     snapshot, archive = _find(request)
     method = request.query_params.get("method", "")
     is_large = not method and archive.count > _MOST_EXECUTIONS
-    if is_large:  # all of them would take too long
+    if is_large:  # a table of all benchmarks would take too long
         method = archive.methods[0]
     columns = list_columns(archive, method)
     by = request.query_params.getlist("by") or columns[:1]
@@ -166,7 +166,7 @@ def show_environments(request: Request) -> Response:
 
 
 def _try(build: Callable[[], _Built]) -> tuple[_Built | None, str]:
-    """What it builds, or why there is nothing to be shown: all were disturbed, or failed. A wrong name is raised."""
+    """Build a part of a page, or return why it is empty: all disturbed, or failed. A wrong name is raised."""
     try:
         return build(), ""
     except NotFoundError:

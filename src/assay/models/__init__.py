@@ -21,7 +21,7 @@ __all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq", "test_torch_module
 
 
 def __getattr__(name: str) -> Any:
-    """The test functions need pytest, the commands that load this package do not."""
+    """Load a test function on first use: it needs pytest, the commands that load this package do not."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("pytest") is None:

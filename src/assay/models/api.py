@@ -1,4 +1,4 @@
-"""What other packages use of models. Names load on first use."""
+"""The names of this package that other packages use. They are loaded on first use."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
 _GOALS = {"check": check_model, "compare": check_model, "bisect": bisect_model, "reduce": reduce_failure}
-POINTS_FILE = "model.jsonl"  # in metrics/
+POINTS_FILE = "model.jsonl"  # in the folder metrics/
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,15 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = json.loads(text if text.startswith("{") else read_text(text))
         return int(examine(parse_plain(ModelRequest, content), run_dir).exit_code)
     except (AssayError, OSError) as error:
-        # of the system: a full disk, a folder that may not be written
+        # an error of the system: a full disk, a folder without permission to write
         refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
-        write_error(run_dir, refused)  # the command that waits reports it
+        write_error(run_dir, refused)  # the waiting command reports it
         return int(refused.exit_code)
 
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
-        sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
+        sys.path.insert(0, request.folder)  # functions that make inputs are found there
     keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
     explain_to = partial(print, flush=True) if request.explain else None
     with Scratch() as own, ArtifactBuilder(ArtifactStore(request.store or own), request.limits) as builder:
@@ -59,12 +59,12 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
         slices = tuple(builder.slices)
     write_metrics(run_dir, report)
     write_trace(run_dir, slices)
-    write_report(run_dir, report)  # last: where it is, everything is
+    write_report(run_dir, report)  # written last: it shows that all files are complete
     return report
 
 
 def write_metrics(run_dir: str, report: ModelReport) -> None:
-    """`metrics/model.jsonl`: errors and times over the layers' numbers, and the full model's under `full.`."""
+    """Write `metrics/model.jsonl`: errors and times over the layers' numbers, and the full model's under `full.`."""
     lines = [json.dumps(point) for point in build_points(report)]
     if not lines:
         return
@@ -84,7 +84,7 @@ def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
 
 
 def build_numbers(case: CaseReport) -> dict[str, float]:
-    """The errors and times of a case; times that come from the store are not results."""
+    """Return the errors and times of a case; times that come from the store are not results."""
     found = {
         "local_error": max((each.error for each in case.local), default=math.nan),
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
@@ -94,7 +94,7 @@ def build_numbers(case: CaseReport) -> dict[str, float]:
 
 
 def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
-    """`trace.json`, `.pb` and `.csv`: every step of every case that was computed, on a track per target and step."""
+    """Write `trace.json`, `.pb` and `.csv`: every step of every computed case, on a track per target and step."""
     texts = {"chrome": render_chrome(slices).encode(), "perfetto": render_perfetto(slices)}
     texts["csv"] = render_slices_csv(slices).encode()
     for form, name in MODEL_TRACE_FILES.items():
@@ -102,7 +102,7 @@ def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
 
 
 def write_error(run_dir: str, error: AssayError) -> None:
-    """Write the error for the command that waits, which raises it again."""
+    """Write the error for the waiting command, which raises it again."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
     with suppress(OSError):
         write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))

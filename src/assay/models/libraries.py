@@ -10,7 +10,7 @@ from assay.errors import MissingExtraError, MissingPackageError
 
 
 class Library:
-    """A library; `build_error` makes the error for one that is not installed, which names what to install."""
+    """A library; `build_error` makes the error if it is not installed, which names the package to install."""
 
     def __init__(self, name: str, build_error: Callable[[], MissingExtraError]) -> None:
         self._name, self._build_error = name, build_error
@@ -19,10 +19,10 @@ class Library:
         try:
             found = getattr(import_module(self._name), name)
         except ModuleNotFoundError as error:
-            if error.name != self._name:  # it is installed, and something that it needs is not
+            if error.name != self._name:  # the library is installed, but a module that it imports is not
                 raise
             raise self._build_error() from None
-        setattr(self, name, found)  # later uses find it there
+        setattr(self, name, found)  # later uses do not call this method
         return found
 
 

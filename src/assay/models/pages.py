@@ -1,4 +1,4 @@
-"""The content of the page of models: checks with their verdicts; one with its graph, its tensors and its history."""
+"""The content of the pages of models: checks with their verdicts; one with its graph, its tensors and its history."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from assay.values.state import State
 from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind
 
-_MOST_CHECKS = 400  # that a list reads
-_MOST_BEFORE = 40  # checks of a history
-_MOST_NODES = 400  # of a graph that is drawn
-_MOST_MODELS = 12  # of a report, with their layers
-_MOST_BYTES = 128 << 20  # of a tensor that is compared for a page
+_MOST_CHECKS = 400  # checks that are read for a list
+_MOST_BEFORE = 40  # checks in a history
+_MOST_NODES = 400  # nodes in the drawing of a graph
+_MOST_MODELS = 12  # models in a report, with their layers
+_MOST_BYTES = 128 << 20  # of a tensor that is compared on a page
 
 
 def is_model_study(location: StudyLocation) -> bool:
@@ -67,7 +67,7 @@ def is_model_study(location: StudyLocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """What a list and a history need of a report. `kind` None: there is no report. `problem`: why it proves nothing."""
+    """A report, reduced for lists and histories. `kind` None: there is no report. `problem`: why it proves nothing."""
 
     run: str
     at: float
@@ -76,11 +76,11 @@ class CheckSummary:
     goal: str
     kind: VerdictKind | None = None
     first_wrong: str = ""
-    error: float | None = None  # of the full model
+    error: float | None = None  # error of the full model
     compile_s: float | None = None
     run_s: float | None = None
     problem: str = ""
-    received: str = ""  # the sender, where it was uploaded
+    received: str = ""  # the sender, if it was uploaded
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -88,7 +88,7 @@ class CheckSummary:
 
 
 def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[CheckSummary]:
-    """The newest first, and of very many only these; uploads take no places of what was checked here."""
+    """List the checks, newest first; of very many only the newest, where uploads do not displace our own."""
     sides = ([row for row in rows if row.is_foreign is is_foreign] for is_foreign in (False, True))
     newest = [row for side in sides for row in nlargest(_MOST_CHECKS, side, key=_find_time)]
     ordered = sorted(newest, key=_find_time, reverse=True)
@@ -138,7 +138,7 @@ def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) ->
 
 
 def group_checks(checks: Sequence[CheckSummary]) -> list[list[CheckSummary]]:
-    """The checks of each model on each target, the newest first."""
+    """Group the checks by model and target, the newest first."""
     groups: dict[tuple[str, str], list[CheckSummary]] = {}
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
@@ -160,8 +160,8 @@ class ModelPage:
 
     @property
     def parts(self) -> tuple[list[Block], list[Block], list[Block]]:
-        """The report in three: title, facts and answer; what follows up to the table of cases, in whose place the page
-        has `layers`; and the rest."""
+        """The report in three parts: title, facts and answer; the blocks before the table of cases, which is replaced
+        by `layers`; and the rest."""
         blocks = choose_blocks(self.blocks, "html")
         end = len(blocks)
         top = next((n for n, each in enumerate(blocks) if not isinstance(each, Heading | Text)), end)
@@ -170,7 +170,7 @@ class ModelPage:
 
 
 def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[CheckSummary]) -> ModelPage:
-    """`checks`: all of the study. A damaged report is a problem on the page."""
+    """Build the page of a check. `checks`: all of the study. A damaged report is a problem on the page."""
     run = row.key.partition("/")[2]
     try:
         report = load_report(os.path.join(location.dir, run))
@@ -194,12 +194,12 @@ class DiffLink:
 
     case: str
     label: str
-    number: int  # of the case's pairs
+    number: int  # position among the case's pairs
     command: str
 
 
 def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
-    """All pairs that differ, those of the first wrong layer before all others."""
+    """List all pairs that differ, those of the first wrong layer before all others."""
     return tuple(
         DiffLink(case.name, label_of(case, report), number, command)
         for case in sorted(report.cases, key=lambda case: case.name != report.first_wrong)
@@ -208,7 +208,7 @@ def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
 
 
 def build_history(checks: Sequence[CheckSummary]) -> Iterator[Block]:
-    """Oldest first: the error of the full model, and how long it took."""
+    """Build the history, oldest first: the error of the full model, and its duration."""
     if len(checks) < 2:
         return
     blocks = [*_build_error_chart(checks)]
@@ -224,7 +224,7 @@ def build_history(checks: Sequence[CheckSummary]) -> Iterator[Block]:
 
 
 def _build_error_chart(checks: Sequence[CheckSummary]) -> Iterator[Block]:
-    """Errors by their power of ten; a dot is PASS, a cross is not."""
+    """Build a chart of errors by their power of ten; a dot is PASS, a cross is any other verdict."""
     known = [(n, each, each.error) for n, each in enumerate(checks, 1) if each.error is not None]
     found = [
         (float(n), math.log10(max(error, 1e-12)) if error < math.inf else 2.0, each)
@@ -270,7 +270,7 @@ LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A case in the table; a layer is also a node of the graph. Levels are places in LEVELS; None: not known."""
+    """A case in the table; a layer is also a node of the graph. Levels are indices of LEVELS; None: not known."""
 
     case: CaseReport
     label: str
@@ -293,7 +293,7 @@ class LayerRow:
 
 
 def choose_layers(layers: Sequence[LayerRow], text: str = "", *, only_wrong: bool = False) -> list[LayerRow]:
-    """The layers that have all words of the text in their name or operator."""
+    """Choose the layers that have all words of the text in their name or operator."""
     words = text.lower().split()
     return [
         layer
@@ -344,13 +344,13 @@ class LayerGraph:
     width: int
     height: int
     nodes: tuple[GraphNode, ...]
-    edges: tuple[str, ...]  # paths
+    edges: tuple[str, ...]  # SVG paths
     left_out: int = 0
     node_width: int = _NODE_W
 
 
 def build_graph(report: ModelReport) -> LayerGraph | None:
-    """The graph of layers by their distance from the inputs; of a large model those around the first wrong one."""
+    """Build the graph of layers by distance from the inputs; of a large model those around the first wrong one."""
     every = [case for case in report.cases if case.layer is not None]
     if not every:
         return None
@@ -380,7 +380,7 @@ def build_graph(report: ModelReport) -> LayerGraph | None:
 
 
 def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next: bool) -> str:
-    """A path to the next row, or between columns and rows to one further away, where it crosses no name."""
+    """Draw a path to the next row, or between columns and rows to one further away, without crossing a name."""
     x, y, half = end[0] + _NODE_W / 2, end[1], _GAP_Y / 2
     if not is_next:
         lane = start[0] + _NODE_W
@@ -395,8 +395,8 @@ def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next:
 def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
 ) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
-    """`assay model diff` of one output that differs, by the bounds that it was judged by; and all that differ. The
-    files are named by its command alone."""
+    """Return the blocks of `assay model diff` for one output that differs, with the bounds of the check, and all pairs
+    that differ. Only the command names the files."""
     run_dir = os.path.join(location.dir, run)
     report = load_report(run_dir)
     cases = {case.name: case for case in report.cases if case.diffs} if report else {}
@@ -406,7 +406,7 @@ def build_tensor_blocks(
     if not 0 <= number < len(case.diffs):
         raise NotFoundError("pair of tensors", str(number), [str(n) for n in range(len(case.diffs))])
     paths = case.diffs[number]
-    for path in paths:  # a report that came from elsewhere may name any file
+    for path in paths:  # a received report may name any file
         if "\0" in path or not os.path.realpath(path).startswith(os.path.join(os.path.realpath(run_dir), "")):
             raise UsageError("the tensors are not in the directory of the run", build_diff_commands(case)[number])
         if _measure(path) > _MOST_BYTES:
@@ -414,7 +414,7 @@ def build_tensor_blocks(
     expected, actual = (load_side(path, None, None) for path in paths)
     known = {each.name: each.tolerance for each in (*case.accumulated, *case.local)}
     meant = _find_meant(case, number)
-    if len(expected) == len(actual) == 1:  # a file of one tensor does not hold its name
+    if len(expected) == len(actual) == 1:  # a file of one tensor does not contain its name
         name = meant or next(iter(expected))
         expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
@@ -425,7 +425,7 @@ def build_tensor_blocks(
 
 
 def _find_meant(case: CaseReport, number: int) -> str:
-    """The tensor of a pair: those of the layer alone that are wrong, or, where none is, those inside the model."""
+    """Return the tensor of a pair, from the wrong ones of the layer alone, else from those inside the model."""
     for found in (case.local, case.accumulated):
         wrong = [each.name for each in found if each.verdict.kind is not VerdictKind.PASS]
         if len(wrong) == len(case.diffs):
@@ -449,7 +449,7 @@ def _measure(path: str) -> int:
 
 
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
-    """A table of run times with layers as rows and checks as columns."""
+    """Build a table of run times with layers as rows and checks as columns."""
     reports = [*filter(None, (load_report(os.path.join(location.dir, run)) for run in runs))]
     names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
     heads = [f"{number}: {name_subject(report)}" for number, report in enumerate(reports, 1)]
@@ -465,11 +465,11 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
 
 
-# ---------------------------------------------------------------- `assay report`: the last check of each, or one
+# ---------------------------------------------------------------- `assay report`: the last check of each model, or one
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
-    """`wanted`: a run of the study; None: the last check of each model on each target. None where there is no such."""
+    """Build the report of `wanted`, a run, or of the last check of each model on each target; None if there is none."""
     if not is_model_study(location):
         return None
     with open_index_of([location]) as index:

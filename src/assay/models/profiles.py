@@ -53,7 +53,7 @@ class _LineError(Exception):
 
 
 def load_profile(path: str) -> list[Slice]:
-    """The slices of a file; none where it cannot be opened, or its format is not known."""
+    """Load the slices of a file; none if it cannot be opened, or its format is not known."""
     try:
         if os.path.getsize(path) > _LARGEST_BYTES:
             return []
@@ -83,7 +83,7 @@ def parse_profile(text: str, name: str) -> list[Slice]:
 
 
 def parse_ort_profile(text: str) -> list[Slice]:
-    """The slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
+    """Parse the slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -99,7 +99,7 @@ def parse_ort_profile(text: str) -> list[Slice]:
 
 
 def _parse_torn(text: str) -> list[Any]:
-    """The events that are whole; onnxruntime writes one in each line."""
+    """Parse the complete events; onnxruntime writes one in each line."""
     found = []
     for line in text.splitlines():
         with suppress(json.JSONDecodeError, RecursionError):
@@ -126,14 +126,14 @@ _ORT_ARGS = {"inputs": "input_type_shape", "outputs": "output_type_shape", "outp
 
 
 def _build_operator(track: str, row: Row) -> Iterator[Slice]:
-    """The slice of a line about an operator or dispatch, in microseconds."""
+    """Build the slice of a line about an operator or dispatch, in microseconds."""
     args = {"op": row.get("op", ""), "kernel": row.get("kernel", "")}
     start, length = _number(row["start_us"]), _number(row["duration_us"])
     yield _slice((track,), row["name"], start * 1e3, length * 1e3, {k: v for k, v in args.items() if v})
 
 
 def _build_estimate(row: Row) -> Iterator[Slice]:
-    """The slice of a compiler's estimate in cycles, which count as nanoseconds. Each kind of unit has a track."""
+    """Build the slice of a compiler's estimate in cycles, which count as nanoseconds. Each kind of unit has a track."""
     kind = re.match(r"[A-Za-z]*", row["id"])
     unit = _UNITS.get(kind[0].upper(), kind[0]) if kind and kind[0] else "other"
     start, length = _number(row["start"]), _number(row["end"]) - _number(row["start"])
@@ -143,14 +143,14 @@ def _build_estimate(row: Row) -> Iterator[Slice]:
 
 
 def _build_actions(row: Row) -> Iterator[Slice]:
-    """The slices of a runtime's action: on the track of the operators, and on that of every unit that it used."""
+    """Build the slices of a runtime's action: on the track of the operators, and on that of every unit that it used."""
     start = _number(row["timestamp_start"])
     length = _number(row["timestamp_end"]) - start
     args = {key: row[key] for key in ("action_id", "job_id", "invocation_names", "location") if row.get(key)}
     operators = row.get("original_operators", "")
     what = row.get("operation") or f"action {row.get('action_id', '')}".strip()
     yield _slice(("runtime", "operators"), operators or what, start * 1e3, length * 1e3, args)
-    for column, value in row.items():  # `slice_used_0_in_program` → slice 0, where its cell holds it
+    for column, value in row.items():  # `slice_used_0_in_program` → slice 0, if its cell shows a use
         match = _USED.fullmatch(column)
         if match and value.strip().lower() not in _NOT_USED:
             unit = " ".join(part for part in (match["unit"].replace("_", " "), match["number"]) if part)
@@ -158,7 +158,7 @@ def _build_actions(row: Row) -> Iterator[Slice]:
 
 
 def parse_runtime_csv(text: str) -> list[Slice]:
-    """A slice for each pair of events that begin and end the same dispatch, invocation and action."""
+    """Build a slice for each pair of events that begin and end the same dispatch, invocation and action."""
     begun: dict[tuple[str, str, str], float] = {}
     slices: list[Slice] = []
     for row in _read_rows(text):
@@ -188,7 +188,7 @@ def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slic
 
 
 def _read_rows(text: str) -> Iterator[Row]:
-    """Rows by the names of columns in lower case; cells that a cut line lacks are left out."""
+    """Read rows by the names of columns in lower case; cells that a cut line lacks are left out."""
     delimiter = max(",;\t", key=first_line(text).count)
     reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=delimiter)
     columns: list[str] = []
@@ -197,7 +197,7 @@ def _read_rows(text: str) -> Iterator[Row]:
             cells = next(reader)
         except StopIteration:
             return
-        except csv.Error:  # a NUL, or a cell without end: the next line may be good
+        except csv.Error:  # a NUL, or an endless cell: the next line may be valid
             continue
         if not any(cell.strip() for cell in cells):
             continue
@@ -230,7 +230,7 @@ _KINDS = {Step.COMPILE: "compile", Step.RUN: "runtime"}
 
 
 def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
-    """Write both files into the job's folder of profiles; the outcome names all that are there."""
+    """Write both files into the job's folder of profiles; add them to the profiles of the outcome."""
     if job.profile_dir is None or job.step not in _KINDS:
         return outcome
     base = os.path.join(job.profile_dir, f"{job.case}_{_KINDS[job.step]}")
@@ -238,7 +238,7 @@ def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
     slices: list[Slice] = []
     tables = []
     for path in outcome.profiles:
-        found = [] if os.path.basename(path).startswith(others) else load_profile(path)  # both may share a folder
+        found = [] if os.path.basename(path).startswith(others) else load_profile(path)  # both steps may share a folder
         slices += found
         tables += [path] if found and path.endswith(".csv") else []
     slices = slices or _build_slices(outcome)
@@ -251,7 +251,7 @@ def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
 
 
 def _build_slices(outcome: StepOutcome) -> list[Slice]:
-    """Slices of the step's own times."""
+    """Build slices of the step's own times."""
     slices, begun_ns = [], 0
     for number, elapsed_s in enumerate(outcome.times_s or (outcome.elapsed_s,)):
         end_ns = begun_ns + round(elapsed_s * 1e9)
@@ -262,7 +262,7 @@ def _build_slices(outcome: StepOutcome) -> list[Slice]:
 
 def _write_table(path: str, tables: Sequence[str], slices: Sequence[Slice]) -> None:
     if path in tables:
-        return  # the tool has given it this name itself
+        return  # the tool has written a file with this name
     if len(tables) == 1:
         with replacing(path) as aside:
             shutil.copyfile(tables[0], aside)

@@ -28,7 +28,7 @@ __all__ = [
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
-    """After all others: an option that a conftest.py or another plugin defines stays theirs."""
+    """Register the options last: those of the same name in a conftest.py or another plugin take precedence."""
     result = yield
     add_options(parser)
     return result

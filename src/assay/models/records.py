@@ -1,7 +1,7 @@
 """model.json: the result of a model check, with every case, step and number.
 
-The file is JSON that every reader knows: NaN and infinities, which JSON does not have, are strings. Paths into the run
-directory are kept relative to it, also those in command lines: it may be moved.
+The file is standard JSON: NaN and infinities, which JSON does not have, are strings. Paths into the run directory are
+stored relative to it, also those in command lines: it may be moved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_report(run_dir: str, report: ModelReport) -> None:
 
 
 def load_report(run_dir: str) -> ModelReport | None:
-    """The report with the verdicts that its own numbers support. None where there is no such file."""
+    """Load the report with the verdicts that its own numbers support. None if there is no such file."""
     path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
@@ -50,7 +50,7 @@ def load_report(run_dir: str) -> ModelReport | None:
 
 
 def review(report: ModelReport) -> ModelReport:
-    """The file may have been changed: a case that passed had a result, and numbers that are numbers."""
+    """Check a report, whose file may have been changed: a case that passed has a result, and valid numbers."""
     findings = report.findings
     if report.samples < 1:
         findings = (
@@ -70,7 +70,7 @@ def _review_case(case: CaseReport) -> CaseReport:
 
 
 def _find_problem(case: CaseReport) -> str:
-    """Why a case cannot have passed."""
+    """Return why a case cannot have passed."""
     if case.failed_step is not None:
         return f"the file states PASS for {case.outcome}"
     for each in (*case.local, *case.accumulated):
@@ -82,7 +82,7 @@ def _find_problem(case: CaseReport) -> str:
 
 
 def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelReport:
-    """The report of a run; of one that is not done it is not a PASS: it may be of an earlier attempt."""
+    """Return the report of a run; if the run is not done it is not a PASS: the report may be of an earlier attempt."""
     if state is State.DONE or report.verdict.kind is not VerdictKind.PASS:
         return report
     text = f"the run is {state}{f': {reason}' if reason else ''}: what it left behind is not a PASS"
@@ -90,9 +90,9 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
 
 
 def _rebuild(content: Any, old: str, new: str, *, has_paths: bool = False) -> Any:
-    """The content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
+    """Return the content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
 
-    A judge's numbers may be numpy's, which are registered as what they are, and JSON does not know them.
+    A judge's numbers may be numpy's, which are registered as real numbers, and which JSON does not support.
     """
     if isinstance(content, dict):
         return {name: _rebuild(each, old, new, has_paths=name in _WITH_PATHS) for name, each in content.items()}

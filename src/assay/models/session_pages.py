@@ -1,4 +1,4 @@
-"""Sessions of tests on the page of the models: outcomes next to a baseline, expected failures, measurements."""
+"""Sessions of tests on the page of models: outcomes compared with a baseline, expected failures, measurements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SessionCard:
     at: float
     commit: str
     batch: str
-    counts: Mapping[str, int]  # by outcome
+    counts: Mapping[str, int]  # outcome → tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class TestedLine:
     test: str
     run: str
     outcome: str
-    before: str  # in the baseline; "": it was not there
+    before: str  # outcome in the baseline; "": the test was not there
     issue: str = ""
 
     @property
     def change(self) -> str:
-        """How the outcome changed; empty where it is as before, `other` where it is neither better nor worse."""
+        """The change of the outcome; empty without one, `other` if it is neither better nor worse."""
         if not self.before:
             return "new"
         if not self.outcome:
@@ -57,18 +57,18 @@ class SessionPage:
     card: SessionCard
     baseline: SessionCard | None
     lines: tuple[TestedLine, ...]
-    outcomes: tuple[str, ...]  # that there are: rows and columns of the matrix
+    outcomes: tuple[str, ...]  # the outcomes that occur: rows and columns of the matrix
     matrix: Mapping[tuple[str, str], int] = field(default_factory=dict)  # before, now → tests
 
     @property
     def changed(self) -> dict[str, int]:
-        """How many became worse, better, are new or gone; empty without a baseline."""
+        """How many tests became worse, better, are new or gone; empty without a baseline."""
         words = [line.change for line in self.lines] if self.baseline else []
         return {word: words.count(word) for word in ("worse", "better", "other", "new", "gone") if word in words}
 
     @staticmethod
     def rate(before: str, now: str) -> str:
-        """The change that a cell of the matrix shows."""
+        """Return the change that a cell of the matrix shows."""
         return TestedLine("", "", now, before).change if NOT_THERE not in (before, now) else ""
 
 
@@ -77,14 +77,14 @@ def is_session_study(rows: Sequence[RunRow]) -> bool:
 
 
 def _find_session(row: RunRow) -> str:
-    """The session of a test. The name of a run begins with it: that holds where run.json cannot be read."""
+    """Return the session of a test. The name of a run begins with it, which is used if run.json cannot be read."""
     if row.state is State.DAMAGED:
         return row.key.partition("/")[2].partition("-")[0]
     return str(row.params.get("session", ""))
 
 
 def _find_outcome(row: RunRow) -> str:
-    """The outcome of the test, if its run agrees: one that is not done has not passed."""
+    """Return the outcome of the test, if its run agrees: a run that is not done has not passed."""
     outcome = str(row.params.get("outcome") or "unknown")
     is_doubtful = row.state is State.DAMAGED or (outcome in _GOOD and row.state is not State.DONE)
     return str(row.state) if is_doubtful else outcome
@@ -107,7 +107,7 @@ def list_sessions(rows: Sequence[RunRow]) -> list[SessionCard]:
 def build_session_page(
     location: StudyLocation, rows: Sequence[RunRow], session: str, baseline: str | None
 ) -> SessionPage:
-    """The page of a session next to a baseline, by default the session before it."""
+    """Build the page of a session compared with a baseline, by default the session before it."""
     cards = list_sessions(rows)
     known = {card.id: card for card in cards}
     for name in (session, baseline):
@@ -131,7 +131,7 @@ def build_session_page(
 
 
 def choose_tested(lines: Sequence[TestedLine], text: str = "", before: str = "", now: str = "") -> list[TestedLine]:
-    """The tests whose names have all words of the text, in the cell `before`, `now` of the matrix."""
+    """Choose the tests whose names have all words of the text, in the cell `before`, `now` of the matrix."""
     words = text.lower().split()
     return [
         line
@@ -145,7 +145,7 @@ def choose_tested(lines: Sequence[TestedLine], text: str = "", before: str = "",
 def build_measured_changes(
     rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], session: str, baseline: str
 ) -> Sequence[Block]:
-    """The largest differences of what tests measured in both. One measurement each: nothing is judged by them."""
+    """Build the largest differences of measurements in both sessions. Each was measured once, so none is judged."""
     now, then = (
         {_name_test(row): i for i, row in enumerate(rows) if _find_session(row) == name} for name in (session, baseline)
     )
@@ -192,7 +192,7 @@ def _find_issue(location: StudyLocation, run: str) -> str:
 def build_session_times(
     rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], tests: Sequence[str]
 ) -> Sequence[Block]:
-    """A table with measurements as rows and tests as columns. `numbers` has a value for each row by metric."""
+    """Build a table with measurements as rows and tests as columns. `numbers` has a value for each row by metric."""
     chosen = [(index, row) for index, row in enumerate(rows) if row.key.partition("/")[2] in tests]
     names = [name for name, values in numbers.items() if any(not math.isnan(values[i]) for i, _ in chosen)]
     columns = (Column("measurement"), *(Column(_name_test(row), "number") for _, row in chosen))

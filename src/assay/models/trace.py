@@ -29,8 +29,8 @@ from assay.values import protobuf
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that took time. `track` is a path, ("onnxruntime", "CPU"), whose parts are nested in a viewer; it is
-    never empty."""
+    """A timed operation. `track` is a path, ("onnxruntime", "CPU"), whose parts are nested in a viewer; it is never
+    empty."""
 
     track: tuple[str, ...]
     name: str
@@ -51,7 +51,7 @@ CSV_COLUMNS = ("track", "name", "start_ns", "end_ns", "duration_ns", "args")
 _TRACK_SEPARATOR = " / "
 _SEQUENCE = 1
 _BEGIN, _END = 1, 2
-_EXPLICIT = 3  # siblings stand as they are ranked
+_EXPLICIT = 3  # siblings are ordered by their rank
 _STATE_CLEARED = 1
 
 
@@ -65,10 +65,10 @@ class Lane:
     track: tuple[str, ...]
     number: int
     slices: list[Slice] = field(default_factory=list)
-    _open: list[int] = field(default_factory=list)  # ends of what has begun, the innermost last
+    _open: list[int] = field(default_factory=list)  # ends of the slices that contain the next one, the innermost last
 
     def take(self, piece: Slice) -> bool:
-        """Add a piece; False where it would overlap. Pieces come in the order of `_sort_key`."""
+        """Add a piece; return False if it would overlap. Pieces come in the order of `_sort_key`."""
         while self._open and self._open[-1] <= piece.start_ns:
             self._open.pop()
         if self._open and piece.end_ns > self._open[-1]:
@@ -79,7 +79,7 @@ class Lane:
 
 
 def build_lanes(slices: Sequence[Slice]) -> list[Lane]:
-    """Tracks in the order in which they first appear in time; each with as few lanes as first fit gives."""
+    """Build the lanes of tracks in the order of their first slices; each track has as few as first fit gives."""
     lanes: dict[tuple[str, ...], list[Lane]] = {}
     for piece in sorted(slices, key=_sort_key):
         found = lanes.setdefault(piece.track, [])
@@ -97,12 +97,12 @@ def _sort_key(piece: Slice) -> tuple[int, int]:
 
 
 def render_chrome(slices: Sequence[Slice]) -> str:
-    """Times begin with the first slice: microseconds since 1970 would lose their digits."""
+    """Render Chrome's JSON. Times begin with the first slice: microseconds since 1970 would lose digits."""
     base = min((piece.start_ns for piece in slices), default=0)
     groups: dict[str, int] = {}
     events: list[dict[str, Any]] = []
     for thread, lane in enumerate(build_lanes(slices), start=1):
-        # Chrome knows two levels: processes and threads
+        # Chrome has two levels: processes and threads
         group = lane.track[0]
         name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
         name += f" ({lane.number + 1})" if lane.number else ""
@@ -126,9 +126,9 @@ def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, A
 
 
 def render_perfetto(slices: Sequence[Slice]) -> bytes:
-    """The bytes of a `.pb` file that ui.perfetto.dev opens."""
+    """Render a `.pb` file that ui.perfetto.dev opens."""
     lanes = build_lanes(slices)
-    shift = min(0, *(piece.start_ns for piece in slices)) if slices else 0  # timestamps have no sign
+    shift = min(0, *(piece.start_ns for piece in slices)) if slices else 0  # timestamps are unsigned
     packets = list(_build_tracks(lanes))
     events = [event for lane in lanes for event in _build_events(lane, shift)]
     packets += [packet for _, packet in sorted(events, key=lambda event: event[0])]
@@ -138,7 +138,7 @@ def render_perfetto(slices: Sequence[Slice]) -> bytes:
 
 
 def _build_tracks(lanes: Sequence[Lane]) -> Iterator[bytes]:
-    """The packet of every track, parents before their children, ranked in this order."""
+    """Build the packet of every track, parents before their children, ranked in this order."""
     known: set[tuple[tuple[str, ...], int]] = set()
     for lane in lanes:
         for depth in range(1, len(lane.track) + 1):
@@ -152,13 +152,13 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[bytes]:
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
-    """The number of a track: equal in every file, and never 0."""
+    """Return the number of a track: equal in every file, and never 0."""
     text = json.dumps([*track, lane])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 def _build_events(lane: Lane, shift: int) -> Iterator[tuple[int, bytes]]:
-    """The time and packet of each event in the order that a viewer needs, also where times are equal."""
+    """Yield the time and packet of each event in the order that a viewer needs, also if times are equal."""
     track = _uuid(lane.track, lane.number)
 
     def build(time_ns: int, kind: int, content: bytes = b"") -> tuple[int, bytes]:
@@ -192,7 +192,7 @@ def _annotation(name: str, value: Any) -> bytes:
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> str:
-    """Slices in the order of time; the last cell of a row is a JSON object with the slice's arguments."""
+    """Render slices in the order of time; the last cell of a row is a JSON object with the slice's arguments."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -59,7 +59,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_checks(snapshot: StudySnapshot) -> Sequence[CheckSummary]:
-    """The checks of a study, which are not remembered with the table: a report may change in its place."""
+    """Load the checks of a study. They are not cached with the table: a report may be replaced in the same folder."""
     return list_checks(snapshot.location, snapshot.table.rows)
 
 
@@ -88,7 +88,7 @@ def show_check(request: Request) -> Response:
 
 
 def _find_times(request: Request, snapshot: StudySnapshot, method: str) -> str:
-    """The address of this model's times in the benchmarks of the same root; empty where they have none."""
+    """Return the address of this model's times in the benchmarks of the same root; empty if there are none."""
     is_archive = find_function("benchmarks.is_archive")
     if is_archive is None:
         return ""
@@ -153,7 +153,7 @@ def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Ite
     for slug, location in known.items():
         if is_model_study(location):
             rows = [row for row in snapshots.load(slug).table.rows if row.state.is_over]
-            checks = list_checks(location, rows)  # an upload that passed does not hide a failure that was seen here
+            checks = list_checks(location, rows)  # an upload that passed does not hide a failure that occurred here
             sides = [[each for each in checks if bool(each.received) is received] for received in (False, True)]
             newest = [each[0] for side in sides for each in group_checks(side)]
             found.update("ERROR" if check.kind is None else str(check.kind) for check in newest)

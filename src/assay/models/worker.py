@@ -27,7 +27,7 @@ from assay.system.fast_dataclasses import fields, replace
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain
 
-_SLACK_BYTES = 1 << 30  # reserved and never touched: stacks of threads, arenas
+_SLACK_BYTES = 1 << 30  # memory that is reserved and never used: stacks of threads, arenas
 _REAP_MS = 1000
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def watch(worker: int, reply: int) -> None:
-    """Wait until the worker or our own parent ends; then nothing of it stays."""
+    """Wait until the worker or our own parent ends; then end all its descendants."""
     status = _wait(worker)
     end_descendants(os.getpid())
     if status is not None:
@@ -58,9 +58,9 @@ def watch(worker: int, reply: int) -> None:
 
 
 def _wait(worker: int) -> int | None:
-    """The worker's status; None when stdin has no other end any more."""
+    """Return the worker's status, or None if the other end of stdin is closed."""
     poller = select.poll()
-    poller.register(0, 0)  # only its end: the lines are the worker's
+    poller.register(0, 0)  # without events: only its end counts, the lines are the worker's
     poller.register(os.pidfd_open(worker), select.POLLIN)
     while True:
         ready = {fd for fd, _ in poller.poll(_REAP_MS)}
@@ -72,7 +72,7 @@ def _wait(worker: int) -> int | None:
 
 
 def _reap(worker: int) -> int | None:
-    """Collect whatever has ended; the worker's status when it is among them."""
+    """Reap all processes that have ended; return the worker's status if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -89,7 +89,7 @@ def _reap(worker: int) -> int | None:
 class Worker:
     def __init__(self, reply: int) -> None:
         self._reply = reply
-        self._backend: Backend | AssayError = AssayError("no target was named")  # or why there is none
+        self._backend: Backend | AssayError = AssayError("no target was named")  # or the error of building it
         self._code: OwnCode | None = None
 
     def serve(self) -> None:
@@ -97,7 +97,7 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         requests = os.fdopen(os.dup(0), "rb")
         quiet = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(quiet, 0)  # a tool that asks something gets no answer, and none of our lines
+        os.dup2(quiet, 0)  # a tool that reads stdin gets nothing, and none of our lines
         for line in requests:
             request = json.loads(line)
             if "close" in request:
@@ -111,7 +111,7 @@ class Worker:
             return self._begin(parse_plain(Target, request["target"]))
         if "identity" in request:
             return self._identify(request["identity"])
-        self._send({"begun": True})  # whatever happens from here on is the job's
+        self._send({"begun": True})  # an error from here on is one of the job
         job = parse_plain(Job, request["job"])
         limit_memory(request.get("memory_bytes"))
         return {"outcome": build_plain(self._work(job))}
@@ -120,7 +120,7 @@ class Worker:
         """Build the back end; its error is reported when it is required, as an answer, not as a crash."""
         try:
             if target.backend not in BACKENDS:
-                self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
+                self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between gives another key
             backend = build_backend(target)
             backend.announce = lambda command: self._send({"command": command})
             backend.warm_up()
@@ -130,7 +130,7 @@ class Worker:
         return {"ready": True}
 
     def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
-        """What results of the whole target or of one step depend on; a step depends on the back end's own code too."""
+        """Return what results of the whole target or of one step depend on; for a step also the back end's own code."""
         try:
             backend = self._need()
             if step is True:
@@ -176,7 +176,7 @@ class Worker:
 
 
 def check_made(backend: Backend, job: Job, made: object) -> Made:
-    """A user's back end may return nothing by mistake; what a step reports as made has to be in the job's folder."""
+    """Check a result: a user's back end may return nothing by mistake, and files must be in the job's folder."""
     if not isinstance(made, Made):
         kind = type(backend)
         found = "None" if made is None else f"a {type(made).__name__}"
@@ -210,10 +210,10 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """A hard stop besides the parent's watch, for what grows faster than it looks.
+    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads.
 
-    Private memory that may be written to counts (RLIMIT_DATA), not address space: compilers and runtimes reserve
-    hundreds of gigabytes that they never touch.
+    Private writable memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of
+    gigabytes that they never touch.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes is None:

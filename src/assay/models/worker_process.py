@@ -1,8 +1,8 @@
-"""The parent's side of a worker: hand out jobs, watch time and memory, and turn every end into an outcome.
+"""The parent's side of a worker: send jobs, check time and memory, and turn every end into an outcome.
 
-Nothing that a target does is an exception here: it crashes, hangs, eats memory or floods the disk, and the job's
-outcome says so; the next job finds a new worker. Only a target that cannot be had at all (an unknown back end, a
-missing extra) raises, and only when its identity is requested.
+Nothing that a target does is an exception here: if it crashes, hangs, uses too much memory or fills the disk, the job's
+outcome reports that, and the next job gets a new worker. Only a target that is not available at all (an unknown back
+end, a missing extra) raises, and only when its identity is requested.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from assay.system.files import Tail
 from assay.system.processes import end_descendants, find_descendants, measure_memory
 from assay.values.plain import build_plain, parse_plain
 
-START_S = 180.0  # for loading libraries, and for reaching a board
-OUTPUT_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: a tool that writes more is ended
+START_S = 180.0  # time to load libraries, and to reach a board
+OUTPUT_BYTES = 256 * 1024 * 1024  # most output of one job: a tool that writes more is ended
 _POLL_S = 0.05
 _CLOSE_S = 5.0
 _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory", "Out of memory")
 
 
 class _DeathError(Exception):
-    """The worker has ended, or had to be ended."""
+    """The worker has ended, or had to be killed."""
 
     def __init__(self, ending: StepEnding, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class _DeathError(Exception):
 
 
 class WorkerProcess:
-    """One worker process at a time for one target. Not for several threads at once."""
+    """A worker process for one target, which is replaced after its death. It is not safe for several threads."""
 
     def __init__(
         self, target: Target, *, folder: str, live: bool = False, env: Mapping[str, str] | None = None
@@ -52,7 +52,7 @@ class WorkerProcess:
         self.target = target
         self.steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
         self._may_change = False
-        if target.backend in BACKENDS:  # options that make no sense are reported now, and once
+        if target.backend in BACKENDS:  # report invalid options now, and only once
             backend = build_backend(target)
             self.steps, self._may_change = backend.steps, backend.may_change
         self._folder = os.path.abspath(folder)
@@ -68,8 +68,8 @@ class WorkerProcess:
         self.close()
 
     def identity(self, step: Step | None = None) -> Mapping[str, str]:
-        """Tools and versions, of all steps or of one, asked once; of a step also before each job, where the tools may
-        be edited at the same time. Raises what the back end raises there."""
+        """Return tools and versions, of all steps or of one, requested once; for a step before each job, if the tools
+        may be edited during the run. Raises the back end's error."""
         if step not in self._identity or (step is not None and self._may_change):
             try:
                 answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
@@ -85,7 +85,7 @@ class WorkerProcess:
         return self._identity[step]
 
     def work(self, job: Job, limits: StepLimits | None = None) -> StepOutcome:
-        """Do one step of one case."""
+        """Execute one step of one case."""
         held = limits or StepLimits()
         start = time.perf_counter()
         try:
@@ -97,11 +97,11 @@ class WorkerProcess:
             elapsed_s = time.perf_counter() - start
             outcome = StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s)
             command = self._process.command if self._process is not None else ""
-            self._drop()  # first: it may write faster than its output is read
+            self._drop()  # before its output is read: it may write faster
         return self._complete(outcome, held, command)
 
     def close(self) -> None:
-        """End the worker and everything that it started."""
+        """End the worker and all its descendants."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -118,11 +118,11 @@ class WorkerProcess:
             except _DeathError as death:
                 if is_last or process.has_begun or "job" not in request or death.ending is not StepEnding.CRASH:
                     raise
-                self._drop()  # it died before it saw the job, of something else: another one does it
+                self._drop()  # it died of something else before it read the job: another worker executes the job
         raise AssertionError("unreachable")
 
     def _start(self) -> _Process:
-        """Return a worker that has its libraries loaded, so that a step's time is the step's own."""
+        """Return a worker that has loaded its libraries, so that a step's time is the step's own."""
         if self._process is None or not self._process.is_alive():
             self._drop()
             self._process = _Process(self._folder, self._env, live=self._live)
@@ -135,15 +135,14 @@ class WorkerProcess:
             self._process.kill()
             self._process = None
         if self.target.backend not in BACKENDS:
-            # the next worker loads code of the user's own again: it may have been edited, and so what steps depend on
+            # the next worker loads the user's own code again: it may have been edited, with what steps depend on
             self._identity = {step: found for step, found in self._identity.items() if step is None}
 
     # ------------------------------------------------------------ outcomes
 
     def _complete(self, outcome: StepOutcome, limits: StepLimits, command: str) -> StepOutcome:
-        """The outcome with all output of that time, and with the command that was announced last, where the back end
-        could not report its own. A program that got no more memory dies or reports that; neither is the model's fault.
-        """
+        """Add the output of the job to the outcome, and the command that was announced last, if the back end could not
+        report its own. A program that gets no more memory dies or reports that; neither is the model's fault."""
         changes: dict[str, Any] = {}
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
@@ -159,12 +158,12 @@ class WorkerProcess:
     def _find_last_lines(self) -> str | None:
         lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
         fatal = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-        # of a crash the innermost frame comes first
+        # for a crash the innermost frame comes first
         return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
-    """The error as the worker raised it; its constructor would build the message again."""
+    """Return the error as the worker raised it; its constructor would build the message again."""
     kind: type[AssayError] = getattr(errors, content["kind"], AssayError)
     error = kind.__new__(kind)
     vars(error).update(content["facts"])
@@ -181,8 +180,8 @@ class _Process:
         self._tails = {name: Tail(path) for name, path in self._paths.items()}
         self._live = live
         self._buffer = b""
-        self.has_begun = False  # the request that was sent last
-        self.command = ""  # that it runs, where the back end has announced it
+        self.has_begun = False  # whether the last request has begun
+        self.command = ""  # the running command, if the back end has announced one
         self._replies, there = os.pipe()
         try:
             self._process = self._spawn(env, there)
@@ -194,7 +193,7 @@ class _Process:
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def _spawn(self, env: Mapping[str, str], reply: int) -> subprocess.Popen[bytes]:
-        # -P: the working directory is the user's, and may hold an onnx.py
+        # -P: the working directory is the user's, and may contain an onnx.py
         argv = [sys.executable, "-P", "-m", "assay", "child", "worker", str(reply)]
         with open(self._paths["stdout"], "ab") as out, open(self._paths["stderr"], "ab") as err:
             return subprocess.Popen(
@@ -202,7 +201,7 @@ class _Process:
             )
 
     def is_alive(self) -> bool:
-        """Whether it can take another job: a worker that died between jobs is replaced without a message."""
+        """Return whether the worker accepts another job: one that died between jobs is replaced without a message."""
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
 
@@ -219,7 +218,7 @@ class _Process:
             raise _DeathError(StepEnding.CRASH, "the worker process ended") from None
 
     def receive(self, limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
-        """The next answer. Raises _DeathError."""
+        """Return the next answer. Raises _DeathError."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
             while True:
@@ -228,7 +227,7 @@ class _Process:
                         raise _DeathError(StepEnding.CRASH, describe_end(answer["died"]))
                     self.has_begun |= "begun" in answer
                     self.command = answer.get("command", self.command)
-                    if "begun" not in answer and "command" not in answer:  # these only show how far it is
+                    if "begun" not in answer and "command" not in answer:  # the others only report progress
                         return answer
                 left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
@@ -239,7 +238,7 @@ class _Process:
             self._echo()
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
-        """The whole lines of a worker; a part that it left when it died is ignored."""
+        """Yield the complete lines of a worker; a part that it left when it died is ignored."""
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             with contextlib.suppress(ValueError):
@@ -252,7 +251,7 @@ class _Process:
         ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
         chunk = os.read(self._replies, 1 << 20) if self._replies in ready else b""
         self._buffer += chunk
-        if ready and not chunk:  # the guard itself has ended, and all of its answers are read
+        if ready and not chunk:  # the guard itself has ended, and all its answers have been read
             self._buffer += b'\n{"died": -9}\n'
 
     def _check_limits(self, memory_bytes: int | None) -> None:
@@ -276,21 +275,21 @@ class _Process:
     def _echo(self) -> None:
         for name, tail in self._tails.items() if self._live else ():
             while chunk := tail.read():
-                stream = getattr(sys, name)  # looked up each time: pytest changes it between tests
+                stream = getattr(sys, name)  # read each time: pytest replaces it between tests
                 stream.write(chunk.decode("utf-8", "replace"))
                 stream.flush()
 
     # ------------------------------------------------------------ ending
 
     def close(self) -> None:
-        """End the worker so that it closes its connections and leaves boards tidy; kill it where that takes long."""
+        """End the worker, which closes its connections and resets boards; kill it if that takes too long."""
         with contextlib.suppress(_DeathError, OSError):
             self.send({"close": True})
             self._process.wait(_CLOSE_S)
         self.kill()
 
     def kill(self) -> None:
-        """The guard ends everything below it as soon as stdin is closed; where it is stuck itself, we do."""
+        """Kill the worker: the guard ends all its descendants once stdin is closed; if the guard hangs, do it here."""
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -305,7 +304,7 @@ class _Process:
 
 
 def describe_end(code: int) -> str:
-    """An exit code of subprocess as text."""
+    """Describe an exit code of subprocess as text."""
     if code >= 0:
         return f"its process ended with exit code {code}"
     reason = f" ({signal.strsignal(-code)})" if -code in set(signal.Signals) else ""

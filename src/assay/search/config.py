@@ -86,7 +86,7 @@ class _SearchReader(Fields):
                 self.problems.add("a grid needs listed values, not a continuous range", name, axis.position, hint)
 
     def _objectives(self, node: Node, entries: Mapping[str, Item]) -> tuple[Objective, ...]:
-        """`metric: loss, direction: min`, lists of both, or `metrics: [{metric: loss, direction: min}]`."""
+        """Parse `metric: loss, direction: min`, lists of both, or `metrics: [{metric: loss, direction: min}]`."""
         if "metrics" in entries:
             for name in ("metric", "direction"):
                 if name in entries:
@@ -134,7 +134,7 @@ class _SearchReader(Fields):
         return self._build_objective(name, direction, key, node.position) if name else None
 
     def _build_objective(self, name: str, node: Node | None, key: str, position: Position | None) -> Objective | None:
-        """Without a direction the metric's name decides, where it is a well-known one."""
+        """Build an objective. Without a direction the metric's name decides, if it is a well-known one."""
         direction = self.one_of(node, key, _DIRECTIONS) if node else find_direction(name)
         if direction is None:
             if node is None:
@@ -146,7 +146,7 @@ class _SearchReader(Fields):
 
 class _StopReader(Fields):
     def rules(self, node: Node) -> tuple[StopRule, ...]:
-        """The rules, from one mapping or a list of them."""
+        """Build the rules from one mapping or a list of them."""
         named = [(node, "stop")]
         if node.kind == "sequence":
             elements = self.elements(node, "stop", "a rule, or a list of rules")
@@ -176,7 +176,7 @@ class _StopReader(Fields):
         return StopRule(cast("Any", kind), metric, direction, position=node.position, **values)
 
     def _direction(self, metric: str, entries: Mapping[str, Item], key: str, *, is_needed: bool) -> str:
-        """Without a key the metric's name decides, where it is a well-known one: a guess would end the best."""
+        """Return the direction. Without a key a well-known metric's name decides: a wrong guess would end the best."""
         found: str | None = find_direction(metric)
         if "direction" not in entries and found is None and is_needed:
             self.problems.add(_UNKNOWN.format(metric), join_key(key, "metric"), entries["metric"].position, _DIRECT)
@@ -213,7 +213,7 @@ class _StopReader(Fields):
         return {"at": tuple(known)}
 
     def _above(self, entries: Mapping[str, Item], name: str, key: str, least: float, default: Any) -> Any:
-        """A finite number above the least one."""
+        """Return a finite number above `least`."""
         found = self.child(entries, name, key, self.number, None)
         if found is None or least < found < math.inf:
             return default if found is None else found

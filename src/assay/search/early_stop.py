@@ -1,8 +1,8 @@
-"""`stop:` while a study runs: its rules, applied to every run that has recorded something since they were applied last.
+"""`stop:` while a study runs: its rules are applied to every run that has recorded new points.
 
-Each rung of a run is judged once, with what the runs of the study had recorded there by then. What others record later
-does not end a run that has passed. A run that is taken over from a supervisor that has died was judged by that one, so
-it is judged from its next rung on.
+Each rung of a run is judged once, with the points that the study's runs have recorded there at that time. Later points
+of other runs do not end a run that has passed. If a run is taken over from a supervisor that has died, that one has
+judged its rungs, so the run is judged from its next rung on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from assay.system.fast_dataclasses import replace
 from assay.values.run import Ending, State
 from assay.values.study import StopRule
 
-_REST_S = 60.0  # after a failure of the index
-_LOAD_S = 0.2  # for points of other runs in one call: the loop waits for it
+_REST_S = 60.0  # no reads for so long after a failure of the index
+_LOAD_S = 0.2  # longest time in one call to load points of other runs: the loop waits for it
 _LOOK_SHARE = 20  # a search of a large study takes a while, and is repeated the later
 _MOST_NAMES = 8
 
@@ -36,8 +36,8 @@ _MOST_NAMES = 8
 class EarlyStop:
     """What the runs of a study have recorded at the rungs of its rules.
 
-    Points of the runs that are read here come as they are read. The index is asked how many points the others have,
-    and only of those that have more than is known here they are loaded.
+    Points of our own runs are added as they are read. For other runs the index returns how many points there are, and
+    they are loaded if there are more than are known here.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class EarlyStop:
         self._index = index
         self._location = location
         self._clock = clock
-        self._curves: list[dict[str, RungCurve]] = [{} for _ in rules]  # of each rule, by key
-        self._counts: dict[tuple[str, str], int] = {}  # (key, metric) -> points that the curves are made of
-        self._stale: set[tuple[str, str]] = set()  # what has to be loaded again
-        self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) -> rungs judged, of each rule
-        self._exempt: dict[tuple[str, int], bool] = {}  # attempts that were begun by hand
+        self._curves: list[dict[str, RungCurve]] = [{} for _ in rules]  # for each rule: key → curve
+        self._counts: dict[tuple[str, str], int] = {}  # (key, metric) → number of points in the curves
+        self._stale: set[tuple[str, str]] = set()  # (key, metric) of curves that have to be loaded again
+        self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) → number of judged rungs, by rule
+        self._exempt: dict[tuple[str, int], bool] = {}  # (key, attempt) → whether it was begun by hand
         self._next_look = -math.inf
-        self._is_ready = False  # all that earlier calls have recorded is known
+        self._is_ready = False  # whether all points of earlier calls are known
 
     def note(self, key: str, columns: Columns) -> None:
         """Add points that a run has just recorded."""
@@ -70,7 +70,7 @@ class EarlyStop:
                 self._stale.add((key, metric))
 
     def _add(self, key: str, metric: str, steps: Sequence[float], values: Sequence[float]) -> bool:
-        """Add points; False: they do not follow the points that are known."""
+        """Add points. Return False if they do not follow the points that are known."""
         count = self._counts[key, metric]
         numbered = [count + i if math.isnan(step) else step for i, step in enumerate(steps, 1)]
         curves = [self._curves[i][key] for i, rule in enumerate(self._rules) if rule.metric == metric]
@@ -83,13 +83,13 @@ class EarlyStop:
         return True
 
     def prune(self, entries: Sequence[Entry]) -> dict[str, Ending]:
-        """Which of these runs a rule ends, by their directories."""
+        """Return the runs that a rule ends, by their directories."""
         keys = {self._location.key(entry.dir): entry for entry in entries}
         new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
-        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # of the attempt before
+        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # the points of the attempt before
         try:
             self._load_points(keys)
-        except (AssayError, OSError):  # the index can be built again; until then no run is ended
+        except (AssayError, OSError):  # the index can be rebuilt; until then no run is ended
             self._next_look = self._clock() + _REST_S
             return {}
         if not self._is_ready:
@@ -97,7 +97,7 @@ class EarlyStop:
         return {entry.dir: ending for entry in entries if (ending := self._judge(entry)) is not None}
 
     def _load_points(self, own: Collection[str]) -> None:
-        """Load points of runs that have more, or others, than are known here: first of all our own runs."""
+        """Load points of runs that have more points, or others, than are known here; our own runs come first."""
         began = self._clock()
         if began >= self._next_look:
             self._find_stale(own)
@@ -114,7 +114,7 @@ class EarlyStop:
         compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
         for metric, columns in table.metrics.items():
             for row, count in zip(table.rows, columns.count, strict=True):
-                if row.is_foreign:  # an upload does not end runs of the study
+                if row.is_foreign:  # an upload does not end other runs
                     continue
                 if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
                     self._stale.add((row.key, metric))
@@ -146,7 +146,7 @@ class EarlyStop:
         return None
 
     def _is_exempt(self, entry: Entry, key: str) -> bool:
-        """Whether this attempt was begun by hand: by job.sh, or `assay rerun` of a run that a rule had ended."""
+        """Return whether this attempt was begun by hand: by job.sh, or `assay rerun` of a run that was ended early."""
         if (key, entry.attempt) not in self._exempt:
             is_exempt = entry.handle is not None and entry.handle.supervisor_pid == 0
             if not is_exempt and entry.attempt > 1 and entry.since is None:
@@ -156,7 +156,7 @@ class EarlyStop:
         return self._exempt[key, entry.attempt]
 
     def describe_missing(self, entries: Sequence[Entry]) -> list[str]:
-        """Warnings of metrics that no run has ever recorded, once runs have ended."""
+        """Warn of metrics that no run has ever recorded, after runs have ended."""
         if not any(entry.finished_here for entry in entries):
             return []
         try:
@@ -179,7 +179,7 @@ class StopStep(RunStep):
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared = context.prepared
-        with suppress(AssayError, OSError):  # of what cannot be read now, less is known to compare with
+        with suppress(AssayError, OSError):  # without the runs that cannot be read there is less to compare with
             refresh_study(context.index, prepared.location)  # runs of earlier calls that a new index has not read yet
         self._early_stop = EarlyStop(prepared.study.stop, context.index, prepared.location)
         context.collector.listen = self._early_stop.note

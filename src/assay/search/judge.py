@@ -17,23 +17,23 @@ from statistics import median
 from assay.values.run import Ending
 from assay.values.study import StopRule
 
-COMPARING = ("asha", "median")  # rules that look at other runs
+COMPARING = ("asha", "median")  # rules that compare a run with others
 
 
 class RungCurve:
-    """What a rule needs of one run's points, taken in the order of their steps."""
+    """One run's points, reduced to what a rule needs, in the order of their steps."""
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = rule
-        self.rungs = array("q")  # numbers of the rungs that it has reached, rising
-        self.values = array("d")  # at each of them
-        self.steps = array("d")  # where each was recorded
-        self.ending: Ending | None = None  # by its own points alone
+        self.rungs = array("q")  # numbers of the rungs that the run has reached, rising
+        self.values = array("d")  # the best value at each rung
+        self.steps = array("d")  # the step at which each value was recorded
+        self.ending: Ending | None = None  # of a rule that does not compare runs
         self.last_step = -math.inf
         self._best, self._best_step = math.nan, math.nan
 
     def add(self, step: float, value: float) -> None:
-        """The next point; its step is not below that of the last."""
+        """Add the next point; its step is not below that of the last."""
         rule, self.last_step = self._rule, step
         before, was_at = self._best, self._best_step
         is_first = math.isnan(was_at)
@@ -58,13 +58,13 @@ class RungCurve:
         return Ending(f"patience: no better {self._rule.metric} for {waited:g} steps ({best})", "final")
 
     def value_at(self, rung: int) -> float | None:
-        """The value at a rung; None: the run has not recorded anything there."""
+        """Return the value at a rung, or None if the run has not recorded anything there."""
         place = bisect_left(self.rungs, rung)
         return self.values[place] if place < len(self.rungs) and self.rungs[place] == rung else None
 
 
 def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float]) -> RungCurve:
-    """Points in any order; one without a step counts as the next after those before it."""
+    """Build a curve from points in any order; one without a step counts as the next after those before it."""
     numbered = (number if math.isnan(step) else step for number, step in zip(count(1), steps, strict=False))
     curve = RungCurve(rule)
     for step, value in sorted(zip(numbered, values, strict=True), key=lambda point: point[0]):
@@ -73,7 +73,7 @@ def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float])
 
 
 def find_rung(rule: StopRule, step: float) -> int | None:
-    """The number of the rung that a step belongs to, from 0; None: it is before the first, or there are no more."""
+    """Return the number of a step's rung, from 0, or None if the step is before the first rung or after the end."""
     if rule.at is not None:
         return bisect_right(rule.at, step) - 1 if step >= rule.at[0] else None
     if step < rule.first or (rule.until is not None and step >= rule.until):
@@ -85,14 +85,14 @@ def find_rung(rule: StopRule, step: float) -> int | None:
 
 
 def name_rung(rule: StopRule, rung: int) -> str:
-    """A rung is named by the step at which it begins."""
+    """Return the name of a rung: the step at which it begins."""
     if rule.at is not None:
         return f"{rule.at[rung]:g}"
     return f"{rule.first * rule.factor**rung if rule.rule == 'asha' else rule.first + rung * rule.every:g}"
 
 
 def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], since: int = 0) -> Ending | None:
-    """Why the rule ends this run; None: it goes on. `since`: how many of its rungs have been judged before."""
+    """Return why the rule ends this run, or None. `since`: how many of its rungs have been judged before."""
     if rule.rule not in COMPARING:
         return own.ending
     known = list(others) if since < len(own.rungs) else []
@@ -106,7 +106,7 @@ def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], sin
 
 
 def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """A run goes on if it is among the best 1/factor of those that have come here, itself included."""
+    """Return why a run is not among the best 1/factor of those that have come to this rung, or None if it is."""
     value, total = own.values[place], len(others) + 1
     rank = 1 + sum(is_better(rule, other, value) for other in others)
     if total < rule.runs or rank <= math.ceil(total / rule.factor):
@@ -115,7 +115,7 @@ def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[flo
 
 
 def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """A run goes on unless its best value so far is worse than the median of the others' at this step."""
+    """Return why a run's best value so far is worse than the median of the others at this step; or None."""
     if len(others) + 1 < rule.runs:
         return None
     worst = math.inf if rule.direction == "min" else -math.inf
@@ -140,7 +140,7 @@ def _judge_bounds(rule: StopRule, step: float, value: float) -> Ending | None:
 
 
 def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
-    """Whether a value is better by more than `by`. NaN is worse than everything else."""
+    """Return whether a value is better by more than `by`. NaN is worse than everything else."""
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than - by if rule.direction == "min" else value > than + by

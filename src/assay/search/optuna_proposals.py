@@ -1,8 +1,8 @@
 """The next trial of a search, by Optuna: a function of the space, the search and the trials so far.
 
-Nothing that a sampler remembers decides: it is made again for each proposal, seeded by the search's seed and the
-trial's number, and given all trials in the order of their numbers. So the same trials give the same proposal, in
-whichever process and however often one was killed before.
+The result does not depend on a sampler's memory: the sampler is made again for each proposal, seeded by the search's
+seed and the trial's number, and given all trials in the order of their numbers. So the same trials give the same
+proposal, in whichever process and however often one was killed before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_params
 from assay.values.study import Choices, Params, Problem, Random, Search, Study, Sweep, Value
 
 _SWEEP = "@sweep"  # the choice among several sweeps; no parameter of a file has this name
-_REDRAWS = 10  # of a proposal that has been tried, before the next untried combination is taken
-_KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs again
+_REDRAWS = 10  # proposals that have been tried already, before the next untried combination is taken
+_KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs in later calls
 
 
 # ---------------------------------------------------------------- the space
@@ -34,17 +34,17 @@ _KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """Parameters that are chosen together: one, or those of a zip."""
+    """Parameters that are chosen together: a single one, or those of a zip."""
 
-    key: str  # for Optuna
+    key: str  # the name for Optuna
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...] = ()  # listed values
-    axis: Random | None = None  # or a range
+    axis: Random | None = None  # a range, instead of listed values
     is_ordered: bool = False  # the listed values are equally spaced whole numbers
 
     @property
     def count(self) -> int | None:
-        """The number of its values; None: it is continuous."""
+        """The number of values; None if it is continuous."""
         if self.axis is None:
             return len(self.rows)
         if self.axis.kind in ("uniform", "log_uniform"):
@@ -52,7 +52,7 @@ class Dimension:
         return int(self.axis.high) - int(self.axis.low) + 1
 
     def pick(self, index: int) -> float:
-        """The position with this number."""
+        """Return the position with this number."""
         return index if self.axis is None else int(self.axis.low) + index
 
     def values(self, position: float) -> tuple[Value, ...]:
@@ -71,7 +71,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class SpacePoint:
-    """A place in the space: the sweep, and a position in each of its dimensions."""
+    """A point of the space: the sweep, and a position in each of its dimensions."""
 
     sweep: int
     positions: tuple[float, ...]
@@ -81,7 +81,7 @@ class SpacePoint:
 class _Branch:
     names: tuple[str, ...]  # all parameters, in the file's order
     fixed: Params
-    shown: Params  # the fixed ones as a run's record has them: secrets are hidden there
+    shown: Params  # the fixed ones as in a run's record, where secrets are hidden
     dimensions: tuple[Dimension, ...]
 
     @property
@@ -91,7 +91,7 @@ class _Branch:
 
 
 class Space:
-    """What a search chooses from: the sweeps of a study, each with its own parameters."""
+    """The space of a search: the sweeps of a study, each with its own parameters."""
 
     def __init__(self, sweeps: Sequence[Sweep], rules: SecretRules = DEFAULT_RULES) -> None:
         self._rules = rules
@@ -108,7 +108,7 @@ class Space:
         return {name: found[name] for name in branch.names}
 
     def locate(self, params: Params, sweep: int = 0) -> SpacePoint | None:
-        """The point of a run with these parameters; None: it is outside. `sweep` is tried first."""
+        """Return the point of a run with these parameters, or None if it is outside. `sweep` is tried first."""
         order = sorted(range(len(self.branches)), key=lambda index: index != sweep)
         found = (self._locate(params, index) for index in order)
         return next((point for point in found if point is not None), None)
@@ -123,7 +123,7 @@ class Space:
         return SpacePoint(sweep, tuple(p for p in positions if p is not None)) if None not in positions else None
 
     def order(self, seed: int) -> Iterator[SpacePoint]:
-        """Every combination once, in random order. Only of a space that has an end."""
+        """Yield every combination once, in random order. The space must be finite."""
         counts = [branch.count or 0 for branch in self.branches]
         starts = [0, *accumulate(counts)]
         for number in shuffled(starts[-1], random.Random(seed)):
@@ -135,7 +135,7 @@ class Space:
             yield SpacePoint(sweep, tuple(reversed(positions)))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each sweep's parameters as JSON: what is compared between two calls. Secrets are hidden."""
+        """Return each sweep's parameters as JSON, to compare them between two calls. Secrets are hidden."""
         return [
             {
                 **branch.shown,
@@ -181,7 +181,7 @@ def _is_ordered(rows: Sequence[tuple[Value, ...]]) -> bool:
 
 
 def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _Branch:
-    """A parameter with other values in another sweep is another one to Optuna."""
+    """Rename a parameter whose values differ from those in another sweep: for Optuna it is another parameter."""
 
     def rename(dimension: Dimension) -> Dimension:
         same = [each for other in branches for each in other.dimensions if each.key == dimension.key]
@@ -196,27 +196,27 @@ def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _B
 
 @dataclass(frozen=True, slots=True)
 class SearchTrial:
-    """A run of the search as a sampler sees it. `failed` is all that ended without a usable result."""
+    """A run of the search in the form for a sampler. `failed` includes all that ended without a usable result."""
 
     number: int
     point: SpacePoint
     state: Literal["running", "done", "pruned", "failed"] = "running"
-    values: tuple[float, ...] = ()  # one for each objective; of a pruned trial the last reported one
-    step: int = 0  # of a pruned trial's last report
-    kept: Mapping[str, Any] | None = None  # what its sampler needs again
+    values: tuple[float, ...] = ()  # one value for each objective; for a pruned trial the last reported one
+    step: int = 0  # the step of a pruned trial's last report
+    kept: Mapping[str, Any] | None = None  # attributes that its sampler needs later
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     point: SpacePoint
     params: Mapping[str, Value]
-    kept: Mapping[str, Any] | None = None  # to be kept with the run
+    kept: Mapping[str, Any] | None = None  # attributes that are stored with the run
 
 
 def build_trial(
     study: Study, params: Params, sweep: int, number: int, rules: SecretRules = DEFAULT_RULES
 ) -> tuple[RunSpec, tuple[Problem, ...]]:
-    """The run of one proposal, and the messages about it. Raises ConfigError where a template cannot be filled."""
+    """Build the run of one proposal, and messages about it. Raises ConfigError if a template cannot be filled."""
     origin = study.sweeps[sweep]
     axes = {name: Choices((value,), origin.axes[name].position) for name, value in params.items()}
     single = replace(origin, axes=axes, zips=(), when=())
@@ -244,7 +244,7 @@ def _import_optuna(sampler: str) -> Any:
 
 
 class Proposer:
-    """Proposes trials. Optuna's study is kept from one call to the next where it holds the same trials."""
+    """Proposes trials. Optuna's study is reused in the next call if it holds the same trials."""
 
     def __init__(self, space: Space, search: Search) -> None:
         self._space = space
@@ -252,7 +252,7 @@ class Proposer:
         self._study: _Study | None = None
 
     def propose(self, trials: Sequence[SearchTrial], number: int) -> Proposal | None:
-        """Trial `number`, given all others in the order of their numbers. None: every combination has been tried."""
+        """Propose trial `number`, given all others in the order of their numbers. None: all combinations were tried."""
         tried, proposal = {trial.point for trial in trials}, None
         if self._space.count is not None and len(tried) >= self._space.count:
             return None
@@ -266,7 +266,7 @@ class Proposer:
         return Proposal(point, self._space.build_params(point))
 
     def prepare(self, number: int) -> None:
-        """Do what the proposal of this trial needs and no result changes, while there is time."""
+        """Prepare the proposal of this trial while there is time, as far as it does not depend on new results."""
         if self._study is not None:
             self._study.prepare(_mix(self._search.seed, number, 0))
 
@@ -276,19 +276,19 @@ class Proposer:
             if self._study is None or not self._study.follow(trials):
                 self._study = _Study(optuna, self._space, self._search, trials)
             if rejected is not None:
-                self._study.keep(rejected.kept)  # a sequence goes on after it
+                self._study.keep(rejected.kept)  # the next proposal of a sequence follows the rejected one
             point, kept = self._study.ask(_mix(self._search.seed, number, redraw), number)
         return Proposal(point, self._space.build_params(point), kept)
 
 
 def _mix(*numbers: int) -> int:
-    """A seed of its own for each trial: that of trial 1 is not that of trial 0 of the next search."""
+    """Return a seed that is different for each trial: that of trial 1 is not that of trial 0 with the next seed."""
     return int.from_bytes(blake2b(repr(numbers).encode("ascii"), digest_size=4).digest(), "big") >> 1
 
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Without Optuna's messages; a program that uses Optuna as well has its own setting back afterwards."""
+    """Silence Optuna's messages; afterwards a program that uses Optuna as well has its own setting back."""
     import warnings
 
     verbosity = optuna.logging.get_verbosity()
@@ -302,7 +302,7 @@ def _quiet(optuna: Any) -> Iterator[None]:
 
 
 class _Study:
-    """Optuna's study, in memory."""
+    """Optuna's study in memory."""
 
     def __init__(self, optuna: Any, space: Space, search: Search, trials: Sequence[SearchTrial]) -> None:
         self._optuna, self._space, self._search = optuna, space, search
@@ -316,12 +316,12 @@ class _Study:
         sweeps = optuna.distributions.CategoricalDistribution(range(len(space.branches)))
         self._sweeps = {_SWEEP: sweeps} if len(space.branches) > 1 else {}
         self._trials: list[SearchTrial] = []
-        self._prepared: tuple[int, Any] | None = None  # a seed and its sampler
+        self._prepared: tuple[int, Any] | None = None  # a seed and the sampler that was prepared for it
         for trial in trials:
             self._add(trial)
 
     def follow(self, trials: Sequence[SearchTrial]) -> bool:
-        """Take over what has ended since. False: it holds other trials than these."""
+        """Add the results of trials that have ended since. Return False if the study holds other trials than these."""
         if len(trials) != len(self._trials):
             return False
         for old, new in zip(self._trials, trials, strict=True):
@@ -335,7 +335,7 @@ class _Study:
         return True
 
     def ask(self, seed: int, number: int) -> tuple[SpacePoint, Mapping[str, Any] | None]:
-        """The next point, which counts as running from now on, and what the sampler needs again."""
+        """Return the next point, which counts as running from now on, and the attributes that the sampler needs."""
         ahead, sampler = self._prepared or (None, None)
         self._study.sampler = sampler if ahead == seed else _build_sampler(self._optuna, self._search, seed)
         self._prepared = None
@@ -359,7 +359,7 @@ class _Study:
             return
         with _quiet(self._optuna):
             sampler = _build_sampler(self._optuna, self._search, seed)
-            if self._search.sampler == "tpe" and self._trials:  # it remembers which trials it has seen
+            if self._search.sampler == "tpe" and self._trials:  # the sampler remembers which trials it has seen
                 sampler.infer_relative_search_space(self._study, self._study.get_trials(deepcopy=False)[-1])
         self._prepared = seed, sampler
 
@@ -407,7 +407,7 @@ class _Study:
         states = self._optuna.trial.TrialState
         if trial.state == "done":
             return states.COMPLETE, trial.values
-        if trial.state == "pruned" and len(self._search.objectives) == 1:  # with several, Optuna has no pruning
+        if trial.state == "pruned" and len(self._search.objectives) == 1:  # Optuna prunes only with one objective
             return states.PRUNED, None
         return states.RUNNING if trial.state == "running" else states.FAIL, None
 
@@ -471,9 +471,9 @@ def _from_optuna(dimension: Dimension, value: Any) -> float:
 def compute_importance(
     params: Sequence[Params], values: Sequence[float], direction: Literal["min", "max"] = "min"
 ) -> dict[str, float]:
-    """How much of the best results each parameter decides, most first; they add up to 1.
+    """Return the fraction of each parameter in the best results, largest first; they add up to 1.
 
-    Only parameters that vary are in it. Numbers are taken as numbers, all else as choices.
+    Only parameters that vary are included. Numbers are treated as numbers, all else as choices.
     """
     optuna = _import_optuna("importance")
     names = dict.fromkeys(name for each in params for name in each)
@@ -505,11 +505,11 @@ class _Kind:
         return self.choices.index(canonical(value)) if self.choices else float(value)
 
 
-_LARGEST = 1e300  # a whole number above it may not be a float
+_LARGEST = 1e300  # a whole number above it may be too large for a float
 
 
 def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
-    """How Optuna takes these values; None: they do not vary."""
+    """Return the kind of these values for Optuna, or None if they do not vary."""
     choices = tuple(dict.fromkeys(map(canonical, values)))
     if len(choices) < 2:
         return None

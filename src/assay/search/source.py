@@ -1,7 +1,7 @@
-"""A search: its trials are the run directories `trial-0000`, `trial-0001`, …, and nothing else is known of it.
+"""A search: its trials are the run directories `trial-0000`, `trial-0001`, …, which are its only state.
 
-A trial is claimed by making its directory, which exactly one supervisor can. Before each claim the directories are
-read again, so what any supervisor began counts as pending, and what has ended counts with its result.
+A trial is claimed by creating its directory, in which only one supervisor can succeed. Before each claim the
+directories are read again, so what any supervisor began counts as pending, and what has ended counts with its result.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from assay.values.state import has_result
 from assay.values.study import CommandTemplate, Objective, Problem, Search, ShellText, Study
 from assay.values.units import CPU
 
-MOST_FAILURES = 5  # in a row and without a single result: no more is started
-_NAMED = 8  # names in a message
+MOST_FAILURES = 5  # failures in a row, without a single result, after which no more trials are started
+_NAMED = 8  # most names in a message
 _FRONT = 20  # trials of a Pareto set that are listed
 _LISTED = 20  # trials without a result that are named
 
@@ -51,7 +51,7 @@ _LISTED = 20  # trials without a result that are named
 
 
 def prepare_search(prepared: Prepared, search: Search) -> Prepared:
-    """Check the search against what was begun, and find the trials that are there."""
+    """Check the search against the recorded one, and find its existing trials."""
     study, asked = prepared.study, prepared.options.extras.get("search")
     _refuse_options(prepared)
     space = Space(study.sweeps, prepared.settings.secrets)
@@ -118,7 +118,7 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
 
 
 def _find_changes(known: SearchFile, new: SearchFile) -> list[str]:
-    """List what differs, a line each; where the trials begin may differ."""
+    """List the differences, a line each; the number of the first trial may differ."""
     facts = [(_list_facts(known), _list_facts(new))]
     facts += [
         (_name_params(index, len(known.space), old), _name_params(index, len(known.space), other))
@@ -169,7 +169,7 @@ def _hash(template: CommandTemplate) -> str:
 
 
 def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...], tuple[Problem, ...]]:
-    """Runs of each sweep: whether its commands can be filled, and which parameters they leave out."""
+    """Build sample runs of each sweep; return them, and warnings of parameters that its commands leave out."""
     specs, warnings = [], dict.fromkeys(prepared.study.warnings)
     for point in _choose_samples(space):
         params = space.build_params(point)
@@ -180,7 +180,7 @@ def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...
 
 
 def _find_seeds(study: Study, space: Space) -> Iterator[Problem]:
-    """A search takes a lucky seed for a good one."""
+    """Warn of a seed among the parameters: a search takes a lucky seed for a good one."""
     names = {name for branch in space.branches for each in branch.dimensions for name in each.names}
     for name in sorted(each for each in names if each.lower().replace("-", "_").rpartition("_")[2] == "seed"):
         position = next((sweep.axes[name].position for sweep in study.sweeps if name in sweep.axes), None)
@@ -199,7 +199,7 @@ def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
 
 
 def _choose_samples(space: Space) -> Iterator[SpacePoint]:
-    """Each kind of value once: a command that takes a number may not take a null."""
+    """Yield points with each type of value once: a command that takes a number may not take a null."""
     for sweep, branch in enumerate(space.branches):
         first = tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions)
         yield SpacePoint(sweep, first)
@@ -211,14 +211,14 @@ def _choose_samples(space: Space) -> Iterator[SpacePoint]:
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """Not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
+    """A directory that is not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
 
     name: str
-    is_damaged: bool = False  # what it tried is unknown; it counts, so that no more than `trials` are started
+    is_damaged: bool = False  # its point is unknown; it counts, so that no more than `trials` are started
 
 
 def _find_numbers(study_dir: str) -> set[int]:
-    """Numbers that are taken, by whatever has the name."""
+    """Find the numbers of all names of trials that are taken, by a run or anything else."""
     try:
         found = (layout.parse_trial_name(name) for name in os.listdir(study_dir))
     except (FileNotFoundError, NotADirectoryError):
@@ -235,14 +235,14 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec,
     record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
     if record is not None and record.search_from is not None and prepared.search is not None:
-        is_ours = is_ours and record.search_from == prepared.search.first  # a supervisor of an earlier search may go on
+        is_ours = is_ours and record.search_from == prepared.search.first  # an earlier search may still run
     point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
-        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # otherwise it is a folder of the user
+        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # otherwise it is a user's folder
         return _Outside(name, is_damaged=record is None and is_run)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
-    # of other commands, which an earlier version of the file had, its own are kept; never those of another's file
+    # a run with commands of an earlier version of the file keeps them; commands of another's file are never used
     is_of_file = spec.id == record.spec.id or (received is not None and received.needs_code)
     return spec if is_of_file else record.spec, SearchTrial(number, point, kept=record.search)
 
@@ -251,7 +251,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec,
 
 
 def count_wanted(search: Search, space: Space) -> int:
-    """The number of trials that there are in the end."""
+    """Return how many trials there are at the end."""
     return min((each for each in (search.trials, space.count) if each is not None), default=0)
 
 
@@ -267,7 +267,7 @@ class SearchSource:
         build_entry: Callable[[RunSpec], Entry],
         settle: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`settle` brings what was collected into the index; False: some of it is not there."""
+        """Start with no trials. `settle` writes collected points into the index; False: some are missing there."""
         assert prepared.study.search is not None
         assert prepared.search is not None
         self._prepared, self._index = prepared, index
@@ -277,7 +277,7 @@ class SearchSource:
         self._proposer = Proposer(self._space, self._search)
         self._wanted = count_wanted(self._search, self._space)
         self._known: dict[int, _Known] = {}
-        self._taken: set[int] = set()  # also numbers that do not count
+        self._taken: set[int] = set()  # includes numbers of directories that do not count as trials
         self._damaged: dict[int, str] = {}
         for entry in entries:
             self._note(int(entry.spec.name.removeprefix(layout.TRIAL_PREFIX)), entry)
@@ -288,7 +288,7 @@ class SearchSource:
         return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known) - len(self._damaged))
 
     def take(self, supervisor: Supervisor) -> Sequence[Entry]:
-        """The trials that other supervisors made since; where there are none, a new one, claimed."""
+        """Return the trials that other supervisors have made since; if there are none, claim and return a new one."""
         found = self._find_new()
         if found or not self.count_left():
             return found
@@ -300,7 +300,7 @@ class SearchSource:
         entry = self._build_entry(self._build_spec(proposal, number))
         entry.trial, entry.search_from, entry.kept = number, self._first, proposal.kept
         if not self._create(entry):
-            self._note(number, None)  # another supervisor was faster, or something else has the name
+            self._note(number, None)  # another supervisor was faster, or something else has this name
             return [self._known[number].entry] if number in self._known else ()
         entry.is_here = True
         self._taken.add(number)
@@ -312,7 +312,7 @@ class SearchSource:
             self._proposer.prepare(max(self._taken, default=-1) + 1)
 
     def propose_next(self) -> RunSpec | None:
-        """The trial that would be tried next."""
+        """Return the trial that would be tried next."""
         self._find_new()
         number = max(self._taken, default=-1) + 1
         proposal = self._propose(number) if self.count_left() else None
@@ -351,7 +351,7 @@ class SearchSource:
     # ------------------------------------------------------------ results
 
     def _load_trials(self) -> list[SearchTrial]:
-        """All trials by number, with the results of those that have ended since the last call."""
+        """Load all trials by number, with the results of those that have ended since the last call."""
         ended = [known for known in self._known.values() if known.is_news()]
         if ended:
             summaries = self._load_summaries([known.entry for known in ended])
@@ -360,7 +360,7 @@ class SearchSource:
         return [self._known[number].trial for number in sorted(self._known)]
 
     def _load_summaries(self, entries: Sequence[Entry]) -> Mapping[str, Mapping[str, Summary]]:
-        """Summaries of runs that have ended; those that did not end under this supervisor are read now."""
+        """Load summaries of runs that have ended; those that did not end under this supervisor are read now."""
         location = self._prepared.location
         keys = {location.key(entry.dir): entry for entry in entries if entry.state in (State.DONE, State.PRUNED)}
         found: dict[str, Mapping[str, Summary]] = {}
@@ -374,7 +374,7 @@ class SearchSource:
         return {**found, **_read_summaries(doubtful)} if doubtful else found
 
     def _check_results(self) -> None:
-        """What makes further trials pointless: a metric that no trial has, or failures alone."""
+        """Set the failure if further trials are pointless: no trial has a metric, or all trials have failed."""
         ended = [known for known in self._known.values() if known.trial.state != "running"]
         if self.failure or any(known.trial.state in ("done", "pruned") for known in ended):
             return
@@ -417,7 +417,7 @@ class SearchSource:
         )
 
     def _list_warnings(self, failed: Mapping[str, str]) -> Iterator[str]:
-        """Trials without a usable result, and why no more were started, where something is wrong."""
+        """Yield the trials without a usable result, and why no more trials were started."""
         for name, why in list(failed.items())[:_LISTED]:
             yield f"{name} counts as failed: {why}"
         for number in sorted(self._damaged)[:_LISTED]:
@@ -436,7 +436,7 @@ class SearchSource:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
-        # also what distinguishes the sweeps, where there are several
+        # the fixed parameters that differ between the sweeps
         fixed = [
             name
             for name, value in branch.fixed.items()
@@ -449,7 +449,7 @@ class SearchSource:
 
 
 def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, Summary]]:
-    """Read the run directories alone: the index may be broken, and nothing that decides a search depends on it."""
+    """Read the summaries from the run directories: the index may be broken, and no search decision depends on it."""
     with SqliteIndex(":memory:") as index:
         for key, entry in entries.items():
             with suppress(OSError):
@@ -459,14 +459,14 @@ def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, S
 
 @dataclass(slots=True)
 class _Known:
-    """A trial, and how far its result has been read."""
+    """A trial, with the part of its result that has been read."""
 
     entry: Entry
     trial: SearchTrial
-    seen: tuple[State, int] | None = None  # state and attempt that `trial` was made of
-    why: str = ""  # of a run that is done: why it has no usable result
-    missing: tuple[str, ...] = ()  # metrics that it did not record
-    names: tuple[str, ...] = field(default=())  # metrics that it did
+    seen: tuple[State, int] | None = None  # state and attempt for which `trial` was built
+    why: str = ""  # for a finished run: why it has no usable result
+    missing: tuple[str, ...] = ()  # metrics that the run did not record
+    names: tuple[str, ...] = field(default=())  # metrics that the run recorded
 
     def is_news(self) -> bool:
         return self.seen != (self.entry.state, self.entry.attempt)
@@ -494,7 +494,7 @@ class _Known:
             self.why = f"it did not record {', '.join(self.missing)}"
             return
         values = tuple(pick_value(summaries[each.metric], search, each) for each in search.objectives)
-        lasts = (summaries[each.metric].last for each in search.objectives)  # a training that diverged is no result
+        lasts = (summaries[each.metric].last for each in search.objectives)  # a training that diverged has no result
         bad = [
             f"{each.metric} is {value if math.isfinite(last) else last:g}"
             for each, value, last in zip(search.objectives, values, lasts, strict=True)
@@ -506,13 +506,13 @@ class _Known:
 
 
 def pick_value(summary: Summary, search: Search | SearchFile, objective: Objective) -> float:
-    """The value of a series that stands for its run."""
+    """Return the value of a series that is its run's result."""
     at = objective.direction if search.at == "best" else search.at
     return {"last": summary.last, "min": summary.min, "max": summary.max, "mean": summary.mean}[at]
 
 
 def find_best(trials: Sequence[SearchTrial], objectives: Sequence[Objective]) -> list[SearchTrial]:
-    """The best trial; of several objectives all that no other is better than (the Pareto set), by number."""
+    """Return the best trial; for several objectives all that no other is better than (the Pareto set), by number."""
     signs = [1.0 if each.direction == "min" else -1.0 for each in objectives]
     done = [trial for trial in trials if trial.state == "done"]
     costs = [tuple(sign * value for sign, value in zip(signs, trial.values, strict=True)) for trial in done]
@@ -535,7 +535,7 @@ def _describe_missing(known: _Known) -> str:
 
 
 def begin_search(prepared: Prepared, search: SearchFile) -> None:
-    """Write down what is searched, once. What another supervisor has begun since is compared again."""
+    """Store the search, once. It is compared again with the search that another supervisor may have begun since."""
     folder = prepared.location.dir
     with locked(os.path.join(folder, layout.STUDY_META_DIR)):
         known = load_search(folder)
@@ -546,7 +546,7 @@ def begin_search(prepared: Prepared, search: SearchFile) -> None:
 
 
 def build_dry_search(prepared: Prepared) -> Iterator[str]:
-    """The space, and what would be proposed next."""
+    """Yield the space, and the next trial that would be proposed."""
     search, spec = prepared.study.search, find_next_trial(prepared)
     assert search is not None
     metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
@@ -562,7 +562,7 @@ def build_dry_search(prepared: Prepared) -> Iterator[str]:
 
 
 def find_next_trial(prepared: Prepared) -> RunSpec | None:
-    """What would be proposed next; nothing is written, not even into the index."""
+    """Return the next trial that would be proposed; nothing is written, not even into the index."""
 
     def build_entry(spec: RunSpec) -> Entry:
         return Entry(spec, prepared.dir_of(spec), RetryPolicy())
@@ -579,7 +579,7 @@ def find_next_trial(prepared: Prepared) -> RunSpec | None:
 
 
 class SearchStep(RunStep):
-    """What a search does in a run."""
+    """The search as a step of a run."""
 
     _source: SearchSource | None = None
 
@@ -598,7 +598,7 @@ class SearchStep(RunStep):
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared, collector = context.prepared, context.collector
-        if prepared.search is None:  # trials that are repeated
+        if prepared.search is None:  # trials are repeated, without a search
             return loop
 
         def settle() -> bool:
@@ -607,7 +607,7 @@ class SearchStep(RunStep):
 
         begin_search(prepared, prepared.search)
         self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)
-        # a farm takes any number of jobs; a search that proposes all of them at once would search nothing
+        # a farm accepts any number of jobs; if a search proposed all trials at once, no result could guide it
         most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None
         return replace(loop, source=self._source, limit=loop.limit or most)
 

@@ -75,12 +75,12 @@ class BisectInterruptedError(AssayError):
 
 
 class NothingRecordedError(UsageError):
-    """A side was executed, and there is no trace."""
+    """A side was executed, and recorded no trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideCode:
-    """What a side executes: a snapshot and the folder in it, or the files as they are."""
+    """The code that a side executes: a snapshot and the folder in it, or the current files."""
 
     title: str = "the files as they are"
     hash: str | None = None
@@ -91,18 +91,18 @@ class SideCode:
 @dataclass(frozen=True, slots=True)
 class Stage:
     what: str
-    runs: tuple[str, str]  # directories
+    runs: tuple[str, str]  # run directories
     found: Comparison
 
 
 class Bisector:
-    """Executes both sides until the operation is found; its attributes are what was found, and how."""
+    """Executes both sides until the operation is found; its attributes are the findings and how they were made."""
 
     def __init__(
         self, request: TraceBisectRequest, console: Console, folder: str = os.curdir,
         env: tuple[tuple[str, str], ...] = (), inputs: str = "",
     ) -> None:  # fmt: skip
-        """`env`: more variables of both sides. `inputs`: a path in the commands that is not code."""
+        """Prepare both sides. `env`: additional variables. `inputs`: a path in the commands that is not code."""
         self._request, self._console, self._folder = request, console, os.path.abspath(folder)
         self._env, self._inputs = env, inputs
         self._settings: Settings = load_settings(os.getcwd(), os.environ)
@@ -117,7 +117,7 @@ class Bisector:
         self.parting: Parting | None = None
         self.repro: Repro | None = None
         self.notes: list[str] = []
-        self.skipped = 0  # steps before the checkpoint that the later executions began with
+        self.skipped = 0  # steps before the checkpoint from which the later executions began
 
     @property
     def began(self) -> First | None:
@@ -125,7 +125,7 @@ class Bisector:
 
     @property
     def finest(self) -> Stage:
-        """That of the modules, or of the step alone; operations only explain what it found."""
+        """The stage of the modules, or of the step alone; operations only explain its finding."""
         return self.stages[min(1, len(self.stages) - 1)]
 
     def run(self) -> Bisector:
@@ -158,7 +158,7 @@ class Bisector:
     # ------------------------------------------------------------ executions
 
     def _execute(self, what: str, settings: TraceSettings, words: str = "", before: Stage | None = None) -> Stage:
-        """`before`: the stage whose judgement this one only has to explain."""
+        """Execute both sides. `before`: the stage whose finding this one only has to explain."""
         number = len(self.stages) + 1
         self._console.message(f"execution {number} of at most 3, both sides: {what}")
         specs = {side: self._build_spec(side, number, settings, words) for side in SIDES}
@@ -181,7 +181,7 @@ class Bisector:
         return self.stages[-1]
 
     def _check_run(self, side: str, entry: Entry) -> str:
-        """A program that fails after its recorded steps is judged by those."""
+        """Check that a run has a trace. A program that fails after its recorded steps is judged by these."""
         if not list_traces(entry.dir):
             logs = f"see what it printed: {show_command(['logs'], self._location, entry.spec.name)}"
             raise NothingRecordedError(
@@ -196,7 +196,7 @@ class Bisector:
         return trace_spec(replace(spec, code=_SNAPSHOT) if self.codes[side].hash else spec, settings)
 
     def _find_checkpoint(self, stage: Stage, step: int) -> str:
-        """The words that begin both sides from A's last checkpoint before a step: until then they are equal."""
+        """Return the words that start both sides from A's last checkpoint before a step: they are equal up to it."""
         if not self._request.resume:
             return ""
         written = [each for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers]
@@ -210,7 +210,7 @@ class Bisector:
     # ------------------------------------------------------------ code
 
     def _keep_codes(self, words: Sequence[Sequence[str]]) -> dict[str, SideCode]:
-        """The files as they are for both sides, unless a revision or a farm is named: then copies of what git has."""
+        """Use the current files for both sides, or copies of their git trees if a revision or a farm is named."""
         revisions = (self._request.a_rev, self._request.b_rev)
         if not (any(revisions) or self._farm):
             return dict.fromkeys(SIDES, SideCode())
@@ -234,8 +234,8 @@ class Bisector:
 
 
 def choose_modules(found: Comparison, first: First) -> list[str]:
-    """The module of the first difference and those around it, whose own code comes between modules; of a gradient also
-    the one whose gradient came before: what is computed then counts as its own."""
+    """Return the module of the first difference and those that contain it, whose own code runs between modules; for a
+    gradient also the module with the gradient before it, so that the code between the two counts as well."""
     parts = [] if first.module == OUTERMOST else first.module.split(".")
     paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
     keys = [found.a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
@@ -283,7 +283,7 @@ def build_bisect_document(found: Bisector) -> tuple[Document, VerdictKind]:
 
 
 def judge_bisection(found: Bisector) -> tuple[VerdictKind, str]:
-    """The finest that was found: an operation, a module or what else began it, or a step."""
+    """Judge the finest finding: an operation, a module or another cause, or a step."""
     stage, began = found.finest.found, found.began
     if stage.first is None and began is not None:
         return VerdictKind.INCONCLUSIVE, f"{began.text}; executed once more nothing differs there"

@@ -133,7 +133,7 @@ def _describe(report: Report, traces: Sequence[Trace], settings: TraceSettings) 
 
 
 def _render(facts: dict[str, Any], output: str | None) -> str:
-    """What is printed last: what was recorded, what is missing, and the next command."""
+    """Render the last lines of output: what was recorded, what is missing, and the next command."""
     parts = [render_count(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []
     parts += [_name_steps(facts["steps"]), render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
     lines = [f"{facts['run']}: {', '.join(parts)}"]

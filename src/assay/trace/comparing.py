@@ -1,4 +1,4 @@
-"""From two names on the command line to a comparison: finds runs and folders, loads their traces, reads names."""
+"""From two names on the command line to a comparison: find runs and folders, load their traces, read pairs of names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.trace.settings import load_pairs
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The traces of a run: one for each rank, and the same of each perturbed execution."""
+    """The traces of a run: one for each rank, and one for each rank of every perturbed execution."""
 
     label: str
     folder: str
@@ -36,7 +36,7 @@ def load_recording(name: str, root: str | None = None) -> Traces:
 
 
 def find_traces(name: str, root: str | None = None) -> tuple[str, str, list[str]]:
-    """What a run or folder is called, its directory, and the folders of its processes' traces."""
+    """Return the name of a run or folder, its directory, and the folders of its processes' traces."""
     label, folder = name, os.path.abspath(name)
     if os.path.isdir(folder):
         label = show_path(folder)
@@ -55,13 +55,13 @@ def find_traces(name: str, root: str | None = None) -> tuple[str, str, list[str]
 
 
 def _find_run(folder: str) -> str | None:
-    """The directory that has a folder `trace`, or whose folder `trace` this is."""
+    """Return the folder if it has a folder `trace`, or its parent if it is itself called `trace`."""
     parent = os.path.dirname(folder) if os.path.basename(folder) == TRACE_DIR else ""
     return next((each for each in (folder, parent) if each and list_traces(each)), None)
 
 
 def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
-    """One for each rank: of several processes with the same one that which recorded most."""
+    """Load one trace for each rank: of several processes with the same rank the one with the most rows."""
     ranks: dict[int, Trace] = {}
     for trace in map(load_trace, folders):
         release(trace.rows)
@@ -75,7 +75,7 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 
 
 def compare(a: Traces, b: Traces, names: str | None = None) -> Comparison:
-    """`names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text. Every name must be known."""
+    """Compare traces. `names`: a file of lines `NAME-IN-A = NAME-IN-B` of known names; `*` stands for the same text."""
     mine, theirs = build_sides(a.ranks, b.ranks)
     find_problem = partial(_find_problem, mine.names, theirs.names)
     pairs = load_pairs(names, find_problem) if names else []

@@ -1,6 +1,6 @@
 """`assay golden explain` and `golden check --explain`: what began a difference from a golden.
 
-The golden's code and the present code are executed with traces, from the checkpoint before the first bad window.
+The golden's code and the current code are executed with traces, from the checkpoint before the first bad window.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ExplainOptions(Request):
 
 
 def explain_test(context: GoldenContext, report: GoldenTestReport, hooks: RunHooks) -> tuple[str, ...]:
-    """Lines for the report of a check: what began the first window that is not good."""
+    """Return lines for the report of a check: what began the first window that is not good."""
     bad = [segment for segment in report.segments if segment.verdict.kind is not VerdictKind.PASS]
     if not bad:
         return ("nothing to explain: every segment passed",) if report.segments else ()
@@ -51,7 +51,7 @@ def explain_test(context: GoldenContext, report: GoldenTestReport, hooks: RunHoo
 
 
 def _find_step(segment: SegmentReport) -> float:
-    """Where the first bad window of a segment begins."""
+    """Return the step at which the first bad window of a segment begins."""
     bad = [each for each in segment.verdict.findings if each.kind is not VerdictKind.PASS]
     return min((each.step for each in bad if each.step is not None), default=float(segment.start_step))
 
@@ -73,7 +73,7 @@ def _open_bisector(context: GoldenContext, segment: SegmentReport, hooks: RunHoo
 
 
 def _describe(found: Bisector, segment: SegmentReport) -> Iterator[str]:
-    """A is the golden's code, B the present one."""
+    """Describe a bisection; A is the golden's code, B the current code."""
     kind, answer = judge_bisection(found)
     where = f"after step {segment.start_step}, counted from there: " if segment.start_step else ""
     if kind is VerdictKind.PASS:

@@ -28,13 +28,13 @@ from assay.values.verdict import VerdictKind
 STUDY = "traces"
 COMMAND = "program"
 PROOF = "proof"
-_PROVED = ("loss", "gradient", "parameter", "optimiser")  # phases that a second execution must have again
+_PROVED = ("loss", "gradient", "parameter", "optimiser")  # phases whose tensors must be equal in a second execution
 _INSIDE = f"{TRACE_DIR}/inside"  # what the program loads, in the run directory
-_PACKAGE = "assay_trace"  # its name there: the program may have another Assay, or none
+_PACKAGE = "assay_trace"  # its name there: the program may have another version of Assay, or none
 
 
 class TraceStep(RunStep):
-    """The runs of a study with `trace:`, or of `assay trace run`, record themselves."""
+    """A step of a study with `trace:`, or of `assay trace run`: its runs record themselves."""
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         settings = context.prepared.study.extras.get("trace")
@@ -55,7 +55,7 @@ class TraceStep(RunStep):
 
 
 def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
-    """Add the variables that bring the recorder in to a run."""
+    """Add the variables that load the recorder to a run."""
     env = dict(spec.env)
     before = env.get("PYTHONPATH") or spec.pythonpath or os.environ.get("PYTHONPATH")
     path = os.pathsep.join(filter(None, (f"{layout.RUN_DIR_REFERENCE}/{_INSIDE}", before)))
@@ -64,7 +64,7 @@ def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
 
 
 def write_inside(run_dir: str) -> None:
-    """Copy what the program loads; a run directory is complete by itself."""
+    """Copy the modules that the program loads; a run directory is complete by itself."""
     folder = os.path.join(run_dir, _INSIDE)
     os.makedirs(os.path.join(folder, _PACKAGE), exist_ok=True)
     for source in files("assay.trace.inside").iterdir():
@@ -79,7 +79,7 @@ def record_program(
     words: Sequence[str], settings: TraceSettings, noise: int, prove: bool, hooks: RunHooks, root: str | None
 ) -> Report:
     """Run a program that records itself, as a run of the study `traces`: once more for each perturbed execution, and
-    for the one that proves that the record disturbs nothing."""
+    once to prove that recording does not change the program."""
     further = {
         f"noise-{number}": settings.render(below=f"noise-{number}", perturbed=number) for number in range(1, noise + 1)
     }
@@ -92,7 +92,7 @@ def record_program(
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     text = shlex.join(words)
     commands = [Command(COMMAND, text)]
-    for each, own in further.items():  # metrics of theirs are not the run's
+    for each, own in further.items():  # the metrics of these executions are not the run's
         folder = f'{layout.ENV_RUN_DIR}="{layout.RUN_DIR_REFERENCE}/{TRACE_DIR}/{each}"'
         commands.append(Command(each, f"{folder} {ENV_TRACE}={shlex.quote(own)} {text}"))
     params = {"name": name}
@@ -102,7 +102,7 @@ def record_program(
 
 
 def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> tuple[VerdictKind, str]:
-    """PASS: equal bit for bit. INCONCLUSIVE: not, which a program that is not deterministic does by itself."""
+    """Judge the proof. PASS: equal bit for bit. INCONCLUSIVE: different, perhaps from a non-deterministic program."""
     last = max((int(each["step"]) for trace in again for each in trace.steps), default=0)
     first, second = _collect_hashes(traced, last), _collect_hashes(again, last)
     shared = first.keys() & second.keys()

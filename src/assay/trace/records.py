@@ -1,4 +1,4 @@
-"""A trace on disk, read: `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes them."""
+"""Read a trace in `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes the files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOLDER = re.compile(r"rank-(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was recorded: a tensor at one place of the program, in every traced step."""
+    """A tensor at one place of the program, which is recorded in every traced step."""
 
     phase: str  # input, forward, loss, backward, gradient, parameter, optimiser
     module: str
@@ -46,7 +46,7 @@ class Weight:
     module: str
     name: str
     shape: tuple[int, ...]
-    hashes: Any  # numpy, u8
+    hashes: Any  # a numpy array of u8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Trace:
     rows: Any
     steps: tuple[Mapping[str, Any], ...]
     weights: tuple[Weight, ...]
-    is_complete: bool  # the process ended in order
+    is_complete: bool  # whether the process ended in order
 
 
 def list_traces(run_dir: str, below: str = "") -> list[str]:
-    """The folders of the processes of a run that recorded something, by rank; `below`: `noise-1` for another one."""
+    """List the folders of processes that recorded something, by rank; `below`: `noise-1` for a perturbed execution."""
     folder = os.path.join(run_dir, TRACE_DIR, below)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     found = [(match, name) for name in names if (match := _FOLDER.fullmatch(name))]
@@ -72,7 +72,7 @@ def list_traces(run_dir: str, below: str = "") -> list[str]:
 
 
 def load_trace(folder: str) -> Trace:
-    """Load what is whole: the last line or row of a process that was killed may be cut off. Raises FormatError."""
+    """Load the complete lines and rows; the last one may be cut off if the process was killed. Raises FormatError."""
     try:
         return _load_trace(folder)
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Two traces, or one, as a document: the answer, the points around it, error over depth and steps; what one holds."""
+"""Documents of two traces, or of one: the answer, the points around it, error over depth and steps; a trace's rows."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from assay.values.table import Column, Table
 from assay.values.verdict import Verdict, VerdictKind
 
 _BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
-_MOST_NAMES = 40  # of points on an axis
-_MOST_ROWS = 400  # of the page's table
+_MOST_NAMES = 40  # names of points on an axis
+_MOST_ROWS = 400  # rows of the page's table
 Growth = tuple[int, float, float]  # step, error, noise
 
 
 def build_report(a: Traces, b: Traces | None, names: str | None = None) -> tuple[Document, Verdict]:
-    """Two traces compared, or one alone. `names`: a file that `compare` reads."""
+    """Build a report of two traces compared, or of one alone. `names`: a file that `compare` reads."""
     if b is not None:
         found = compare(a, b, names)
         return _build_diff(a, b, found), found.verdict
@@ -129,7 +129,7 @@ def _list_first(first: First) -> Iterator[tuple[str, str]]:
 
 
 def _shorten(source: str) -> str:
-    """A path relative to the working directory, where it is below that."""
+    """Return a path relative to the working directory, if it is below that."""
     path, _, line = source.rpartition(":")
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
 
@@ -144,7 +144,7 @@ def _list_commands(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _choose_rows(found: Comparison) -> list[int]:
-    """The rows around the first wrong one; without one the largest errors."""
+    """Choose the rows around the first wrong one; if there is none, those with the largest errors."""
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
         return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))
@@ -153,7 +153,7 @@ def _choose_rows(found: Comparison) -> list[int]:
 
 
 def _build_point(found: Comparison, number: int) -> dict[str, Any]:
-    """The text about a row."""
+    """Build the facts about a row for the page."""
     compared = found.compared
     i, j = int(compared.point[number]), int(compared.other[number])
     squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]
@@ -199,7 +199,7 @@ def _build_table(found: Comparison, points: Sequence[dict[str, Any]]) -> TableBl
 
 
 class _Log:
-    """A logarithmic axis; equal bits are at its bottom, what is infinite at its top."""
+    """A logarithmic axis; equal bits are at its bottom, infinite errors at its top."""
 
     def __init__(self, values: Sequence[float]) -> None:
         powers = [math.log10(each) for each in values if 1e-20 < each < math.inf] or [-8.0, -6.0]
@@ -234,9 +234,9 @@ def _build_charts(found: Comparison, growth: Sequence[Growth]) -> Iterator[Block
 
 
 def _build_depth(found: Comparison, step: int) -> Chart:
-    """Every point of a step, in the order of execution."""
+    """Build a chart of every point of a step, in the order of execution."""
     compared, first = found.compared, found.first.index if found.first else -1
-    is_state = found.a.find_phases("optimiser")[compared.point]  # between parameters, in other units
+    is_state = found.a.find_phases("optimiser")[compared.point]  # states lie between parameters, and have other units
     numbers = [n for n in np.flatnonzero(compared.step == step).tolist() if n == first or not is_state[n]]
     keys = [found.a.keys[int(compared.point[n])] for n in numbers]
     names, marks = [_join(key) for key in keys], [float(x) for x, n in enumerate(numbers) if n == first]
@@ -259,7 +259,7 @@ def _draw(
     title: str, errors: Sequence[tuple[float, float]], marks: Sequence[float], texts: Sequence[str],
     ticks: Sequence[tuple[float, str]], has_noise: bool,
 ) -> Chart:  # fmt: skip
-    """`errors`: of each point, and its noise. `marks`: the first difference."""
+    """Draw a chart. `errors`: of each point, with its noise. `marks`: the first difference."""
     bounds = [WITHIN * noise for _, noise in errors] if has_noise else []
     scale = _Log([*(error for error, _ in errors), *bounds])
     points = [(float(x), scale.y(error)) for x, (error, _) in enumerate(errors)]
@@ -276,7 +276,7 @@ def _draw(
 
 
 def _list_growth(found: Comparison) -> list[Growth]:
-    """The largest error of an output or parameter in each step."""
+    """List the largest error of an output or parameter in each step."""
     compared = found.compared
     is_meant = found.a.find_phases("forward", "loss", "parameter")[compared.point]
     growth = []

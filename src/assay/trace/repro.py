@@ -1,4 +1,4 @@
-"""A folder that shows one operation of two sides alone: its calls, its tensors, and `repro.py`."""
+"""Writes a folder that shows one operation of two sides alone: its calls, its tensors, and `repro.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIGURES = re.compile(r"by (\S+); computed.*\n.*A (\S+), B (\S+); in float64 B d
 
 @dataclass(frozen=True, slots=True)
 class Repro:
-    """`opinion`: None with the reason in `problem`."""
+    """A folder that was written. `opinion`: None with the reason in `problem`."""
 
     folder: str | None
     opinion: Opinion | None = None
@@ -27,7 +27,7 @@ class Repro:
 
 
 def write_repro(parting: Parting, folders: tuple[str, str], target: str, title: str) -> Repro:
-    """`folders`: the traces of the two sides, which have the tensors. The repro is executed once."""
+    """Write a repro and execute it once. `folders`: the traces of the two sides, which contain the tensors."""
     sides = list(zip("ab", (parting.a, parting.b), folders, strict=True))
     for letter, call, _ in sides:
         unknown = find_unknown([call["args"], call["kwargs"], call["result"]]) if call else "no further operation"
@@ -44,7 +44,7 @@ def write_repro(parting: Parting, folders: tuple[str, str], target: str, title: 
 
 
 def _write_call(call: Call, kept: str, path: str) -> None:
-    """`path`.json and `path`.bin: a call and its tensors, each once."""
+    """Write a call to `path`.json and its tensors, each once, to `path`.bin."""
     own: Any = json.loads(json.dumps({name: call[name] for name in ("op", "args", "kwargs", "result")}))
     written: dict[str, int] = {}
     with open(kept, "rb") as source, open(f"{path}.bin", "wb") as file:
@@ -59,7 +59,7 @@ def _write_call(call: Call, kept: str, path: str) -> None:
 
 
 def _execute(path: str, executable: str) -> Repro:
-    """Execute by the interpreter of side B, if it is on this machine."""
+    """Execute the repro with the interpreter of side B, if that is on this machine."""
     python, folder = executable if os.path.exists(executable) else sys.executable, os.path.dirname(path)
     try:
         done = subprocess.run([python, path], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
@@ -68,5 +68,5 @@ def _execute(path: str, executable: str) -> Repro:
     if found := _FIGURES.search(done.stdout):
         return Repro(folder, Opinion(*map(float, found.groups())))
     lines = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
-    is_said = lines[-1].startswith("float64 ")  # it has no opinion: the operation has no such kernel
+    is_said = lines[-1].startswith("float64 ")  # no opinion: the operation has no such kernel
     return Repro(folder, problem=lines[-1] if is_said else f"float64 was not asked: {lines[-1]}")

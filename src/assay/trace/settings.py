@@ -1,4 +1,4 @@
-"""What is recorded: the options of `assay trace run`, and `trace:` of a study file."""
+"""The options of `assay trace run`, and `trace:` of a study file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEYS = ("steps", "level", "in", "keep", "inside", "placement")
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """`only` and `keep` are patterns of module paths; `placement`: patterns, and how ranks share what matches."""
+    """What to record. `only`, `keep`: patterns of module paths; `placement`: patterns, and how ranks share matches."""
 
     steps: tuple[int, ...] = (1,)
     level: str = "module"
@@ -32,14 +32,14 @@ class TraceSettings:
     placement: tuple[tuple[str, str], ...] = ()
 
     def render(self, **more: Any) -> str:
-        """The text of the variable that the traced program reads."""
+        """Return the text of the variable that the traced program reads."""
         facts = {"steps": self.steps, "level": self.level, "in": self.only, "keep": self.keep, "inside": self.inside}
         more |= {"placement": self.placement} if self.placement else {}
         return json.dumps({**facts, **more}, separators=(",", ":"))
 
 
 def parse_steps(text: str, flag: str) -> tuple[int, ...]:
-    """`1,2,100` or `1-5,100`, counted from 1."""
+    """Parse steps: `1,2,100` or `1-5,100`, counted from 1."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
@@ -53,7 +53,7 @@ def parse_steps(text: str, flag: str) -> tuple[int, ...]:
 
 
 def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> TraceSettings | None:
-    """`trace: {steps: [1, 10], level: module}` of a study file."""
+    """Read `trace: {steps: [1, 10], level: module}` of a study file."""
     node = top["trace"].node
     entries = fields.mapping(node, "trace", _KEYS)
     if node.kind != "mapping":
@@ -74,7 +74,7 @@ def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> Trac
 
 
 def _read_placement(fields: Fields, node: Node) -> Iterator[tuple[str, str]]:
-    """`placement: {'*': S(0), 'layers.*.up:weight': S(0)}`."""
+    """Read `placement: {'*': S(0), 'layers.*.up:weight': S(0)}`."""
     for entry in fields.open_mapping(node, "trace.placement", "patterns and placements"):
         text = fields.string(entry.node, f"trace.placement.{entry.key}") or "R"
         if not is_placement(text):
@@ -83,12 +83,12 @@ def _read_placement(fields: Fields, node: Node) -> Iterator[tuple[str, str]]:
 
 
 def load_placement(path: str, _flag: str) -> tuple[tuple[str, str], ...]:
-    """Lines `PATTERN = PLACEMENT`."""
+    """Load lines `PATTERN = PLACEMENT`."""
     return tuple(load_pairs(path, lambda _, text: "" if is_placement(text) else f"{text!r} is not {NOTATION}"))
 
 
 def load_pairs(path: str, find_problem: Callable[[str, str], str]) -> list[tuple[str, str]]:
-    """Lines `LEFT = RIGHT` of a file; all problems are reported."""
+    """Load lines `LEFT = RIGHT` of a file; all problems are reported."""
     try:
         lines = read_text(path, "strict").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ from assay.trace.records import list_traces
 from assay.values.document import Block
 from assay.web.api import Navigation, Pages, build_address, get, get_site
 
-_MOST_RUNS = 300  # the newest
+_MOST_RUNS = 300  # the most runs, newest first
 
 
 def show(request: Request) -> Response:
@@ -36,7 +36,7 @@ def show(request: Request) -> Response:
 
 
 def find_traced(locations: Mapping[str, StudyLocation]) -> dict[str, str]:
-    """STUDY/RUN → directory, newest first."""
+    """Find runs with traces: STUDY/RUN → directory, newest first."""
     found = {
         f"{slug}/{os.path.basename(run_dir)}": run_dir
         for slug, location in locations.items()

@@ -93,7 +93,7 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
 
 
 def _refuse_missing(methods: Sequence[str]) -> None:
-    """A word without a dot names a suite in this folder."""
+    """Refuse a word without a dot that is not a suite in this folder."""
     missing = next((each for each in methods if re.fullmatch(r"[\w-]+", each) and not os.path.exists(each)), None)
     if missing is not None:
         hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"
@@ -227,7 +227,7 @@ def compare(request: CompareRequest, console: Console) -> int:
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
-    """The sides to be checked out, without a name the files as they are; None: what is recorded is compared."""
+    """Return the sides to check out; without a name a side is the user's files. None: compare recorded executions."""
     if request.python and (request.a_env or request.b_env):
         raise UsageError("--python and --a-env or --b-env choose the same interpreter", "give one of them")
     if request.span is not None:

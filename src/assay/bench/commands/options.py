@@ -1,4 +1,4 @@
-"""What the commands of `assay bench` share: options, the request that they make, and how a result is shown."""
+"""What the commands of `assay bench` share: options, the request built from them, and the display of a result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from assay.values.series import Direction, expand_number
 from assay.values.units import parse_duration, parse_slot_flags, parse_timeout
 from assay.values.verdict import VerdictKind
 
-LEAST_PYTHON = (3, 10)  # of --python: what a method's own process imports of ours
+LEAST_PYTHON = (3, 10)  # for --python: the lowest version that runs our code in the process of a method
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -69,8 +69,8 @@ def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
 
 
 def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, ...]:
-    """`NAME=TEXT` has that name; otherwise the command text is the name. `FOO=bar python x.py` sets a shell variable
-    for a command and has no name."""
+    """Split commands: `NAME=TEXT` has that name; otherwise the command text is the name. `FOO=bar python x.py` sets a
+    shell variable for a command and has no name."""
     found = []
     for text in map(str.strip, texts):
         if not text:
@@ -84,7 +84,7 @@ def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, 
 
 
 def _sets_variable(name: str, text: str) -> bool:
-    """Whether it sets a variable, in capitals and before a command: `FOO=bar python x.py`, but not `TRUE=true`."""
+    """Return whether a text sets a variable before a command: `FOO=bar python x.py`, but not `TRUE=true`."""
     if not _VARIABLE.fullmatch(name):
         return False
     try:
@@ -104,7 +104,7 @@ def parse_pairs(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
 
 
 def parse_patterns(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:
-    """`{number}` is what it is in a study's metrics."""
+    """Parse patterns; `{number}` has the same meaning as in a study's metrics."""
     pairs = parse_pairs(texts, flag)
     for name, regex in pairs:
         try:
@@ -132,12 +132,12 @@ def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
 
 
 def check_python(path: str | None, _flag: str = "") -> str | None:
-    """An interpreter by its path, or by its name on PATH, of a version that our part of the child can run with."""
+    """Check an interpreter, given by path or by name on PATH: its version must be able to run our part of the child."""
     if path is None:
         return None
     if shutil.which(path) is None:
         raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
-    version: tuple[int, ...] = ()  # where it does not answer as a Python does, its first execution reports that better
+    version: tuple[int, ...] = ()  # if it does not answer like a Python, its first execution reports that better
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):
         code = "import sys; print('%d %d' % sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, timeout=30, check=False)
@@ -150,7 +150,7 @@ def check_python(path: str | None, _flag: str = "") -> str | None:
 
 
 def parse_since(text: str | None, flag: str) -> float | None:
-    """Seconds since the epoch, of a duration before now or a date."""
+    """Parse a duration before now, or a date, into seconds since the epoch."""
     if text is None:
         return None
     date, duration = parse_date(text), parse_duration(text)
@@ -227,7 +227,7 @@ class ExecuteRequest(Request):
     )
     slots: str | None = slots_option("one at a time")
     jobs: int | None = jobs_option("N at once on the CPU: they disturb each other.")
-    farm: str | None = farm_option("--farm")  # --on names a metric in `assay bench bisect`
+    farm: str | None = farm_option("--farm")  # not --on: it names a metric in `assay bench bisect`
     python: str | None = option(
         "--python", metavar="PATH", parse=check_python, help="Another interpreter for the methods."
     )
@@ -310,12 +310,12 @@ def build_hooks(console: Console) -> RunHooks:
 
 
 def build_run(console: Console) -> Run:
-    """A function that runs benchmarks and reports each one that has ended."""
+    """Return a function that runs benchmarks and reports each execution as it ends."""
     return lambda request: run_benchmarks(request, build_hooks(console), _build_listener(console))
 
 
 def build_again(console: Console, root: str | None, foreign_limit: float) -> Callable[[str, str], BenchReport]:
-    """A function that runs an execution of a method once more, and reports when it has ended."""
+    """Return a function that runs an execution of a method once more, and reports when it has ended."""
     request = BenchRequest((), root=root, foreign_limit=foreign_limit, command_line=tuple(sys.argv))
 
     def again(method: str, execution_id: str) -> BenchReport:
@@ -333,14 +333,14 @@ def _build_listener(console: Console) -> Callable[[BenchExecution, int, int], No
 
 
 def check_result_options(request: ResultRequest) -> None:
-    """Refuse before anything runs what could not be reported after it."""
+    """Refuse, before anything runs, a result that could not be reported afterwards."""
     check_targets(request.md, request.junit, as_json=request.as_json)
     if request.webhook:
         check_address(request.webhook)
 
 
 def show(request: ResultRequest, console: Console, document: Document, cases: Cases) -> None:
-    """The result on stdout; reports into files; the webhook last, when something did not pass."""
+    """Show the result on stdout, and write reports into files; last, call the webhook if something did not pass."""
     if request.as_json or STDOUT not in (request.md, request.junit):
         console.write_document(document, as_json=request.as_json)
     write_document(document, request)
@@ -354,7 +354,7 @@ def check_address(url: str) -> None:
 
 
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
-    """POST it. Raises InfrastructureError if it cannot be delivered."""
+    """POST the result. Raises InfrastructureError if it cannot be delivered."""
     check_address(url)
     try:
         status, _ = post(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, _TIMEOUT_S)

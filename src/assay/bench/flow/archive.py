@@ -37,7 +37,7 @@ from assay.values.state import State
 from assay.values.study import CodePolicy
 from assay.values.verdict import Finding, VerdictKind
 
-_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
+_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems allow 255 bytes
 PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
@@ -48,7 +48,7 @@ def find_location(root: str | None) -> StudyLocation:
 def load_executions(
     location: StudyLocation, method: str | None = None, console: Console = SILENT
 ) -> list[BenchExecution]:
-    """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
+    """Load executions, oldest first: all, or those of a method, given by its full name or its end (`Class.method`)."""
     with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
         refresh_study(index, location, console)
         rows = [row for row in index.load_runs([location.name]) if row.state.is_over]
@@ -63,15 +63,15 @@ def load_executions(
 
 
 def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
-    """How many came from elsewhere, for each sender: they are in the history, and are not ours."""
+    """Describe how many executions were received, for each sender: the history contains them, but they are not ours."""
     notes = [note for execution in executions for note in execution.notes[:1] if note.startswith(_RECEIVED)]
     return [f"{notes.count(note)} of {len(executions)} executions: {note}" for note in dict.fromkeys(notes)]
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
-    """Oldest first. What cannot be read is a warning, and an execution that failed."""
+    """Load executions, oldest first. One that cannot be read gives a warning, and counts as failed."""
     every = list(rows)
-    # an upload that is not adopted does not change what is judged of a benchmark that was executed here
+    # an upload that is not adopted does not change the verdict on a benchmark that was executed here
     ours = {row.params.get("method") for row in every if not row.is_foreign}
     if left := [row for row in every if row.is_foreign and row.params.get("method") in ours]:
         console.message(describe_unranked((len(left), left[0]), [location]))
@@ -89,7 +89,7 @@ _RECEIVED = "received: "
 
 
 def choose_methods(name: str, known: Iterable[str]) -> list[str]:
-    """A full name, or an end of one; several only where they differ in their parameters alone: `time_x(10)`."""
+    """Return methods by their full name, or by its end if the methods found differ only in parameters: `time_x(10)`."""
     names = sorted(set(known))
     if name in names:
         return [name]
@@ -102,19 +102,19 @@ def choose_methods(name: str, known: Iterable[str]) -> list[str]:
 
 
 def is_named(name: str, method: str) -> bool:
-    """Whether `name` is the full name or its end after a `.`, `:` or `/`; parameters may be left out."""
+    """Return whether `name` is the full name or its end after a `.`, `:` or `/`; parameters may be left out."""
     ends = tuple(f"{mark}{name}" for mark in ".:/")
     return any(full == name or full.endswith(ends) for full in (method, _strip_parameters(method)))
 
 
 def _strip_parameters(method: str) -> str:
-    """`test_sort[10]` and asv's `time_x(10)` without what is in brackets."""
+    """Remove the parameters in brackets from `test_sort[10]` or asv's `time_x(10)`."""
     return PARAMETERS.sub("", method)
 
 
 def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
-    """One whose file cannot be read, or is that of an earlier attempt, is one that failed: it was executed, and left
-    out it would make the one before it the newest."""
+    """Load an execution. If its file cannot be read, or is from an earlier attempt, it counts as failed: it was
+    executed, and without it the execution before it would be the newest."""
     run_dir = os.path.join(location.root, row.key)
     try:
         found = load_execution(run_dir) or _rebuild(run_dir, row)
@@ -145,25 +145,25 @@ _UNKNOWN = {"host": "", "user": "", "os": "", "cpu": "", "cpu_count": 0, "memory
 
 
 def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
-    """The supervisor was killed before it could write benchmark.json; what the child wrote is used."""
+    """Rebuild an execution from the child's report: the supervisor was killed before it could write benchmark.json."""
     record = run_directory.load_record(run_dir)
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    around = load_context(run_dir)  # of a farm
+    around = load_context(run_dir)  # recorded by the wrapper on a farm
     if not around.is_observed:
         # written before the run began; local edits are part of the code, like the commit
         known = parse_plain(Environment, {**_UNKNOWN, **(run_directory.load_environment(run_dir) or {})})
         git = known.git if known.git and known.git.commit == record.commit else None
         around = JobSurroundings(describe_machine(known), git, record.commit, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
-    with suppress(OSError):  # a read-only folder: it is built again the next time
+    with suppress(OSError):  # a read-only folder: the execution is built again next time
         write_execution(run_dir, execution)
     return execution
 
 
 def load_file_executions(path: str) -> list[BenchExecution]:
-    """A run directory, a folder of them, or a `benchmark.json`."""
+    """Load executions from a run directory, a folder of run directories, or a `benchmark.json`."""
     folder = os.path.dirname(path) if os.path.basename(path) == BENCH_FILE else path
     single = load_execution(folder)
     if single is not None:
@@ -191,7 +191,7 @@ class Imported:
 def import_results(
     paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
-    """An invalid file adds nothing and does not stop the others. Raises UsageError if no file has a result."""
+    """Import files. An invalid one adds nothing and stops no other. Raises UsageError if none has a result."""
     files: dict[str, Foreign] = {}
     problems: list[UsageError] = []
     for path in dict.fromkeys(paths):
@@ -226,11 +226,11 @@ def import_results(
 
 
 def write_as_run(location: StudyLocation, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
-    """False: it exists already. Nothing is overwritten: ids of other tools may be shared, and a further execution with
-    the same id gets a suffix made from its content."""
+    """Write an execution as a run; return False if it already exists. Nothing is overwritten: ids of other tools may be
+    shared, and a further execution with the same id gets a suffix made from its content."""
     mark = execution.extra.get(DIGEST)
     own = os.path.join(location.dir, _name_folder(execution))
-    if mark is None:  # an id that we made identifies the execution
+    if mark is None:  # an id that Assay made identifies the execution
         return _write_run(own, location, execution, label, kind)
     apart = os.path.join(location.dir, _name_folder(execution, mark))
     if os.path.lexists(apart):
@@ -242,7 +242,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
 
 
 def _is_same(run_dir: str, execution: BenchExecution) -> bool:
-    """Whether both are one execution: by the content of the other tool's file, or by the results of our own."""
+    """Return whether two executions are the same: by the content of the imported file, or by the results of our own."""
     there = None
     with suppress(AssayError, OSError):
         there = load_execution(run_dir)
@@ -254,8 +254,8 @@ def _is_same(run_dir: str, execution: BenchExecution) -> bool:
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:
-    """Named like our own executions. Always a plain name, whatever the id is: it does not leave the study's folder and
-    is not hidden."""
+    """Return a folder name in the format of our own executions. It is always a plain name, whatever the id is: it does
+    not leave the study's folder and is not hidden."""
     words = ".".join(execution.method.split(".")[-2:])
     begin = _clean(execution.execution_id) or "import"
     name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"
@@ -298,7 +298,7 @@ def _write_run(run_dir: str, location: StudyLocation, execution: BenchExecution,
 
 @dataclass(slots=True)
 class TimingsWatch:
-    """Looks at the machine before something is measured, and once more when its times are added to the history."""
+    """Reads the state of the machine before a measurement, and again when its times are added to the history."""
 
     begun_at: float = field(default_factory=time.time)
     meter: CpuMeter | None = field(default_factory=open_meter)
@@ -321,8 +321,8 @@ class TimingsWatch:
     ) -> BenchExecution:
         """Write the run and add it to the index, so that histories and change points include it.
 
-        `folder`: what was measured is in it. `samples`: seconds by name; `wall_time`: the name of those that are the
-        execution's. `tools`: name → version; only equal ones are compared.
+        `folder`: the code that was measured. `samples`: seconds by name; `wall_time`: the name of the samples that give
+        the execution's wall time. `tools`: name → version; only executions with equal ones are compared.
         """
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)
@@ -344,7 +344,7 @@ class TimingsWatch:
 
 
 def build_result(method: str, samples: Mapping[str, tuple[float, ...]], wall_time: str, succeeded: bool) -> BenchResult:
-    """The shortest sample of each name counts."""
+    """Build a result from the shortest sample of each name."""
     whole = samples.get(wall_time)
     return BenchResult(
         name=method,

@@ -1,4 +1,4 @@
-"""`assay bench baseline`: names for executions, to compare with later."""
+"""`assay bench baseline`: names for executions that later ones are compared with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "HEAD"
 
 
 def set_baseline(name: str, what: str, root: str | None, console: Console = SILENT) -> Baseline:
-    """Give the executions of a label or commit that there are now a name."""
+    """Give a name to the executions that a label or commit has now."""
     if not re.fullmatch(r"[A-Za-z0-9][\w./+-]*", name):
         raise UsageError(f"{name!r} is not a name for a baseline", "use letters, digits and . _ / + -")
     location = find_location(root)
@@ -39,7 +39,7 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
 
 
 def remove_baseline(name: str, root: str | None) -> None:
-    """Forget the name. The executions stay."""
+    """Remove the name. The executions stay."""
     known = load_named(find_location(root).dir, Baseline)
     if name not in known:
         raise NotFoundError("baseline", name, known)
@@ -47,7 +47,7 @@ def remove_baseline(name: str, root: str | None) -> None:
 
 
 def _choose(executions: Sequence[BenchExecution], what: str) -> list[BenchExecution]:
-    """Executions; of a commit those without local edits: a baseline is what others have as well."""
+    """Choose the executions of a label or commit; of a commit those without local edits, which others lack."""
     good = [each for each in executions if each.result.is_measured and not each.void and not each.is_compared]
     if labelled := [each for each in good if each.label == what]:
         return labelled
@@ -56,7 +56,7 @@ def _choose(executions: Sequence[BenchExecution], what: str) -> list[BenchExecut
 
 
 def find_pinned(name: str, study_dir: str, executions: Sequence[BenchExecution]) -> list[BenchExecution]:
-    """The executions of a baseline. Raises UsageError where they are gone."""
+    """Return the executions of a baseline. Raises UsageError if they no longer exist."""
     known = load_named(study_dir, Baseline)
     if name not in known:
         hint = None if known else "set one: `assay bench baseline set NAME`"

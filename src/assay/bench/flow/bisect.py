@@ -28,7 +28,7 @@ from assay.values.plain import parse_plain
 from assay.values.verdict import VerdictKind
 
 LOG_FILE = "log.jsonl"
-VOTES = 2  # equal answers that the first bad commit and the one before it need
+VOTES = 2  # equal answers that are required for the first bad commit and for the one before it
 PATIENCE = 3  # answers after which an undecided commit is given up
 
 _OUTCOMES: Mapping[VerdictKind, Outcome] = {
@@ -42,7 +42,7 @@ _OUTCOMES: Mapping[VerdictKind, Outcome] = {
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """One commit against the good one, as recorded in the log."""
+    """The comparison of one commit with the good one, as recorded in the log."""
 
     commit: str
     outcome: Outcome
@@ -68,7 +68,7 @@ class BenchBisect:
     evidence: MetricComparison | None = None
     stuck: str | None = None
     interrupted: str | None = None
-    resumed: int = 0  # answers that an earlier call had found
+    resumed: int = 0  # answers that were found by an earlier call
 
 
 def bisect_benchmark(
@@ -81,7 +81,7 @@ def bisect_benchmark(
     *,
     fresh: bool = False,
 ) -> BenchBisect:
-    """`ends`: a good and a bad commit. `fresh`: what an earlier call found is forgotten."""
+    """Find the first bad commit between `ends`, a good and a bad one. `fresh`: ignore what an earlier call found."""
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(metric,), confirm=False)  # the search has its own confirmation
@@ -118,7 +118,7 @@ class _Search:
         self.console.message(
             f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
-        # the good end is good by definition, with all votes: every other commit is compared with it
+        # the good end counts as good, with all votes: every other commit is compared with it
         given = (CommitTrial(self.start.good, "good"),) * VOTES
         while True:
             trials = (*given, *(CommitTrial(answer.commit, answer.outcome) for answer in answers))
@@ -152,7 +152,7 @@ class _Search:
         )
 
     def _try_commit(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
-        """The outcome of a commit against the good one, and the signal that interrupted it, if any."""
+        """Compare a commit with the good one. Return the outcome, and the signal that interrupted it, if any."""
         began, sha = time.monotonic(), commit.sha
         try:
             variants = (check_out(self.checkouts, "base", self.good), check_out(self.checkouts, "head", commit))
@@ -160,9 +160,9 @@ class _Search:
             report = contest.run_round(confirmed=True)
         except NotFoundError:
             if sha == self.bad.sha:
-                raise  # most likely the name is wrong, and nothing would ever be found
+                raise  # the name is probably wrong: trying other commits would find nothing
             return CommitAnswer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
-        except UsageError as error:  # it does not build, or has no such folder
+        except UsageError as error:  # the commit does not build, or has no such folder
             return CommitAnswer(sha, "skip", error.message, at=time.time()), None
         end = contest.end
         if end is not None and end.problem:
@@ -172,7 +172,7 @@ class _Search:
 
 
 def _judge(sha: str, report: ComparisonReport) -> CommitAnswer:
-    """A commit is skipped, not blamed, if either side fails: nothing can be compared then."""
+    """Judge a comparison. The commit is skipped, not blamed, if either side fails: nothing can be compared then."""
     errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
     if errors or not report.metrics:
         return CommitAnswer(sha, "skip", errors[0] if errors else "nothing could be compared")
@@ -184,7 +184,7 @@ def _judge(sha: str, report: ComparisonReport) -> CommitAnswer:
 
 
 def load_answers(path: str) -> list[CommitAnswer]:
-    """What earlier calls found; a line that a kill cut short is ignored."""
+    """Load the answers of earlier calls; a line that was cut off by a kill is ignored."""
     found = []
     for line in load_lines(path):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):

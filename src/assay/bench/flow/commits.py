@@ -1,8 +1,8 @@
 """`assay bench run --commits A..B`: benchmarks at each commit of a range, checked out next to the user's tree.
 
-The order is random: where a machine becomes slower with time, that does not look like a change of the code. Histories
-have the executions at the place of their commits. A file holds the name of the call until all of it has been run: given
-again after a kill, the call executes what is missing or failed, and nothing that succeeded twice.
+The order is random: if a machine becomes slower with time, that does not look like a change of the code. Histories
+have the executions at the position of their commits. A file contains the name of the call until all of it has been run:
+the same call after a kill executes what is missing or failed, and nothing twice that succeeded.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ print(json.dumps({**found, "python": "%d.%d" % sys.version_info[:2]}))
 @dataclass(frozen=True, slots=True)
 class CommitsQuestion:
     span: str
-    every: int = 1  # of the commits, counted back from the last one
-    skip_existing: bool = False  # what was measured at a commit in this environment is not measured again
+    every: int = 1  # use every n-th commit, counted back from the last one
+    skip_existing: bool = False  # do not measure a commit again that was measured in this environment
     build: str | None = None
 
 
@@ -67,8 +67,8 @@ class CommitOutcome:
     commit: Commit
     at: float
     executions: tuple[BenchExecution, ...] = ()
-    known: int = 0  # that an earlier call has made
-    problem: str = ""  # why it, or a benchmark of it, was skipped
+    known: int = 0  # executions that an earlier call has made
+    problem: str = ""  # why the commit, or a benchmark at it, was skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class CommitsReport:
 
     @property
     def report(self) -> BenchReport:
-        """All executions, as of one call."""
+        """The executions of all commits, as one report."""
         every = tuple(execution for outcome in self.outcomes for execution in outcome.executions)
         return replace(self.end, executions=every)
 
     @property
     def exit_code(self) -> ExitCode:
-        """A commit that was skipped has not passed."""
+        """The exit code; a skipped commit does not count as passed."""
         is_idle = not self.report.executions and any(outcome.known or outcome.problem for outcome in self.outcomes)
         is_ended = self.end.interrupted or self.end.problem
         codes = {ExitCode.OK} if is_idle and not is_ended else {self.report.exit_code}
@@ -113,8 +113,8 @@ class _Range:
     request: BenchRequest
     execute: Run
     console: Console
-    name: str = ""  # of this call, in each of its executions
-    known: Counter[tuple[str, str]] = field(default_factory=Counter)  # executions that are not to be repeated
+    name: str = ""  # the name of this call, stored in each of its executions
+    known: Counter[tuple[str, str]] = field(default_factory=Counter)  # executions that need not be repeated
     end: BenchReport = field(default_factory=lambda: BenchReport(()))
 
     def run(self, commits: Sequence[tuple[Commit, float]]) -> CommitsReport:
@@ -136,7 +136,7 @@ class _Range:
         return CommitsReport(self.question.span, tuple(outcomes), len(commits), resumed, self.end)
 
     def _open_plan(self, commits: Sequence[Commit]) -> tuple[str, bool]:
-        """The file of this call; whether an earlier one with the same options has left it."""
+        """Open the file of this call; return also whether an earlier call with the same options has left it."""
         asked = {"methods": [asdict(each) for each in self.request.methods], "options": asdict(self.question)}
         ends = (commits[0], commits[-1])
         path = os.path.join(open_question(self.checkouts, ends, self.request, asked), _PLAN_FILE)
@@ -152,7 +152,7 @@ class _Range:
         if not resumed and not self.question.skip_existing:
             return
         _wait_for_left(self.request.root, self.console)
-        with suppress(UsageError):  # there is none yet
+        with suppress(UsageError):  # there are no executions yet
             every = [each for each in load_executions(find_location(self.request.root)) if each.succeeded]
             mine = [each for each in every if each.extra.get(RANGE) == self.name]
             self.known.update((each.commit or "", each.method) for each in mine)
@@ -206,7 +206,7 @@ class _Range:
 
 
 def _wait_for_left(root: str | None, console: Console) -> None:
-    """Until what a killed call had started has ended: its tree must not change while it runs."""
+    """Wait until the runs of a killed call have ended: their tree must not change while they run."""
     location, is_said = find_location(root), False
     with closing_quietly(open_index(location.root, is_needed=False)) as index:
         while True:
@@ -224,8 +224,8 @@ def _wait_for_left(root: str | None, console: Console) -> None:
 
 
 def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
-    """Whether the environment of an execution is what this call would run in: the machine, and the versions of what the
-    execution had loaded."""
+    """Return a function that tests whether an execution's environment is that of this call: the machine, and the
+    versions of the packages that the execution had loaded."""
     devices = Devices()
     environment = load_environment(request.folder or os.getcwd(), (), devices)
     machine = load_machine(environment, devices, tuple(gpu.index for gpu in devices.list()))
@@ -243,7 +243,7 @@ def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
 
 
 def _load_versions(python: str) -> Mapping[str, str]:
-    """The versions of the interpreter and of what is installed for it."""
+    """Load the versions of the interpreter and of its installed packages."""
     try:
         done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, timeout=60, check=True)
         return dict(parse_json(done.stdout))
@@ -252,13 +252,13 @@ def _load_versions(python: str) -> Mapping[str, str]:
 
 
 def has_edits(repository: str) -> bool:
-    """Whether files that git knows differ from HEAD."""
+    """Return whether tracked files differ from HEAD."""
     return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
 
 
 def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, float]]:
-    """The commits of `first..last` along first parents, oldest first and without `first`, each with its place in time:
-    the seconds of its commit, made to increase where several are of one second or a clock was wrong."""
+    """Return the commits of `first..last` along first parents, oldest first and without `first`, each with its position
+    in time: its commit time, increased where commits share a second or a clock was wrong."""
     ends = [load_commit(repository, name).sha for name in (first, last)]
     form = f"--format={COMMIT_FIELDS}%x00%ct"
     lines = call_git(repository, "log", "--first-parent", "--reverse", form, f"{ends[0]}..{ends[1]}").splitlines()

@@ -78,16 +78,16 @@ DEFAULT_MOST = 30
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    metrics: tuple[str, ...] = ()  # none: all that both sides have
+    metrics: tuple[str, ...] = ()  # empty: all that both sides have
     directions: Mapping[str, Direction] | None = None
     min_effect: float = THRESHOLD
     alpha: float = ALPHA
-    most: int = DEFAULT_MOST  # trials on each side, before the result is INCONCLUSIVE
+    most: int = DEFAULT_MOST  # trials on each side, after which the result is INCONCLUSIVE
     everything: bool = False  # contaminated and profiled executions count as well
-    in_turns: bool = False  # both sides ran in turns: load of others does not disturb one more than the other
-    across: bool = False  # executions of different environments are compared as if they were of one
+    in_turns: bool = False  # both sides ran in turns: the load of others affects both alike
+    across: bool = False  # compare executions of different environments as if they were of the same one
     confirm: bool = True
-    build: str | None = None  # run in each work tree first
+    build: str | None = None  # command that is run in each work tree first
 
 
 # ---------------------------------------------------------------- what is there already
@@ -96,7 +96,7 @@ class CompareOptions:
 def compare_recorded(
     base: str, head: str, method: str | None, root: str | None, options: CompareOptions, console: Console = SILENT
 ) -> ComparisonReport:
-    """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
+    """Compare two labels, commits (or their beginnings), run directories, folders of them, or other tools' files."""
     known = _Known(root, method, console)
     sides = known.load(base), known.load(head)
     if sides[0].identities == sides[1].identities:
@@ -110,15 +110,15 @@ def compare_baseline(
     name: str, run: Callable[[], BenchReport] | None, method: str | None, root: str | None, options: CompareOptions,
     console: Console = SILENT, asked: Sequence[BenchMethod] = (),
 ) -> ComparisonReport:  # fmt: skip
-    """A baseline against what `run` executes now; without it against the newest code that was measured. What `asked`
-    names and was not executed is gone."""
+    """Compare a baseline with what `run` executes, or without it with the newest measured code. A benchmark that
+    `asked` names and that was not executed is reported as missing."""
     known = _Known(root, method, console)
     base = known.load_baseline(name)
     report = run() if run is not None else None
     if report is None:
         return _record(compare_executions(base, known.load_newest(base), options), root)
     here, is_ended = {each.method for each in report.executions}, bool(report.interrupted or report.problem)
-    gone = {each.method: each for each in base.found if each.method not in here}  # one of each is enough to look at
+    gone = {each.method: each for each in base.found if each.method not in here}  # one execution of each
     rest = [method for method, each in gone.items() if is_ended or not _is_asked(each, asked)]
     base = replace(base, found=tuple(each for each in base.found if each.method not in rest))
     if not base.found and here:
@@ -130,7 +130,7 @@ def compare_baseline(
 
 
 def _is_asked(execution: BenchExecution, asked: Sequence[BenchMethod]) -> bool:
-    """Whether it is of a suite that is named, or matches a filter."""
+    """Return whether a method is in a suite that is named, or matches a filter."""
     words: list[str] = []
     with suppress(AssayError, OSError, ValueError):
         words = [word for each in load_record(execution.run_dir).spec.commands for word in shlex.split(each.text)]
@@ -154,7 +154,7 @@ def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
 
 
 class _Known:
-    """The history is read once, and only when a side is not a file or an execution was declared invalid."""
+    """The recorded executions, read once, and only if a side is not a file or an execution was declared invalid."""
 
     def __init__(self, root: str | None, method: str | None, console: Console) -> None:
         self._location = find_location(root)
@@ -199,7 +199,7 @@ class _Known:
         return self._build(name, find_pinned(name, self._location.dir, self._every), self._location.dir)
 
     def load_newest(self, base: Executions) -> Executions:
-        """The newest code that was measured and is not in the base, with all its executions of the same label."""
+        """Return the newest measured code that is not in the base, with all its executions of the same label."""
         pinned = {each.run_dir for each in base.found}
         others = [e for e in self._every if e.run_dir not in pinned and not e.void and not e.is_compared]
         if not others:
@@ -215,7 +215,7 @@ class _Known:
 
 
 def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
-    """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
+    """Compare what both sides have, corrected for the number of metrics; a failure on a side is an error, not a gap."""
     base, head = (side.put_aside(everything=options.everything) for side in (base, head))
     return compare_sides(base, head, options)[0]
 
@@ -223,7 +223,7 @@ def compare_executions(base: Executions, head: Executions, options: CompareOptio
 def compare_sides(
     base: Executions, head: Executions, options: CompareOptions
 ) -> tuple[ComparisonReport, list[SampleComparison]]:
-    """The report, and the statistics behind it, which show how many more trials are needed."""
+    """Return the report, and the statistics that show how many more trials are needed."""
     there = {execution.method for execution in head.found}
     methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
@@ -248,7 +248,7 @@ def compare_sides(
 
 
 def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """Doubt a difference where the sides differ in more than their code."""
+    """Doubt a difference if the sides differ in more than their code."""
     if duel.differences:
         return doubt(found, duel.differences, describe_code(duel))
     if not is_sensitive(duel.key[1]):
@@ -275,7 +275,7 @@ def _direction(metric: str, options: CompareOptions) -> Direction:
 
 
 def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
-    """Notes that are printed with the verdicts."""
+    """Yield the notes that are printed with the verdicts."""
     for method in dict.fromkeys(duel.key[0] for duel in duels):
         mine = [duel for duel in duels if duel.key[0] == method]
         yield from describe_environments(method, base, head, mine, options.across)
@@ -297,7 +297,7 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
 
 
 def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
-    """How many do not count for which metrics, and what else there is."""
+    """Describe how many executions do not count for which metrics, and which metrics do count."""
     metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
     if options.everything:
         return
@@ -319,7 +319,7 @@ def _side(samples: Samples) -> BenchSide:
 
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:
-    """A benchmark that did not succeed on a side, or that head has lost: one that is new in head is not an error."""
+    """Find benchmarks that did not succeed on a side, or that head lacks; one that is new in head is not an error."""
     lost = [method for method in base.methods if method not in head.methods]
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
     common = [method for method in base.methods if method in head.methods]
@@ -328,8 +328,8 @@ def _find_missing(base: Executions, head: Executions) -> list[Finding]:
 
 
 def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> Iterator[Finding]:
-    """Metrics that head does not report, or not always: one that is gone or renamed was not compared. The peaks of
-    memory are measured from outside, where that is possible, and are no part of a report."""
+    """Find metrics that head does not report, or not always: one that was removed or renamed was not compared. The
+    peaks of memory are measured from outside, where that is possible, and are not part of a report."""
     for method in base.methods:
         ours, theirs = ([set(e.numbers) - _OBSERVED for e in side.good(method)] for side in (base, head))
         if not ours or not theirs:
@@ -346,7 +346,7 @@ def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> I
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
-    """A benchmark that could not be compared because none of its executions counts is always reported."""
+    """Find benchmarks that could not be compared because none of their executions counts; these are always reported."""
     there = {e.method for e in side.found}
     for method in methods:
         if method not in there:
@@ -358,7 +358,7 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
 
 
 def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
-    """A benchmark that fails on both sides shows nothing about the change: INCONCLUSIVE, not an error."""
+    """Find benchmarks that fail on both sides; they show nothing about the change: INCONCLUSIVE, not an error."""
     failures: dict[str, list[str]] = {}
     for side in (base, head):
         for method in dict.fromkeys(e.method for e in side.found):
@@ -379,7 +379,7 @@ def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) ->
 
 
 def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
-    """Bounds that head violates, however fast it is. Bounds that base always violated too are not reported."""
+    """Find bounds that head violates, whatever its speed. Bounds that base always violated too are not reported."""
     kept = {e.method for e in base.found if e.result.succeeded}
     for method in dict.fromkeys(e.method for e in head.found if e.method in kept):
         here = [e for e in head.good(method) if not head.is_invalid(e)]
@@ -390,7 +390,7 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
     names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
-    missing = [name for name in options.metrics if name not in names[0]]  # what head lacks is a finding
+    missing = [name for name in options.metrics if name not in names[0]]  # a metric that head lacks is a finding
     if missing and common:
         raise NotFoundError("metric", missing[0], names[0])
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
@@ -408,8 +408,8 @@ def compare_revisions(
     console: Console = SILENT,
     environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:
-    """Both are checked out next to the user's tree, which is not touched, and run in turns; without `b_rev` side b is
-    the user's files, without `a_rev` both are. What fails is run again, and only what fails again is a FAIL."""
+    """Check out both commits next to the user's tree, which is not touched, and run them in turns; without `b_rev` side
+    b is the user's files, without `a_rev` both are. What fails is run again, and only what fails again is a FAIL."""
     sides = tuple(BenchVariant(name, environment=each) for name, each in zip("ab", environments, strict=True))
     if a_rev is None:
         with keeping_lease():
@@ -434,20 +434,20 @@ def parse_span(span: str, flag: str = "--git") -> tuple[str, str]:
 
 
 class Contest:
-    """Both sides in turns, until every metric has its verdict. A first FAIL is only provisional; only new executions
-    confirm it."""
+    """Runs both sides in turns, until every metric has its verdict. A first FAIL is provisional; new executions confirm
+    it."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
-        # the fewest trials with which a metric can fail: p is corrected for the number of metrics, of which a command
-        # and what is timed by us have wall time, CPU time and memory
+        # the fewest trials with which a metric can fail: p is corrected for the number of metrics; commands and
+        # benchmarks that are timed by Assay have wall time, CPU time and memory
         fewest = find_fewest(options.alpha / max(1, (len(options.metrics) or 3) * len(request.methods)))
         trials = max(request.trials, min(fewest, options.most))
         self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
-        # one machine, in turns: differences come from the commits
+        # both sides run in turns on one machine: differences come from the commits
         self._options = replace(options, across=True, in_turns=True)
         self._run = run
         self._console = console
-        self.end: BenchReport | None = None  # it was interrupted
+        self.end: BenchReport | None = None  # set when the comparison was interrupted
 
     def run(self) -> ComparisonReport:
         first = self.run_round(confirmed=not self._options.confirm)
@@ -461,7 +461,7 @@ class Contest:
         return sign_end(_settle(first, suspects, self.run_round(confirmed=True), self._options), self.end)
 
     def run_round(self, *, confirmed: bool) -> ComparisonReport:
-        """Trials until decided. A FAIL ends the round at once, unless this round is the confirmation."""
+        """Run trials until decided. A FAIL ends the round at once, unless this round is the confirmation."""
         executions: list[BenchExecution] = []
         options, request = self._options, self._request
         ran = 0
@@ -470,7 +470,7 @@ class Contest:
             ran += request.trials
             if report.interrupted or report.problem:
                 self.end = report
-            # what was interrupted together with us has not failed
+            # a benchmark that was interrupted together with the call has not failed
             executions += [e for e in report.executions if self.end is None or e.state != State.STOPPED]
             base, head = (
                 Executions(v.label, tuple(e for e in executions if e.label == v.label)).put_aside(
@@ -494,7 +494,7 @@ class Contest:
 
 
 def sign_end(report: ComparisonReport, end: BenchReport | None) -> ComparisonReport:
-    """The comparison of what was executed before it was interrupted."""
+    """Compare the trials that were executed before the interruption."""
     if end is None:
         return report
     found = report.verdict
@@ -523,7 +523,7 @@ def _settle(
 def _pool(
     suspects: Sequence[MetricComparison], reruns: Mapping[Key, MetricComparison], options: CompareOptions
 ) -> dict[Key, MetricComparison]:
-    """The trials of both rounds together, where the rerun alone is not significant and differs the same way."""
+    """Pool the trials of both rounds, if the rerun alone is not significant and differs in the same direction."""
     agreeing = []
     for one in suspects:
         other = reruns.get((one.method, one.metric))

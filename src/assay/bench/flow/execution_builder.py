@@ -1,4 +1,4 @@
-"""From a run directory to an execution: what was reported, how it ended, where it ran."""
+"""Build an execution from a run directory: what was reported, how it ended, where it ran."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ from assay.values.verdict import Finding, VerdictKind
 
 COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
-ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the command stores with the execution
+ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # data that the command stores with the execution
 _TAIL_BYTES = 2000
-_CRASH_BYTES = 60_000  # a hundred frames of each of some threads
+_CRASH_BYTES = 60_000  # enough for a hundred frames of each of several threads
 _MOST_FRAMES = 8
 _FATAL = "Fatal Python error: "
 _CRASH_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.+)')
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, without readings
+_SHELLS_BYTES = 12 << 20  # the most that job.sh, a shell in it and a time limit use, if there are no readings
 _DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell reports that a signal ended its command
 _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class JobSurroundings:
-    """What only the supervisor knows; missing if it was killed before the end."""
+    """What only the supervisor knows; empty if it was killed before the end."""
 
     machine: Machine = field(default_factory=Machine)
     git: GitState | None = None
     commit: str | None = None
     foreign_limit: float = 0.1
     refuses: bool = False
-    own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
-    tree: TreePeaks = field(default_factory=TreePeaks)  # from readings
+    own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of every process that it starts
+    tree: TreePeaks = field(default_factory=TreePeaks)  # by readings during the run
     gpu: GpuPeak = field(default_factory=GpuPeak)
-    oom_kills: int | None = None  # by the kernel during the run
+    oom_kills: int | None = None  # processes that the kernel killed for their memory during the run
     notes: tuple[str, ...] = ()
-    is_observed: bool = True  # the machine was observed while it ran
+    is_observed: bool = True  # whether the machine was observed during the run
 
 
 def build_execution(
@@ -92,7 +92,7 @@ def build_execution(
     profiles = tuple(sorted(make_relative(path, run_dir) for path in files))
     machine = replace(around.machine, python=str((reported.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
-    if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
+    if not around.is_observed and around.foreign_limit < 1:  # an unobserved execution does not count as clean
         contaminated = (*contaminated, NOT_OBSERVED)
     loaded = (reported.end or {}).get("framework") or {}
     known = {key: str(value) for key, value in loaded.items() if key in Framework.__dataclass_fields__}
@@ -126,7 +126,7 @@ def build_execution(
 
 
 def _load_extra(spec: RunSpec, reported: ChildReport, profiles: tuple[str, ...]) -> dict[str, Any]:
-    """What the call stored with it; of a profile also why a window has none."""
+    """Load the data that the call stored with the execution, and why a window of a profile is missing."""
     try:
         extra = dict(parse_json(dict(spec.env).get(ENV_EXTRA, "{}")))
     except (TypeError, ValueError):
@@ -158,8 +158,8 @@ def _build_ending(
 
 
 def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = None) -> str:
-    """Without the name of the run's only command, which users do not know. A process that was killed by SIGKILL cannot
-    report it: we do."""
+    """Describe the end without the name of the run's only command, which users do not know. A process that was killed
+    by SIGKILL cannot report it, so the parent does."""
     if not was_killed:
         return re.sub(rf"^{COMMAND}\b", "it", reason)
     guess = "perhaps it was out of memory"
@@ -171,7 +171,7 @@ def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = 
 
 
 def _load_last_line(path: str, was_killed: bool = False) -> str:
-    """The last line of the benchmark's own output, without the shell's message about its death."""
+    """Return the last line of the benchmark's own output, without the shell's message about its death."""
     lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""
     if crash:
@@ -182,7 +182,7 @@ def _load_last_line(path: str, was_killed: bool = False) -> str:
 
 
 def _find_crash(lines: Sequence[str]) -> str:
-    """What Python's faulthandler printed: the error, and the stack of the thread that crashed, innermost first."""
+    """Find what Python's faulthandler printed: the error, and the crashed thread's stack, innermost frame first."""
     starts = [number for number, line in enumerate(lines) if line.startswith(_FATAL)]
     if not starts:
         return ""
@@ -191,20 +191,20 @@ def _find_crash(lines: Sequence[str]) -> str:
         match = _CRASH_FRAME.match(line)
         if match and not match["file"].startswith(("<frozen ", os.path.join(_OWN_FOLDER, "bench") + os.sep)):
             frames.append(f"{match['name']} ({os.path.basename(match['file'])}:{match['line']})")
-        elif frames and not match:  # other threads
+        elif frames and not match:  # the stack of another thread follows
             break
     stack = " called by ".join(frames[:_MOST_FRAMES]) or "no Python code"
     return f"{lines[starts[-1]].removeprefix(_FATAL).strip()} in {stack}"
 
 
 def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchResult:
-    """Metrics that patterns find in the log: the last value counts, all of them are samples."""
+    """Add the metrics that patterns find in the log: the last value counts, and all values are samples."""
     patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
     if not patterns:
         return result
     values: dict[str, list[float]] = {}
     with suppress(OSError), open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
-        columns = Extractor(patterns, COMMAND).feed(file.read() + b"\n")  # which ends its last line
+        columns = Extractor(patterns, COMMAND).feed(file.read() + b"\n")  # the line break ends the log's last line
         values = {metric: found.tolist() for metric, (_, found, _) in columns.items()}
     metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
     findings = [
@@ -240,7 +240,7 @@ def load_readings(run_dir: str) -> list[Reading]:
 
 
 def _find_usage(reported: ChildReport, outcome: Outcome | None, around: JobSurroundings) -> Usage:
-    """CPU time and peak of children that could not report. The kernel's peak is not used where it may be our own."""
+    """Return CPU time and peak of children that could not report. The kernel's peak is ignored if it may be our own."""
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
     if (reported.end or {}).get("peaks") or peak <= around.own_peak_bytes:
         peak = 0
@@ -264,8 +264,8 @@ def _build_peaks(
 def _find_peak_rss(
     reported: ChildReport, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
 ) -> tuple[int, Literal["", "process", "tree"]]:
-    """The kernel knows the peak of each process exactly; the peak of several together comes from readings, which
-    include our shells and a command's wrapper: these are subtracted."""
+    """Return the peak of the resident memory. The kernel knows the peak of each process exactly; that of several
+    together comes from readings, from which our shells and a command's wrapper are subtracted."""
     wrapper = (reported.begin or {}).get("wrapper_rss", 0)
     own = int(((reported.end or {}).get("peaks") or {}).get("max_rss", 0))
     is_seen = bool(tree.largest_bytes)
@@ -280,20 +280,20 @@ def _find_peak_rss(
 
 
 def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
-    """Without readings nothing is subtracted: the address space of our shells is a few megabytes."""
+    """Return the peak of the address space. Without readings nothing is subtracted: our shells use a few megabytes."""
     return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
 
 
 def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
-    """The framework's own counter is exact for its process; where several processes of the run used the GPU it covers
-    only one of them."""
+    """Return the peak of the GPU memory. The framework's own counter is exact for its process, but if several processes
+    of the run used the GPU it covers only one of them."""
     if own and (seen.owners < 2 or seen.size_bytes < own):
         return own, "framework"
     return seen.size_bytes, seen.basis
 
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
-    """The largest percentage of one core; over the whole execution where it was too short for two readings."""
+    """Return the highest CPU usage of a reading or of the whole run, in percent of one core."""
     shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
     if cpu_s is not None and elapsed_s:
         shares.append(cpu_s / elapsed_s)
@@ -304,7 +304,7 @@ def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s
 
 
 def build_environment(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
-    """What must be equal for two results to be comparable; the host name is not part of it."""
+    """Return the environment: what must be equal for two results to be comparable. The host name is not part of it."""
     setup = {
         "cpu_model": machine.cpu_model,
         "cpus": str(machine.logical_cpus or ""),
@@ -326,5 +326,5 @@ def build_environment(machine: Machine, framework: Framework | None, packages: M
 
 
 def build_fingerprint(setup: Mapping[str, str]) -> str:
-    """A hash of the environment; empty where nothing is known of it."""
+    """Return a hash of the environment; empty if nothing is known about it."""
     return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""

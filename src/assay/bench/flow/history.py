@@ -78,13 +78,13 @@ from assay.values.series import ASV_TRACKED, Direction, direction_of, find_direc
 from assay.values.verdict import VerdictKind
 
 LAST = "last"
-_MOST_CHANGES = 8  # that are listed
+_MOST_CHANGES = 8  # listed changes
 _NEAR = 3  # a change may be found a few executions away from where it was found before
-_SIDE = 20  # executions on either side of a move to another environment that are compared
+_SIDE = 20  # executions that are compared on each side of a move to another environment
 FEWEST = 2
 _OPEN = (VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED)
 REPORTED = 0.01  # smallest change that is reported without --min-effect
-ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
+ASSERTED = 0.05  # smallest change that would surely have been found, if the verdict is PASS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class HistoryOptions:
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
-    since: float | None = None  # seconds since the epoch: what is older is not looked at
+    since: float | None = None  # seconds since the epoch: older executions are ignored
 
     @property
     def reported(self) -> float:
@@ -106,7 +106,7 @@ class HistoryOptions:
         return ASSERTED if self.min_effect is None else self.min_effect
 
     def render_command(self, metric: str, method: str) -> str:
-        """The command that shows this history."""
+        """Return the command that shows this history."""
         given = (("--label", self.label), ("--root", self.root))
         flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * self.everything]
         return shlex.join(["assay", "bench", "history", metric, method, *flags])
@@ -118,7 +118,7 @@ class HistoryOptions:
 def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
-    """The history of one method, or of every method that reports the metric."""
+    """Load the history of one method, or of every method that reports the metric."""
     location = find_location(options.root)
     executions = [each for each in load_executions(location, method, console) if options.is_recent(each.at)]
     if not executions:
@@ -143,7 +143,7 @@ def load_histories(
         lines = "".join(f"\n  {error.message}" for error in missing)
         hints = "\n  ".join(dict.fromkeys(error.hint for error in missing if error.hint))
         raise UsageError(f"none of {len(missing)} benchmarks has a history of {metric}{lines}", hints)
-    for each in missing:  # one that has run once must not hide the others
+    for each in missing:  # a benchmark that has run once must not hide the others
         console.warning(f"{each.message} ({each.hint})")
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
@@ -160,8 +160,8 @@ def parse_date(text: str) -> float | None:
 def load_changes(
     metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> tuple[list[LastingChange], int, int]:
-    """Every change of every benchmark that has lasted, oldest first; how many histories have been looked at, and how
-    many are too short. Levels before `since` are known, changes before it are left out."""
+    """Load all lasting changes of every benchmark, oldest first; how many histories were judged, and how many are too
+    short. Levels before `since` are known, but changes before it are left out."""
     location = find_location(options.root)
     executions = load_executions(location, method, console)
     names = {(each.method, name) for each in executions for name in each.numbers if metric in (None, name)}
@@ -169,7 +169,7 @@ def load_changes(
         raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
     triage, looked, steps = load_triage(location.dir), 0, []
     for name, each in sorted(names):
-        with suppress(UsageError):  # too short
+        with suppress(UsageError):  # the history is too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
             looked += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
             steps += [(name, each, change) for change in _list_lasting(history) if options.is_recent(change.at)]
@@ -177,7 +177,7 @@ def load_changes(
 
 
 def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
-    """Neither a level that was left again, nor the way back from it."""
+    """List the changes that last: neither a level that was left again, nor the return from it."""
     for number, change in enumerate(history.changes):
         gone = [each.step for each in history.changes[:number] if not each.holds]
         is_return = any(abs(change.step.after - each.before) < abs(each.after - each.before) / 2 for each in gone)
@@ -186,7 +186,7 @@ def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
 
 
 def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: HistoryOptions) -> list[LastingChange]:
-    """One for each benchmark and place; the metric that changed most comes first."""
+    """Group the changes by benchmark and place; the metric that changed most comes first."""
     groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}
     for method, metric, change in steps:
         groups.setdefault((method, change.execution_id), []).append((metric, change))
@@ -200,8 +200,8 @@ def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: Hist
 def confirm_newest(
     histories: list[MetricHistory], load: Callable[[], list[MetricHistory]], again: Callable[[str, str], BenchReport]
 ) -> tuple[list[MetricHistory], BenchReport | None]:
-    """The histories after what is open about their newest executions was executed again, until those are a level of
-    their own or an outlier; and the report of an execution that was interrupted."""
+    """Execute the open newest executions again, until these are a level of their own or an outlier. Return the new
+    histories, and the report of an execution that was interrupted."""
     for _ in range(MOST_NEWEST):
         asked = {history.method: name for history in histories if (name := _find_open(history))}
         for method, name in asked.items():
@@ -215,7 +215,7 @@ def confirm_newest(
 
 
 def _find_open(history: MetricHistory) -> str:
-    """The newest execution, where it is outlying and open, or does not count; empty: there is nothing to confirm."""
+    """Return the newest execution if it is an open outlier or does not count; "" if there is nothing to confirm."""
     pairs = zip(history.changes, history.verdict.findings, strict=False)
     found = [change.until for change, finding in pairs if change.kind == "newest" and finding.kind in _OPEN]
     found += [history.doubted[0]] if history.doubted else []
@@ -223,7 +223,7 @@ def _find_open(history: MetricHistory) -> str:
 
 
 def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
-    """Benchmarks that failed from their first execution on report no metric at all, and would be ignored."""
+    """Describe benchmarks that failed in every execution: they report no metric, and would otherwise be ignored."""
     by_method = {execution.method: execution for execution in executions if not execution.void}
     reported = {execution.method for execution in executions if execution.result.numbers}
     for method, last in by_method.items():
@@ -239,8 +239,8 @@ def build_history(
 
 
 def render_again(newest: BenchExecution, root: str | None) -> str:
-    """The command that makes a history, for the folder where it was run before; "" for what `assay bench run` did not
-    measure: an import, or the times of a model."""
+    """Return the command that executes a benchmark of a history again, for its former folder; "" if `assay bench run`
+    did not measure it: for an import, or the times of a model."""
     kind: object = "method"
     with suppress(OSError, FormatError):
         kind = load_record(newest.run_dir).spec.params.get("kind") or kind
@@ -252,7 +252,7 @@ def render_again(newest: BenchExecution, root: str | None) -> str:
 
 
 def advise_all(left_out: Mapping[str, int]) -> str:
-    """A hint to use `--all`; empty where it would change nothing."""
+    """Return a hint to use `--all`; empty if the option would change nothing."""
     names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
     return f"include {' and '.join(names)} ones: --all" if names else ""
 
@@ -265,7 +265,7 @@ def _advise_confirm(execution: BenchExecution) -> str:
 
 
 def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everything: bool) -> str | None:
-    """Why its value does not count, or differs from that of an ordinary execution. None: it counts."""
+    """Return why a value does not count, or differs from that of an ordinary execution. None: it counts."""
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
@@ -279,7 +279,7 @@ def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everyt
 
 
 def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
-    """Everything from a change that was declared invalid to the last execution at the time, in the same label and
+    """Return the executions from a change that was declared invalid to the last one at the time, in the same label and
     environment."""
     order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
@@ -293,7 +293,7 @@ def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]
 
 
 def list_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
-    """The invalid executions of every method and metric that was triaged."""
+    """Return the invalid executions of every method and metric that was triaged."""
     found = {}
     for method, metric in dict.fromkeys((each.method, each.metric) for each in triages):
         mine = [execution for execution in executions if execution.method == method]
@@ -302,12 +302,12 @@ def list_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]
 
 
 def find_series(execution: BenchExecution) -> tuple[str | None, str]:
-    """What it can be compared with: one label, one environment."""
+    """Return the series of an execution: its label and environment. Only executions of one series are compared."""
     return execution.label, execution.fingerprint
 
 
 def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
-    """The latest triage of each change, in the order in which they were given."""
+    """Return the latest triage of each change, in the order in which they were recorded."""
     found: dict[str, Triage] = {}
     for each in triages:
         found.pop(each.execution_id, None)
@@ -319,7 +319,7 @@ def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
 
 
 class _MetricJudge:
-    """The executions of a benchmark, oldest first: which of them count for a metric, and what they show."""
+    """The executions of a benchmark, oldest first: which of them count for a metric, and what these show."""
 
     def __init__(
         self, method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions,
@@ -331,8 +331,8 @@ class _MetricJudge:
         self.invalid = find_invalid(executions, self.triages)
         self.kept: list[BenchExecution] = []
         self.aside: list[BenchExecution] = []  # disturbed: they do not count, and are drawn grey
-        self.left_out: dict[str, int] = {}  # how many do not count, by the reason
-        self.newest: BenchExecution | None = None  # of those that are meant; an interrupted one is ignored
+        self.left_out: dict[str, int] = {}  # reason → how many executions do not count
+        self.newest: BenchExecution | None = None  # of the executions of this history; an interrupted one is ignored
         for execution in executions:
             reason = self._why_not(execution)
             if reason is None:
@@ -346,7 +346,7 @@ class _MetricJudge:
                 self.newest = execution
 
     def _why_not(self, execution: BenchExecution) -> str | None:
-        """Why an execution does not count; None: it does. An empty string: it does not belong to this history."""
+        """Return why an execution does not count; None if it counts; "" if it does not belong to this history."""
         label, numbers = self.options.label, execution.numbers
         if label is not None and execution.label != label:
             return ""
@@ -382,7 +382,7 @@ class _MetricJudge:
         return replace(history, verdict=judge_history(history, self.options.recent, self.options.asserted))
 
     def _advise(self) -> str:
-        """Executions that exist and are left out cost nothing to include."""
+        """Advise to include executions that were left out."""
         command = render_again(self.executions[-1], self.options.root) if self.executions else ""
         again = f"run it again: `{command}`" if command else "measure it again, as before"
         spare = sum(self.left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
@@ -391,15 +391,15 @@ class _MetricJudge:
         return advise_all(self.left_out) if spare else again
 
     def _advise_metric(self) -> str:
-        """CPU time counts where the load of others disturbed the rest."""
+        """Advise to use CPU time if the load of others disturbed the other metrics."""
         found = [each for each in self.aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
         if len(found) < FEWEST or self.metric == CPU_TIME:
             return ""
         return self.options.render_command(CPU_TIME, self.method)
 
     def _describe_newest(self) -> str:
-        """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that
-        violates its bounds may be as fast as ever."""
+        """Describe why the newest execution did not succeed: a failed one has no level that could be worse, and one
+        that violates its bounds may have its usual speed."""
         newest, metric = self.newest, self.metric
         if newest is None or newest.execution_id in self.invalid:
             return ""
@@ -413,8 +413,8 @@ class _MetricJudge:
         return f"the newest execution, {newest.execution_id}, failed: {reason}"
 
     def _find_doubted(self) -> tuple[str, str] | None:
-        """The newest execution where it was disturbed, and why, unless another of the same code counts, or none at all:
-        what is left out has not passed."""
+        """Return the newest execution and why it was disturbed, unless another one of the same code counts, or none
+        counts at all: an execution that is left out has not passed."""
         newest, kept = self.newest, self.kept
         if newest is None or not kept or any(each.code is not None and each.code == newest.code for each in kept):
             return None
@@ -424,7 +424,7 @@ class _MetricJudge:
         return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
 
     def _add_triage(self, change: MetricChange, near: Iterable[str]) -> MetricChange:
-        """The latest judgement of a change at one of these executions."""
+        """Add the latest judgement of a change that begins at one of these executions."""
         places = set(near)
         for each in reversed(self.triages):
             if each.execution_id in places:
@@ -472,8 +472,8 @@ class _MetricJudge:
         )
 
     def _build_newest(self, found: Sequence[BenchExecution], step: LevelStep, back: int) -> MetricChange:
-        """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
-        many of them are at the old level."""
+        """Build the change of outlying newest executions: a step has more of them, an outlier does not recur. `back`:
+        how many of them are at the old level."""
         change = self._build_change(found, step, len(found))
         count = len(found) - step.at
         what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
@@ -485,7 +485,7 @@ class _MetricJudge:
         return self._add_triage(change, (each.execution_id for each in found[step.at :]))
 
     def _build_change(self, found: Sequence[BenchExecution], step: LevelStep, end: int) -> MetricChange:
-        """A step changes between the executions on both sides of it, a trend between the first and the last."""
+        """Build a change: a step is between the executions on both sides, a trend between the first and the last."""
         first, last = found[step.at], found[end - 1]
         before, after = (found[step.at - 1], first) if step.at else (first, last)
         cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
@@ -514,17 +514,17 @@ class _MetricJudge:
                 seen.add(find_series(found[index]))
 
     def _build_move(self, found: Sequence[BenchExecution], index: int) -> MetricChange | None:
-        """The move between two levels; None: both are known, and are the same."""
+        """Build the move between two levels; None if both levels are known and equal."""
         counts = Counter(find_series(execution) for execution in found[:index])
         known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
-        before, after = (known or found[:index])[-1], found[index]  # of a series with enough of them, if any has
+        before, after = (known or found[:index])[-1], found[index]  # in a series with enough executions
         old = self._collect(found[:index], before)[-_SIDE:]
         new = self._collect(found[index:], after)[:_SIDE]
         few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
         step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
         if step is None and len(new) < SHORTEST_SERIES and self._is_open(old, new):
             few, step = len(new), compare_medians(old, new, index)
-        if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
+        if step is None or few >= SHORTEST_SERIES:  # enough executions for a history of their own
             return None
         what = "label" if before.fingerprint == after.fingerprint else "environment"
         label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
@@ -545,7 +545,7 @@ class _MetricJudge:
         return self._add_triage(change, (after.execution_id,))
 
     def _is_open(self, old: Sequence[float], new: Sequence[float]) -> bool:
-        """Whether the new ones may be worse although no difference is significant, or the newest of all is."""
+        """Return whether the new executions, or the newest one, may be worse although no difference is significant."""
         least, newest = self.options.asserted or ASSERTED, find_newest_step([*old, *new], (), 1)
         is_outlying = newest is not None and self._is_worse(newest) and _is_reported(newest, least)
         return is_outlying or may_be_worse(old, new, self.direction, least)
@@ -556,19 +556,19 @@ class _MetricJudge:
     def _still_holds(
         self, found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, *, young: bool
     ) -> bool:
-        """False where the old environment was measured again at its old level, or a third environment has the old
+        """Return False if the old environment was measured again at its old level, or a third environment has the old
         level: then the code is not the cause."""
         after, newest = found[index], found[-1]
         back = self._collect(found[index:], before)[-_SIDE:]
         if back and not _holds(step, find_median(back)):
             return False
-        if young or find_series(newest) == find_series(after):  # it can no longer be judged
+        if young or find_series(newest) == find_series(after):  # the old series can no longer be judged
             return find_series(newest) == find_series(after)
         return _holds(step, find_median(self._collect(found[index:], newest)[-_SIDE:]))
 
 
 def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
-    """The points of each label and environment, in the order of their first ones."""
+    """Group the points by label and environment, in the order of their first points."""
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
     for execution in executions:
         groups.setdefault(find_series(execution), []).append(execution)
@@ -576,8 +576,8 @@ def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
 
 
 def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[BenchExecution]]:
-    """Executions that differ in one thing: those of each label by their environment, then those of each environment by
-    their label. A series whose label and environment are both new is compared with what was measured before it."""
+    """List pairs of series that differ in one thing: those of each label by their environment, then those of each
+    environment by their label. A series whose label and environment are both new is compared with the one before it."""
     for label in dict.fromkeys(execution.label for execution in executions):
         yield [execution for execution in executions if execution.label == label]
     for fingerprint in dict.fromkeys(execution.fingerprint for execution in executions):
@@ -591,11 +591,11 @@ def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[Benc
 
 
 def _is_reported(step: LevelStep, least: float) -> bool:
-    return abs(step.effect) >= least * (1 - 1e-9)  # 10.5 instead of 10 is 5%, whatever logarithms make of it
+    return abs(step.effect) >= least * (1 - 1e-9)  # 10 → 10.5 is 5% in spite of rounding errors of the logarithms
 
 
 def _holds(step: LevelStep, last_level: float) -> bool:
-    """The newest level is still closer to the new side than to the old one."""
+    """Return whether the newest level is still closer to the new side than to the old one."""
     middle = (step.before + step.after) / 2
     return last_level > middle if step.after > step.before else last_level < middle
 
@@ -606,11 +606,11 @@ def _holds(step: LevelStep, last_level: float) -> bool:
 def triage_change(
     metric: str, method: str, name: str, judgement: Judgement, note: str, root: str | None, everything: bool = False
 ) -> str:
-    """Store the judgement of a change, which is named by the execution where it begins, by a commit of its range, or
-    `last`. Returns a line that names the change."""
+    """Store the judgement of a change, which is named by its first execution, by a commit of its range, or by `last`.
+    Returns a line that names the change."""
     location = find_location(root)
     meant = None
-    if judgement == "open":  # it revokes an earlier one: `invalid` may have left too few executions for a history
+    if judgement == "open":  # it revokes an earlier judgement: `invalid` may have left too few for a history
         triages = [e for e in load_triage(location.dir) if e.metric == metric and is_named(method, e.method)]
         standing = [each for each in latest_triage(triages) if each.judgement != "open"]
         meant = next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)

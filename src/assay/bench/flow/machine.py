@@ -22,12 +22,12 @@ from assay.values.environment import Environment
 FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# clocks that a power limit or an application keeps lower are how this machine is set up; these are trouble
+# clocks that a power limit or an application keeps lower are this machine's settings; these are trouble
 TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
 
 
 def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
-    """The machine as it is now; `gpus` are those that the benchmark may use."""
+    """Load the current state of the machine; `gpus` are those that the benchmark may use."""
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
     amd = load_accelerators()
@@ -48,7 +48,7 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
 
 
 def describe_machine(environment: Environment) -> Machine:
-    """The machine as a record of the environment shows it."""
+    """Return the machine in the form in which a record of the environment contains it."""
     gpus = environment.gpus
     return Machine(
         host=environment.host,
@@ -64,14 +64,14 @@ def describe_machine(environment: Environment) -> Machine:
 
 
 def choose_model(names: Sequence[str]) -> str:
-    """The first one; but a Quadro before others only drives the screen."""
+    """Return the first model; but a Quadro before others only drives the screen."""
     if len(names) > 1 and "Quadro" in names[0]:
         return names[1]
     return names[0] if names else ""
 
 
 def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
-    """`tag` is the attempt's: its own processes are not counted among those of others."""
+    """Load the state of the GPUs. `tag` is the attempt's: its own processes are not counted among those of others."""
     names = {gpu.index: gpu.name for gpu in devices.list()}
     return tuple(_load_gpu(devices, index, names[index], tag) for index in indices if index in names)
 
@@ -117,20 +117,20 @@ def _list_cpus() -> list[str]:
 
 
 def load_governor() -> str:
-    """How the cores choose their clock; empty in most virtual machines."""
+    """Return how the cores choose their clock; empty in most virtual machines."""
     found = {try_text(f"{_CPUS}/{name}/cpufreq/scaling_governor").strip() for name in _list_cpus()} - {""}
     return ",".join(sorted(found))
 
 
 class CpuMeter:
-    """CPU time that all processes of the machine used between two looks."""
+    """The CPU time that all processes of the machine used between two readings."""
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         self._before = processes.load_cpu_ticks(path)
 
     def foreign_fraction(self, own_cpu_s: float, cpus: int) -> float | None:
-        """What others used, as a fraction of all cores; None where the time between is too short to measure."""
+        """Return the fraction of all cores that others used; None if the time between the readings is too short."""
         busy, everything = (
             after - before for after, before in zip(processes.load_cpu_ticks(self._path), self._before, strict=True)
         )
@@ -140,7 +140,7 @@ class CpuMeter:
 
 
 def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -> tuple[str, ...]:
-    """Why a result may have been disturbed by others, as text."""
+    """Describe why a result may have been disturbed by others."""
     found = []
     if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
         found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs during the run")
@@ -167,7 +167,7 @@ class Accelerators:
 
 
 def load_accelerators() -> Accelerators:
-    """None of them where there is no `rocm-smi` on PATH, or where it does not answer."""
+    """Load the accelerators; none if there is no `rocm-smi` on PATH, or if it does not answer."""
     program = shutil.which("rocm-smi")
     return _ask(program) if program else Accelerators()
 
@@ -183,8 +183,8 @@ def _ask(program: str) -> Accelerators:
 
 
 def parse_accelerators(text: str) -> Accelerators:
-    """`{"card0": {"Card series": …}, "system": {"Driver version": …}}`, with warnings before it at times. The keys have
-    been spelt in several ways."""
+    """Parse `{"card0": {"Card series": …}, "system": {"Driver version": …}}`, at times with warnings before it. The
+    spelling of the keys differs between versions."""
     try:
         content = parse_json(text[text.index("{") :])
     except ValueError:

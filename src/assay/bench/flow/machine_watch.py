@@ -1,4 +1,4 @@
-"""What the machine of one benchmark goes through, before, during and after; kept in a file where a farm runs it."""
+"""The state of the machine before, during and after one benchmark; stored in a file if a farm runs it."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from assay.values.environment import Environment
 from assay.values.plain import build_plain, parse_strict
 
 BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
-_GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
+_GPU_INTERVAL_S = 2.0  # longest interval; a run that has just started is read with every tick
 
 
 @dataclass(slots=True)
 class ForeignLoad:
-    """CPU time of others before a run begins, from moments at which nothing of ours was running: all that we and our
-    children have used until then is known to the kernel, earlier runs included."""
+    """Measures the CPU time of others before a run begins, from moments at which nothing of ours was running: the CPU
+    time of our earlier processes is known to the kernel then."""
 
     cpus: int
-    path: str | None = None  # of a file like /proc/stat
+    path: str | None = None  # path of a file like /proc/stat
     _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
 
     def mark(self) -> float | None:
-        """The fraction that others had since the last mark that is old enough; None where none is."""
+        """Return the fraction that others used since the last mark that is old enough; None if there is none."""
         own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
         known = [number for number, share in enumerate(fractions) if share is not None]
         latest = known[-1] if known else None
         if latest is not None:
-            del self._marks[:latest]  # older ones are never needed again
+            del self._marks[:latest]  # marks before it are never needed again
         meter = open_meter(self.path)
         if meter is not None:
             self._marks.append((meter, own_s))
         return fractions[latest] if latest is not None else None
 
     def forget(self) -> None:
-        """Start again: a process of ours runs whose CPU time is not known yet."""
+        """Start again: one of our processes is running, and its CPU time is not known yet."""
         self._marks.clear()
 
 
 def load_own_cpu_s(*whose: int) -> float:
-    """`resource.RUSAGE_SELF`, `RUSAGE_CHILDREN`: of those that have ended."""
+    """Return the CPU time of this process, or of `whose`: `RUSAGE_SELF`, `RUSAGE_CHILDREN` (those that have ended)."""
     used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -65,7 +65,7 @@ def open_meter(path: str | None = None) -> CpuMeter | None:
 
 
 class MachineWatch:
-    """Watches a benchmark from its start to its end. Not for several threads at once."""
+    """Watches a benchmark from its start to its end. It is not safe for several threads."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class MachineWatch:
         gpus: tuple[int, ...],
         foreign_before: float | None,
     ) -> None:
-        """`job`: the pid of the benchmark's shell. `foreign_before`: the load of others before it began."""
+        """Watch the shell with the pid `job`. `foreign_before`: the load of others before it began."""
         report = os.path.join(run_dir, BENCH_REPORT_FILE)
         self.tree = TreeWatch(job, lambda: load_root(report))
         self.tree.start()
@@ -87,7 +87,7 @@ class MachineWatch:
         self.began, self.own_cpu_s, self.oom_kills = time.time(), load_own_cpu_s(), load_oom_kills()
         self.next_reading = 0.0
         self.seen: dict[int, GpuState] = {}  # foreign processes during the run
-        self.peaks: TreePeaks | None = None  # when the run has ended
+        self.peaks: TreePeaks | None = None  # read after the run has ended
 
     def tick(self, now: float, tag: str | None) -> None:
         if self.gpus and now >= self.next_reading:
@@ -103,12 +103,12 @@ class MachineWatch:
             self.seen[state.index] = replace(state, throttle=throttle, processes=processes)
 
     def finish_tree(self, left: Collection[int] = ()) -> None:
-        """The run has ended; `left` are its processes that have not: the last reading of their memory."""
+        """Read the memory of `left`, the processes that are still alive after the run has ended, for the last time."""
         if self.peaks is None:
             self.peaks = self.tree.finish(left)
 
     def build_context(self, cpu_s: float, tag: str | None) -> JobSurroundings:
-        """Called when the run has ended. `cpu_s`: what it used."""
+        """Build the surroundings after the run has ended. `cpu_s`: the CPU time that the run used."""
         self.finish_tree()
         if self.seen:
             self._read_gpus(tag)
@@ -145,7 +145,7 @@ def write_context(run_dir: str, context: JobSurroundings) -> None:
 
 
 def load_context(run_dir: str) -> JobSurroundings:
-    """What was seen where a farm ran it. Not observed: its wrapper was killed, or never began."""
+    """Load the observations of a run on a farm. If the wrapper was killed, or never began, the run was not observed."""
     try:
         with open(os.path.join(run_dir, BENCH_MACHINE_FILE), encoding="utf-8") as file:
             content = parse_json(file.read())

@@ -32,30 +32,30 @@ class GpuPeak:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """What a run's processes hold on its GPUs, look by look. Where the driver reports it by process those of the run
-    count; where it does not (in a container it knows other numbers, or none) it is what the device has in use beyond
-    the start and beyond the other processes that can be seen."""
+    """The GPU memory of a run's processes. If the driver reports memory by process, that of the run's processes counts.
+    If it does not (in a container it knows other pids, or none), the device's memory in use counts, less what was in
+    use at the start and by other visible processes."""
 
     devices: Devices
     indices: tuple[int, ...]
     peak: GpuPeak = field(default_factory=GpuPeak)
-    # before the start: what was in use by processes without a name, and the pids that were there
+    # before the start: the memory in use by unlisted processes, and the pids on the GPU
     _before: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """The moment before the run touches the GPU."""
+        """Record the state before the run touches the GPU."""
         for index in self.indices:
             found = self.devices.processes(index)
             reported = sum(each.memory_bytes for each in found)
             self._before[index] = self._used(index) - reported, frozenset(each.pid for each in found)
 
     def look(self, tag: str | None, members: Collection[int]) -> None:
-        """`members` are processes that are known to be the run's; others are by its tag."""
+        """Read the memory. `members` are processes that are known to be the run's; others are recognised by its tag."""
         found = [self._look_at(index, tag, members) for index in self.indices]
         own = sum(own for own, _, _ in found)
         beyond = sum(beyond for _, beyond, _ in found)
         owners = max(self.peak.owners, len({pid for _, _, pids in found for pid in pids}))
-        if own or self.peak.basis == "processes":  # it is exact, and replaces what was guessed before
+        if own or self.peak.basis == "processes":  # memory by process is exact, and replaces an earlier estimate
             before = self.peak.size_bytes if self.peak.basis == "processes" else 0
             self.peak = GpuPeak(max(before, own), "processes", owners)
         elif beyond:
@@ -65,7 +65,7 @@ class GpuMemory:
         found = self.devices.processes(index)
         unknown, there = self._before[index]
         own = [each for each in found if each.pid in pids or (tag and load_tag(each.pid) == tag.encode())]
-        # certainly not of the run: they were there before, or are processes of this machine
+        # certainly not of the run: these were there before, or are other processes of this machine
         foreign = [each for each in found if each not in own and (each.pid in there or processes.exists(each.pid))]
         beyond = self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign)
         return sum(each.memory_bytes for each in own), max(0, beyond), [each.pid for each in own]
@@ -80,7 +80,7 @@ class GpuMemory:
 
 FIRST_INTERVAL_S = 0.01
 LAST_INTERVAL_S = 0.5
-_SHARE_OF_AGE = 0.1  # of what happened, a look misses at most the last tenth
+_SHARE_OF_AGE = 0.1  # interval relative to the run's age: the time after the last reading is at most a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ class TreePeaks:
 
     rss_bytes: int = 0  # the largest sum at one moment
     vms_bytes: int = 0
-    bound_bytes: int = 0  # those that were seen together, each at its own peak
+    bound_bytes: int = 0  # the sum of the peaks of processes that were seen together
     largest_bytes: int = 0  # the largest peak of one process
-    processes: int = 0  # at one moment, at most
-    ours_bytes: int | None = None  # of the shells and the wrapper; None where nothing was seen
+    processes: int = 0  # the largest number at one moment
+    ours_bytes: int | None = None  # memory of the shells and the wrapper; None if they were not seen
 
 
 class TreeWatch(threading.Thread):
-    """Looks at one tree, from the side: the loop that waits for the run has other things to do. `job` is the shell that
-    we started; `find_root` names the first process of the benchmark once it is known. Those between them are ours."""
+    """Watches one process tree in a thread: the loop that waits for the run has other tasks. `job` is the shell that we
+    started; `find_root` returns the benchmark's first process once it is known. The processes between them are ours."""
 
     def __init__(self, job: int, find_root: Callable[[], int | None]) -> None:
         super().__init__(name="assay-tree", daemon=True)
@@ -105,9 +105,9 @@ class TreeWatch(threading.Thread):
         self._job = job
         self._find_root = find_root
         self._root: int | None = None
-        self._root_start: int | None = None  # a number may be given to another process when the first one has ended
+        self._root_start: int | None = None  # a pid may be reused after the first process has ended
         self._known: dict[int, int] = {}  # pid → start: orphans stay members
-        self._tops: dict[int, int] = {}  # peak of each that lives
+        self._tops: dict[int, int] = {}  # pid → peak of each living process
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -119,7 +119,7 @@ class TreeWatch(threading.Thread):
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes of the last look."""
+        """The pids of the last reading."""
         return frozenset(self._known)
 
     def look(self) -> None:
@@ -154,8 +154,8 @@ class TreeWatch(threading.Thread):
         )
 
     def finish(self, left: Collection[int] = ()) -> TreePeaks:
-        """`left` are processes that have outlived the run, which nothing may lead to from the first one any more: what
-        they hold now is looked at for the last time."""
+        """Read the memory for the last time. `left` are processes that have outlived the run; these may no longer be
+        descendants of the first one."""
         self._over.set()
         if self.ident is not None:
             self.join()
@@ -167,15 +167,15 @@ class TreeWatch(threading.Thread):
 
 
 def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
-    """Without those that are just being started: until it becomes another program a child shares its parent's memory,
-    which would be counted twice."""
+    """Remove processes that are just being started: a child shares its parent's memory until it executes another
+    program, and that memory would be counted twice."""
     found = list(stats)
     sizes = {stat.pid: (stat.rss_bytes, stat.vms_bytes) for stat in found}
     return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]
 
 
 def _measure_shells(job: int, root: int) -> int | None:
-    """The memory from the parent of the first process up to the job's shell; None where that way is gone."""
+    """Return the memory of the shells from the parent of the first process up to the job's; None if one is gone."""
     total, stat = 0, load_stat(root)
     while stat is not None and stat.parent > 1:
         stat = load_stat(stat.parent)

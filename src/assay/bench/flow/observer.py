@@ -23,11 +23,11 @@ from assay.system.fast_dataclasses import replace
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, State, Usage
 
-ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
+ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has just ended, its number, how many
 
 
 class BenchObserver:
-    """The supervisor's observer, around its usual one."""
+    """The supervisor's observer for benchmarks, which wraps the usual one."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class BenchObserver:
         self._inner: Observer | None = None
         self._outlook = ForeignLoad(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
-        self.warnings: list[str] = []  # about the code that is measured, once for each folder
+        self.warnings: list[str] = []  # warnings about the measured code, once for each folder
 
     def around(self, inner: Observer) -> BenchObserver:
-        """Load what is slow, and measure the load of other processes, before anything runs."""
+        """Read what is slow to read, and measure the load of other processes, before anything runs."""
         self._inner = inner
-        if self._request.farm is not None:  # observed where it runs
+        if self._request.farm is not None:  # a run on a farm is observed by its wrapper
             return self
         began = time.monotonic()
         self._outlook.mark()
         for folder in {self._find_folder(variant) for variant in self._variants.values()}:
             self._load_environment(folder)
         load_accelerators()
-        if self._request.foreign_limit < 1:  # otherwise there is no limit
+        if self._request.foreign_limit < 1:  # a limit of 1 is no limit
             time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
         return self
 
@@ -81,7 +81,7 @@ class BenchObserver:
         self.inner.started(entry)
 
     def _is_disturbed(self) -> bool:
-        """While another run of ours is active; its CPU use is known when it has ended."""
+        """Return whether another run of ours is active; its CPU time is not known before it has ended."""
         handles = [handle for handle in self._handles.values() if handle is not None]
         is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
         if is_disturbed:
@@ -90,7 +90,7 @@ class BenchObserver:
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
-        if not running:  # it waits for others to end, which does not disturb it
+        if not running:  # the supervisor waits for runs to end, which does not disturb this one
             self._outlook.forget()
             self._outlook.mark()
         for entry in running:
@@ -99,7 +99,7 @@ class BenchObserver:
                 live.tick(now, _tag_of(entry))
 
     def usage(self, entry: Entry) -> Usage | None:
-        """The run has ended, and processes that it left are still there: the last reading of their memory."""
+        """Read the memory of processes that the run has left for the last time, after it has ended."""
         live = self._live.get(entry.dir)
         if live is not None and live.peaks is None:
             live.finish_tree(find_left_behind(entry))
@@ -110,7 +110,7 @@ class BenchObserver:
         self._handles.pop(entry.dir, None)
         around = self._measure_surroundings(entry, live)
         execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), around)
-        with suppress(OSError):  # a full disk: it can be rebuilt from what the child wrote
+        with suppress(OSError):  # a full disk: the file can be rebuilt from the child's report
             write_execution(entry.dir, execution)
             write_points(entry.dir, execution)
         self.found[entry.dir] = execution
@@ -138,7 +138,7 @@ class BenchObserver:
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
-        """The folder of the measured code: a variant has its own."""
+        """Return the folder of the measured code; a variant has its own."""
         return (variant.folder if variant else None) or self._request.folder or os.getcwd()
 
     def _load_environment(self, folder: str) -> Environment:
@@ -157,7 +157,7 @@ class BenchObserver:
 
 
 def find_left_behind(entry: Entry) -> set[int]:
-    """Processes of an attempt that has ended."""
+    """Find processes of an attempt that are still alive after it has ended."""
     handle = entry.handle
     if handle is None or handle.host != processes.host_name() or handle.boot != processes.boot_id():
         return set()

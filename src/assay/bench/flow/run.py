@@ -65,11 +65,11 @@ def run_benchmarks(
     report_end: ReportEnd = lambda _execution, _number, _total: None,
     again: Sequence[RunSpec] = (),
 ) -> BenchReport:
-    """Run every method, trial by trial, after what is to be run `again`. A child that crashes, hangs or never reports
+    """Run every method, trial by trial, after the executions of `again`. A child that crashes, hangs or never reports
     is a recorded failure, and the next one still runs. Each execution is a run directory of the study `bench` with
     `benchmark.json` in it, and is in the index when this returns."""
     request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
-    if request.profile:  # in the record of every execution: its results are not comparable with ordinary ones
+    if request.profile:  # stored in the record of every execution: its results are not comparable with ordinary ones
         _check_profile(request)
         asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
         request = replace(request, extra={**request.extra, PROFILE: asked})
@@ -117,7 +117,7 @@ def run_benchmarks(
 
 
 def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks, report_end: ReportEnd) -> BenchReport:
-    """Run once more what an execution ran: the command, environment and folder that its run directory records."""
+    """Run an execution once more: with the command, environment and folder that its run directory records."""
     name = f"{execution.method}, {execution.execution_id}"
     if execution.source != ASSAY:
         hint = f"measure it with {execution.source} again, and: assay bench import FILE"
@@ -137,7 +137,7 @@ def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks,
 
 
 def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) -> Iterator[str]:
-    """Why what was recorded is not enough to execute it."""
+    """Yield reasons why the record is not enough to execute the run again."""
     env = dict(record.spec.env)
     text = " ".join(command.text for command in record.spec.commands)
     if not text or HIDDEN in text:
@@ -152,15 +152,15 @@ def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) 
 
 
 def _is_continued(request: BenchRequest) -> bool:
-    """Whether the next call runs what this one leaves when it is killed. Comparisons, searches, profiles and PerfZero's
-    calls have trees or output of their own, and are not continued; what a farm has goes on there. Other keys of `extra`
+    """Return whether the next call runs the rest if this one is killed. Comparisons, searches, profiles and PerfZero's
+    calls have trees or output of their own, and are not continued; runs on a farm continue there. Other keys of `extra`
     are stored with each run."""
     is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 
 
 def _make_exclusive(farm: Farm) -> Farm:
-    """Slurm can keep the jobs of others from the node as well."""
+    """Request an exclusive node: Slurm can keep the jobs of others from it as well."""
     flags = tuple(farm.options.get("flags") or ())
     if farm.kind != "slurm" or any(flag.partition("=")[0] == "--exclusive" for flag in flags):
         return farm
@@ -168,7 +168,7 @@ def _make_exclusive(farm: Farm) -> Farm:
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
-    """One slot, unless several are requested: parallel runs disturb each other."""
+    """Choose one slot, unless several are requested: parallel runs disturb each other."""
     if request.slots:
         return request.slots
     if settings.slots:
@@ -183,7 +183,7 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
 
 
 def _check_profile(request: BenchRequest) -> None:
-    """Refuse a profile that cannot be taken, before anything runs: a command can only be sampled from outside."""
+    """Refuse a profile that is not possible, before anything runs: a command can only be sampled from outside."""
     if all(method.kind != "command" for method in request.methods):
         return
     if request.profiler == "framework":
@@ -199,7 +199,7 @@ def _check_profile(request: BenchRequest) -> None:
 
 
 def find_py_spy() -> str | None:
-    """The program on PATH or next to our interpreter: a caller by full path may not have our folder on PATH."""
+    """Find py-spy on PATH or next to our interpreter, whose folder may not be on PATH if it was called by full path."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
@@ -207,7 +207,7 @@ def find_py_spy() -> str | None:
 
 
 def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
-    """Filters become the methods that they match; one that cannot be resolved stays, and its run reports why."""
+    """Replace filters by the methods that they match; one that cannot be resolved stays, and its run reports why."""
     filters = [method.text for method in request.methods if method.is_filter]
     found = _list_matches(request, filters) if filters else {}
     methods: dict[str, BenchMethod] = {}
@@ -218,7 +218,7 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
             if match is not None:
                 own = match.get("timeout_s")
                 chosen = BenchMethod(match["text"], match["name"], timeout_s=own, is_listed=True)
-            if chosen.name in methods:  # a history is identified by its name
+            if chosen.name in methods:  # a history is identified by its benchmark's name
                 _check_same(chosen, methods[chosen.name])
             methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
@@ -235,7 +235,7 @@ def _check_same(one: BenchMethod, other: BenchMethod) -> None:
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
-    """The matches, listed by a child process: a user's modules are never imported into the supervisor."""
+    """List the matches in a child process: a user's modules are never imported into the supervisor."""
     environment = next((each.environment for each in request.variants if each.environment), "")
     chosen = replace(request, python="python") if environment else request
     argv = [*_python(chosen), "list", *filters, *_child_flags(request, os.devnull)]
@@ -258,7 +258,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
 def _build_jobs(
     request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation
 ) -> Iterator[tuple[RunSpec, BenchVariant | None]]:
-    """The jobs trial by trial, and within a trial method by method; two variants begin in turns."""
+    """Build the jobs trial by trial, and within a trial method by method; two variants take turns to begin."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
         for method in methods:
@@ -269,13 +269,13 @@ def _build_jobs(
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
-    """Whether an earlier call has used this id: nothing is overwritten."""
+    """Return whether an earlier call has used this id: nothing is overwritten."""
     output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
     return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:
-    """A given id belongs to the first execution: trials never overwrite one another."""
+    """Build the ids. A given id is used for the first execution: trials never overwrite one another."""
     if fixed is not None:
         yield fixed
         yield from (f"{fixed}-{number}" for number in count(2))
@@ -299,7 +299,7 @@ def _build_spec(
     if label is not None:
         params["label"] = label
     env = {
-        **({} if _FAULTHANDLER in os.environ else {_FAULTHANDLER: "1"}),  # a crash prints where Python was
+        **({} if _FAULTHANDLER in os.environ else {_FAULTHANDLER: "1"}),  # after a crash Python prints its stack
         **dict(request.env),
         **dict(variant.env if variant else ()),
         ENV_BENCH_REPORT: f"{layout.RUN_DIR_REFERENCE}/{BENCH_REPORT_FILE}",
@@ -334,7 +334,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     here, script = shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
-    if request.farm is not None:  # the interpreter of the node
+    if request.farm is not None:  # on a farm: the node's interpreter
         here, script = f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
     environment = variant.environment if variant else None
     if method.kind == "command":
@@ -359,7 +359,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
 
 
 def _python(request: BenchRequest) -> list[str]:
-    """Our own interpreter; another one finds us at the end of its path, after everything of its own."""
+    """Return our own interpreter, or another one that finds our modules at the end of its path, after its own."""
     if request.python is None:
         return [sys.executable, "-m", "assay", "child", "bench"]
     source = repr(_SOURCE) if request.farm is None else f"os.environ[{ENV_SOURCE!r}]"
@@ -368,7 +368,7 @@ def _python(request: BenchRequest) -> list[str]:
 
 
 def _quote(word: str) -> str:
-    """The text quoted for the shell, which expands a reference to the run directory."""
+    """Quote the text for the shell, except a reference to the run directory, which the shell expands."""
     return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 

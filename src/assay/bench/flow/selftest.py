@@ -1,4 +1,4 @@
-"""`assay bench selftest`: equal code against itself, which shows the smallest effect that this machine can show."""
+"""`assay bench selftest`: compare equal code with itself, which shows the smallest effect visible on this machine."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from assay.system.processes import host_name
 from assay.values.plain import render_date
 from assay.values.verdict import VerdictKind
 
-WORK = parse_method("assay.bench.benchmark.sort_words")  # where no METHOD is named
+WORK = parse_method("assay.bench.benchmark.sort_words")  # the benchmark that is used if no METHOD is given
 _SIDES = (BenchVariant("a"), BenchVariant("b"))
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSelftestReport:
-    report: ComparisonReport  # equal code: a difference is an alarm without a cause
+    report: ComparisonReport  # the code is equal: a reported difference is a false alarm
     method: str
     found: Selftest
-    kept: bool  # a gate below it is refused from now on
+    kept: bool  # from now on a smaller threshold is refused
 
 
 def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> BenchSelftestReport:
-    """Both sides are the same code and run in turns, as in a comparison of commits."""
+    """Run the same code as both sides, in turns, as in a comparison of commits."""
     own = request.methods == (WORK,)
     report = run(replace(request, variants=_SIDES, extra={**request.extra, **COMPARED}))
     a, b = (Executions(v.label, tuple(e for e in report.executions if e.label == v.label)) for v in _SIDES)
@@ -54,7 +54,7 @@ def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> BenchSelft
 def check_gate(
     min_effect: float, metrics: Iterable[str], methods: Iterable[str], trials: int, root: str | None
 ) -> None:
-    """Refuse a threshold that so many trials cannot show on this machine, as far as a selftest has shown it."""
+    """Refuse a threshold that is too small for so many trials on this machine, by the results of its last selftest."""
     known = load_named(find_location(root).dir, Selftest)
     mine = [name for name in methods if name in known] or [WORK.name]
     asked = set(metrics)

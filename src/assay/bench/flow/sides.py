@@ -27,7 +27,7 @@ BISECT_DIR = "bisect"
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """One side, and what it is called. `aside`: executions of it that do not count for any metric."""
+    """One side and its name. `aside`: its executions that do not count for any metric."""
 
     name: str
     found: tuple[BenchExecution, ...]
@@ -41,31 +41,31 @@ class Executions:
 
     @property
     def identities(self) -> set[object]:
-        """Identities of its executions, wherever they were read from; ids of other tools may be shared."""
+        """Identities of the executions, wherever these were read from; ids of other tools may be shared."""
         return {(e.method, e.execution_id, e.started_at, *e.numbers.items()) for e in self.found}
 
     def put_aside(self, *, everything: bool) -> Executions:
-        """This side without interrupted executions, and without profiled ones unless everything is wanted. Failed
-        ones stay: they are reported, profiled or not. Skipped ones go: where both sides skip there is nothing to say.
-        """
+        """Return this side without interrupted executions, and without profiled ones unless `everything` is set. Failed
+        ones stay: they are reported, profiled or not. Skipped ones are removed: if both sides skip there is nothing to
+        report."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
         return replace(self, found=found, aside=(*self.aside, *aside))
 
     def count_aside(self, method: str | None = None) -> dict[str, int]:
-        """Reason → count, of one method or of all."""
+        """Count the executions of one method, or of all, by the reason why they do not count."""
         return dict(Counter(_why_aside(e) for e in self.aside if method in (None, e.method)))
 
     def good(self, method: str) -> list[BenchExecution]:
         return [e for e in self.found if e.method == method and e.result.is_measured and not e.refused]
 
     def having(self, key: Key) -> list[BenchExecution]:
-        """Executions that count for this metric."""
+        """Return the executions that count for this metric."""
         return [e for e in self.reporting(key) if e.execution_id not in self.invalid.get(key, ())]
 
     def is_invalid(self, execution: BenchExecution) -> bool:
-        """Whether it was declared invalid for any metric."""
+        """Return whether an execution was declared invalid for any metric."""
         own = (ids for (method, _), ids in self.invalid.items() if method == execution.method)
         return any(execution.execution_id in ids for ids in own)
 
@@ -74,7 +74,7 @@ class Executions:
 
 
 def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchExecution]:
-    """Executions with this label; where there are none, those of this commit, named by its beginning."""
+    """Return the executions with this label; if there are none, those of the commit whose hash begins with the name."""
     known = list(executions)
     by_label = [each for each in known if each.label == name]
     found = by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
@@ -91,13 +91,13 @@ def _why_aside(execution: BenchExecution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One metric of one benchmark, in one environment where both sides have a common one."""
+    """One metric of one benchmark, in one environment if both sides have a common one."""
 
     key: Key
     base: tuple[BenchExecution, ...]
     head: tuple[BenchExecution, ...]
     setup: str = ""  # what distinguishes it from the other environments of this metric
-    differences: tuple[str, ...] = ()  # of the environments, where they have none in common
+    differences: tuple[str, ...] = ()  # differences of the environments, if there is no common one
 
     @property
     def subject(self) -> str:
@@ -105,7 +105,7 @@ class Duel:
 
 
 def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) -> list[Duel]:
-    """`across`: all of base against all of head, whatever they ran on."""
+    """Find what is compared. `across`: all of base with all of head, whatever their environments."""
     ours, theirs = base.having(key), head.having(key)
     matches = () if across else match_environments(_list_environments(ours), _list_environments(theirs))
     duels = [Duel(key, _only(ours, a), _only(theirs, b), name, different) for a, b, name, different in matches]
@@ -123,7 +123,7 @@ def _only(executions: Iterable[BenchExecution], fingerprint: str) -> tuple[Bench
 def collect_samples(
     name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool, in_turns: bool = False
 ) -> Samples:
-    """One value for each execution; the raw samples where there is only one, which is weaker evidence."""
+    """Collect one value for each execution; of a single execution the raw samples, which are weaker evidence."""
     reasons = [() if everything else each.find_disturbance(metric, in_turns=in_turns) for each in found]
     if is_single(found, metric):
         samples = found[0].result.samples[metric]
@@ -141,7 +141,7 @@ def is_single(found: Sequence[BenchExecution], metric: str) -> bool:
 
 
 def describe_code(duel: Duel) -> str:
-    """The end of a sentence that begins with `the environments differ`."""
+    """Return the end of a sentence that begins with `the environments differ`."""
     codes = [{execution.code for execution in found} for found in (duel.base, duel.head)]
     if None in codes[0] | codes[1]:
         return "; whether the code does was not recorded"
@@ -151,7 +151,7 @@ def describe_code(duel: Duel) -> str:
 def describe_environments(
     method: str, base: Executions, head: Executions, duels: Sequence[Duel], across: bool
 ) -> Iterator[str]:
-    """How the executions of a method were grouped, where that is not obvious."""
+    """Describe how the executions of a method were grouped, if that is not obvious."""
     sides = (base, head)
     keys = dict.fromkeys(duel.key for duel in duels)
     every = [list({id(e): e for key in keys for e in side.having(key)}.values()) for side in sides]
@@ -177,7 +177,7 @@ def describe_environments(
 def _describe_mixture(
     method: str, sides: Sequence[Executions], every: Sequence[Sequence[BenchExecution]], names: Mapping[str, str]
 ) -> Iterator[str]:
-    """What is compared although it should not be."""
+    """Describe executions that are compared although their environments differ."""
     setups = [_list_environments(found) for found in every]
     for side, mine, found in zip(sides, setups, every, strict=True):
         if len(mine) > 1:
@@ -208,12 +208,12 @@ def describe_aside(side: Executions) -> Iterator[str]:
 
 
 def check_out(checkouts: Checkouts, side: str, commit: Commit) -> BenchVariant:
-    """A side at this commit; always in the same folder, so that compiled parts can be reused."""
+    """Check out a side at this commit, always into the same folder, so that compiled parts can be reused."""
     return BenchVariant(f"{side}-{commit.short}", checkouts.enter(side, commit), commit.sha)
 
 
 def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
-    """The user's files as they are, as a commit of the head's tree."""
+    """Commit the user's files in their current state, as a commit of the head's tree."""
     settings = load_settings(os.getcwd(), os.environ)
     root = find_study_location(STUDY, request.root, settings).root
     return commit_work_tree(checkouts.open("head"), root, settings.secrets.file_patterns)
@@ -222,8 +222,8 @@ def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
 def open_question(
     checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
 ) -> str:
-    """The folder of a question about two commits. One that is asked again has its earlier folder: that is how an
-    interrupted call is found again."""
+    """Open the folder of a question about two commits. The same question gets its earlier folder again: so an
+    interrupted call is continued."""
     content = {
         "repository": checkouts.repository,
         "inside": checkouts.inside[0],
@@ -246,7 +246,7 @@ def open_question(
 def open_trees(
     request: BenchRequest, build_command: str | None, console: Console = SILENT
 ) -> AbstractContextManager[Checkouts]:
-    """One call at a time: two would also disturb each other's results. The second waits."""
+    """Open the trees for one call at a time: two would disturb each other's results. The second one waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     meta = os.path.join(find_study_location(STUDY, request.root).dir, layout.STUDY_META_DIR)
 

@@ -29,20 +29,20 @@ _OWN: Mapping[str, Callable[[BenchExecution], str | None]] = {
     "framework_version": lambda each: each.framework.version if each.framework else None,
     "branch": lambda each: each.git.branch if each.git else None,
 }
-_OTHER_KEYS = (  # of the environment, and of what PerfZero stores
+_OTHER_KEYS = (  # keys of the environment, and of PerfZero's results
     *("framework", "cuda", "cudnn", "accelerator_model", "accelerator_driver", "accelerator_count", "cpu_model"),
     *("governor", "python", "platform_name", "system_name", "build_label", "ml_framework_build_label"),
     "execution_label",
 )
-_OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # PerfZero's summary, its flags
+_OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # flags in PerfZero's summary
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     keys: tuple[str, ...]
     count: int
-    values: dict[str, tuple[float, ...]]  # metric → one for each execution that counts
-    aside: dict[str, tuple[float, ...]]  # of those that were disturbed: they are shown, and do not count
+    values: dict[str, tuple[float, ...]]  # metric → the values of executions that count
+    aside: dict[str, tuple[float, ...]]  # values of disturbed executions: they are shown, and do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class EnvironmentTable:
     metrics: tuple[str, ...]
     rows: tuple[TableRow, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions, of any metric
-    disturbed: tuple[str, ...] = ()  # metrics that some of them do not count for
+    disturbed: tuple[str, ...] = ()  # metrics for which some of them do not count
 
 
 def load_table(
@@ -62,7 +62,7 @@ def load_table(
     everything: bool = False,
     console: Console = SILENT,
 ) -> EnvironmentTable:
-    """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
+    """Load a table. Benchmarks are never mixed: if METHOD does not name a single one, each has rows of its own."""
     location = find_location(root)
     executions = load_executions(location, method, console)
     return build_table(executions, load_triage(location.dir), method, by, metrics, everything)
@@ -107,12 +107,12 @@ def build_table(
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """`8 failed, 2 contaminated`."""
+    """Describe them as `8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 
 def describe_table(table: EnvironmentTable, *, hint: str = "--all") -> str:
-    """What does not count: `left out: 8 failed, 2 contaminated (for wall_time: in brackets where none counts)`."""
+    """Describe what does not count: `left out: 8 failed, 2 contaminated (for wall_time: in brackets where …)`."""
     if not table.left_out:
         return ""
     words = f"left out: {describe_left_out(table.left_out)}"
@@ -122,12 +122,12 @@ def describe_table(table: EnvironmentTable, *, hint: str = "--all") -> str:
     return f"{words}; {hint} takes {names} ones" if names and hint else words
 
 
-_Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and for each metric why it does not count
+_Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and metric → why it does not count
 
 
 def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
     groups: dict[tuple[str, ...], list[_Shown]] = {}
-    first_seen: dict[str, float] = {}  # commits are sorted by when they were first measured, everything else by name
+    first_seen: dict[str, float] = {}  # commits are sorted by the time of their first execution, the rest by name
     for shown in good:
         execution = shown[0]
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
@@ -149,7 +149,7 @@ def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str
 
 
 def _collect(shown: Sequence[_Shown], name: str, reasons: Sequence[str | None]) -> tuple[float, ...]:
-    """Values of a metric for which one of these reasons holds."""
+    """Collect the metric's values whose reason not to count is one of these; None: they count."""
     found = (execution.numbers[name] for execution, doubts in shown if name in doubts and doubts[name] in reasons)
     return tuple(filter(math.isfinite, found))
 
@@ -166,7 +166,7 @@ def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list
 
 
 def _list_extra(execution: BenchExecution) -> dict[str, str]:
-    """What the command stored with it, as far as it is a string or a number."""
+    """List the strings and numbers that the command stored with the execution."""
     return {key: str(value) for key, value in execution.extra.items() if isinstance(value, str | int | float)}
 
 

@@ -23,12 +23,12 @@ _VERSION = "version"
 
 
 def is_machine(content: Mapping[str, Any]) -> bool:
-    """Whether it is machine.json, asv's description of the machine."""
+    """Return whether an object is machine.json, asv's description of the machine."""
     return content.keys() >= _MACHINE_MARKS
 
 
 def is_benchmark_list(content: Mapping[str, Any]) -> bool:
-    """benchmarks.json: which benchmarks there are, without a result."""
+    """Return whether an object is benchmarks.json, which lists benchmarks and has no result."""
     rest = [value for key, value in content.items() if key != _VERSION]
     return bool(rest) and all(isinstance(value, dict) and value.keys() >= _BENCHMARK_MARKS for value in rest)
 
@@ -41,12 +41,12 @@ class _Suite:
     commit: str
     setup: Mapping[str, str]
     machine: Machine
-    kinds: Mapping[str, Any]  # of benchmarks.json
+    kinds: Mapping[str, Any]  # the content of benchmarks.json
 
 
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
-    NaN one that was skipped."""
+    """Parse asv's results: version 2 has columns, version 1 a value or an object for each benchmark. `null` is a
+    benchmark that failed, NaN one that was skipped."""
     file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     suite = _build_suite(file, path)
@@ -74,7 +74,7 @@ def _build_suite(file: ForeignFields, path: str) -> _Suite:
 
 
 def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
-    """The content of a file in the same folder or the one above; empty where none can be read."""
+    """Load a file in the same folder or the one above; empty if there is none that can be read."""
     folder = os.path.dirname(os.path.abspath(path))
     for candidate in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
         try:
@@ -88,7 +88,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
-    """Load a file, cached: hundreds of results share one."""
+    """Load a file, cached: hundreds of results share one file."""
     with open(path, encoding="utf-8") as file:
         content = parse_json(file.read())
     return content if isinstance(content, dict) else {}
@@ -112,7 +112,7 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
             yield f"{name}{suffix} was skipped by asv: there is no result"
             continue
         extra: dict[str, Any] = {}
-        if sets:  # by their names in benchmarks.json
+        if sets:  # values by the names of their columns in benchmarks.json
             mine = sets[index]
             known = names if isinstance(names, list) and len(names) == len(mine) else range(1, len(mine) + 1)
             extra = {"parameters": {str(each): str(own) for each, own in zip(known, mine, strict=True)}}
@@ -135,11 +135,11 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
 
 
 def _name_metric(name: str, kind: str) -> str:
-    """The metric's name by benchmarks.json, otherwise by the beginning of the name, as asv does."""
+    """Return the metric's name by benchmarks.json; without it by the prefix of the benchmark's name, as asv does."""
     own = name.rpartition(".")[2]
     match = re.match(r"(time|peakmem|mem|track)", own, re.IGNORECASE)
     begin = match[1].lower() if match else ""
     word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or begin
-    if word == "track":  # it is named by what it tracks, from which its direction follows
+    if word == "track":  # the name of what it tracks shows its direction
         return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"
     return {"time": WALL_TIME, "peakmem": "peak_memory", "mem": "memory"}.get(word, "value")

@@ -33,7 +33,7 @@ from assay.values.run import build_command
 Found = Iterable[BenchExecution | str]
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-_PARSERS = {  # by the importer's name in the registry
+_PARSERS = {  # by the names of importers in the registry
     "mlperf": "assay.bench.importers.formats:parse_mlperf",
     "asv": "assay.bench.importers.asv:parse_asv",
     "perfzero": "assay.bench.importers.perfzero:parse_perfzero",
@@ -47,11 +47,11 @@ class Foreign:
     """The content of a file of another tool."""
 
     executions: tuple[BenchExecution, ...]
-    notes: tuple[str, ...] = ()  # on content that is not a result
+    notes: tuple[str, ...] = ()  # on content of the file that is not a result
 
 
 def load_foreign(path: str) -> list[BenchExecution]:
-    """The executions in a file of another tool. Raises UsageError also for a file without a result."""
+    """Load the executions in a file of another tool. Raises UsageError if the file has no result."""
     found = load_foreign_file(path)
     if not found.executions:
         raise _refuse(path, "; ".join(("there is no result in it", *found.notes)))
@@ -59,7 +59,7 @@ def load_foreign(path: str) -> list[BenchExecution]:
 
 
 def load_foreign_file(path: str) -> Foreign:
-    """Load a file of any known tool, whole or not at all. Raises UsageError with the problem and its position."""
+    """Load a file of any known tool, all of it or nothing. Raises UsageError with the problem and its position."""
     text = _load_text(path)
     try:
         found = list(parse_foreign(text, path))
@@ -68,7 +68,7 @@ def load_foreign_file(path: str) -> Foreign:
     if not found:
         raise _refuse(path, "there is no result in it")
     executions = tuple(each for each in found if isinstance(each, BenchExecution))
-    for each in executions:  # JSON can hold half a character, a file cannot
+    for each in executions:  # JSON can contain half a surrogate pair, a file cannot
         if _HALVES.search(names := f"{each.method} {each.execution_id} {each.label} {each.commit}"):
             raise _refuse(path, f"{names!r} is not text")
     return Foreign(executions, tuple(each for each in found if isinstance(each, str)))
@@ -91,7 +91,7 @@ def _refuse(path: str, why: str) -> UsageError:
 
 
 def _find_other_command(path: str) -> str | None:
-    """A hint for a file of runs: the command that imports it."""
+    """Return a hint with the command that imports this file, if it is a file of runs."""
     importer = choose_importer(Sample(path), ["runs", "folders"])
     if importer is None:
         return None
@@ -125,7 +125,7 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
 
 
 def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
-    """The time from run_start to run_stop, and every number that was logged."""
+    """Parse the time from run_start to run_stop, and every number that was logged."""
     entries = []
     for number, match in enumerate(_LINE.finditer(sample.text), 1):
         try:
@@ -204,7 +204,7 @@ def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
 
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_CENTRES = ("median", "mean")  # which aggregate represents all repetitions, the preferred one first
+_CENTRES = ("median", "mean")  # the aggregates that may represent all repetitions, the preferred one first
 _SPREADS = ("stddev", "cv")
 _OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # in files without `run_type`
 _OWN_KEYS = frozenset(  # every other number is a counter
@@ -219,15 +219,15 @@ _OWN_KEYS = frozenset(  # every other number is a counter
 
 @dataclass(slots=True)
 class _Group:
-    """All rows of one benchmark."""
+    """All rows of one benchmark in a file of google-benchmark."""
 
     runs: list[ForeignFields] = field(default_factory=list)
     aggregates: dict[str, ForeignFields] = field(default_factory=dict)
 
 
 def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
-    is used, or the mean."""
+    """Parse google-benchmark's JSON: repetitions of one benchmark are the samples of one execution. If it has only
+    their aggregates, the median is used, or the mean."""
     file = ForeignFields(sample.content)
     context = file.part("context")
     setup = {
@@ -256,8 +256,8 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
 
 
 def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
-    """The benchmark, and which aggregate of it. In old files only the name shows that: mean and stddev must both exist,
-    since a benchmark may have such a name itself."""
+    """Return the benchmark's name, and which aggregate a row is. In old files only the name shows that: mean and stddev
+    must both exist, since the name of a benchmark may end like that itself."""
     name = row.need_text("name")
     kind = row.text("run_type")
     if kind == "aggregate":
@@ -270,7 +270,7 @@ def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
 
 
 def _parse_google_group(name: str, group: _Group) -> tuple[str | None, BenchResult | None]:
-    """Why the benchmark failed, if it did, and its result, if it has one."""
+    """Return why the benchmark failed, if it did, and its result, if it has one."""
     failed = [row for row in group.runs if row.values.get("error_occurred")]
     good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
     if good or failed:
@@ -289,7 +289,7 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
         for key, number in numbers:
             if number is not None:
                 counters.setdefault(key, []).append(number)
-    label = next((row.text("label") for row in good if row.text("label")), "")  # which SetLabel sets
+    label = next((row.text("label") for row in good if row.text("label")), "")  # set by SetLabel
     return build_result(
         name,
         {key: median(values) for key, values in sorted(counters.items())},
@@ -302,7 +302,7 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
 
 
 def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> BenchResult:
-    """The spread of the repetitions is stored as a string: it has no history of its own."""
+    """Build a result of aggregates. The repetitions' spread is stored as a string: it has no history of its own."""
     row, found = rows[centre], _build_of_runs(name, [rows[centre]])
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:

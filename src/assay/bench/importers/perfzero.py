@@ -1,4 +1,4 @@
-"""PerfZero's summaries, its own and those that `assay perfzero` writes: judged by one rule."""
+"""PerfZero's summaries, and those that `assay perfzero` writes: both are judged by the same rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNEXPLAINED = "it had not succeeded when PerfZero ran it"
 
 
 def find_summaries(text: str) -> list[str]:
-    """Summaries in a perfzero.log or in what was printed, between other lines; each once."""
+    """Find the summaries in a perfzero.log or in captured output, between other lines; each summary once."""
     decoder, position = json.JSONDecoder(), 0
     found: dict[str, None] = {}
     while match := _OBJECT.search(text, position):
@@ -81,7 +81,7 @@ def parse_perfzero(sample: Sample) -> Iterator[BenchExecution]:
         failure=failure,
         faults=faults,
         execution_id=file.text("execution_id").strip() or None,
-        commit=next((str(each) for each in hashes if each), None),  # of the first repository that has one
+        commit=next((str(each) for each in hashes if each), None),  # the commit of the first repository that has one
         label=info.text("execution_label") or None,
         machine=_build_machine(system),
         framework=Framework(*versions) if any(versions) else None,
@@ -99,7 +99,7 @@ def parse_perfzero(sample: Sample) -> Iterator[BenchExecution]:
 
 
 def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
-    """A metric without a value is invalid: it is required."""
+    """Parse the metrics. A value is required: a metric without one is invalid."""
     parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
     bounds = {name: (metric.number("min_value"), metric.number("max_value")) for name, metric in parts.items()}
@@ -112,8 +112,8 @@ def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
 def _find_failure(
     result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Why there is no result, and what is wrong with an existing one. As in our own executions a violated bound is a
-    failure, and the result is kept."""
+    """Return why there is no result, and what is wrong with an existing one. As in our own executions a violated bound
+    is a failure, and the result is kept."""
     if result.values.get("succeeded", True) or _is_refused(result, info):
         return None, ()
     reasons = tuple(str(reason) for reason in result.items("findings"))
@@ -126,7 +126,7 @@ def _find_failure(
 
 
 def _is_refused(result: ForeignFields, info: ForeignFields) -> bool:
-    """Whether it was refused as contaminated, and nothing else is wrong with it."""
+    """Return whether the only problem of a result is that it was refused as contaminated."""
     disturbed = bool(info.items("contaminated")) and not info.values.get("has_exception")
     return disturbed and result.values.get("succeeded") is False and not result.items("findings")
 
@@ -157,7 +157,7 @@ def _build_machine(system: ForeignFields) -> Machine:
 
 
 def _build_extra(info: ForeignFields, system: ForeignFields, framework: ForeignFields) -> dict[str, Any]:
-    """Under the names that `assay perfzero` uses: tables group by them."""
+    """Build the fields of `extra`, named as by `assay perfzero`: tables group by them."""
     found = {
         "platform_name": system.text("platform_name"),
         "system_name": system.text("system_name"),

@@ -14,8 +14,8 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import NO_DATE, render_date
 from assay.values.verdict import Finding, VerdictKind
 
-DIGEST = "digest"  # in `extra`: of the file's content, where several executions may share an id
-# not in JSON; our own summaries have them as strings
+DIGEST = "digest"  # key in `extra` of a digest of the file's content, if several executions may share an id
+# values that JSON does not have; our own summaries contain them as strings
 _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_SHOWN = 60
 
@@ -33,10 +33,10 @@ def build_imported(
     execution_id: str | None = None,
     **recorded: Any,
 ) -> BenchExecution:
-    """An execution of another tool. `result` is as that tool reports it; findings about it are added here.
+    """Build an execution of another tool. `result` is as that tool reports it; findings about it are added here.
 
-    `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is one, and it is not
-    valid. `recorded`: further fields of the execution.
+    `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is a result, and it is
+    not valid. `recorded`: further fields of the execution.
     """
     findings = tuple(_find_faults(result, failure, faults))
     known = {key: value for key, value in setup.items() if value}
@@ -57,14 +57,14 @@ def build_imported(
 
 
 def build_result(method: str, numbers: Mapping[str, float], bounds: Bounds | None = None, **fields: Any) -> BenchResult:
-    """`bounds`: the least and the largest value of a metric. `fields`: further fields of the result."""
+    """Build a result. `bounds`: least and largest value of each metric. `fields`: further fields of the result."""
     metrics = tuple(BenchMetric(name, value, *(bounds or {}).get(name, ())) for name, value in numbers.items())
     samples = {name: tuple(map(float, values)) for name, values in fields.pop("samples", {}).items()}
     return BenchResult(method, succeeded=True, metrics=metrics, samples=samples, **fields)
 
 
 def _find_faults(result: BenchResult, failure: str | None, faults: Sequence[str]) -> Iterator[Finding]:
-    """Values that are not finite fail, whatever the other tool made of them."""
+    """Find values that are not finite: they fail, however the other tool treats them."""
     if failure:
         yield Finding(VerdictKind.ERROR, result.name, failure)
     standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
@@ -76,7 +76,7 @@ def _find_faults(result: BenchResult, failure: str | None, faults: Sequence[str]
 
 
 def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str | None) -> str:
-    """Equal results get one id: importing a file twice adds nothing. Another machine gets another id."""
+    """Build the id from the result: importing a file twice adds nothing. Another machine gets another id."""
     at, numbers = execution.started_at, {metric.name: metric.value for metric in execution.result.metrics}
     what = [execution.source, execution.method, at, execution.commit, execution.trial, numbers]
     where = [execution.result.wall_time, execution.machine.host, sorted(setup.items()), failure]
@@ -85,14 +85,14 @@ def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str 
 
 
 def identify_result(execution: BenchExecution) -> str:
-    """A hash of what was measured: equal for an execution of our own and for its summary."""
+    """Return a hash of the measured values: equal for an execution of our own and for its summary."""
     measured = sorted(execution.result.numbers.items())
     what = [execution.method, execution.trial, execution.started_at, execution.succeeded, execution.machine.host]
     return build_digest([*what, measured])
 
 
 def build_digest(content: Any, size: int = 8) -> str:
-    """A digest of the content, independent of the layout of a file."""
+    """Return a digest of the content, independent of the file's layout."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
@@ -101,11 +101,11 @@ def build_digest(content: Any, size: int = 8) -> str:
 
 
 class FieldError(Exception):
-    """The message names the position and the problem."""
+    """An invalid field; the message contains its position and the problem."""
 
 
 def parse_number(value: Any) -> float | None:
-    """None for anything but a number; True and False are not numbers."""
+    """Return a number, or None for anything else; True and False are not numbers."""
     if isinstance(value, str):
         return _NO_NUMBERS.get(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -118,10 +118,10 @@ def parse_number(value: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFields:
-    """An object of a file. What is `null` is missing."""
+    """An object in a file of another tool. A field that is `null` is missing."""
 
     values: Mapping[str, Any]
-    where: str = ""  # `benchmark 'BM_x/8'`; empty: the file itself
+    where: str = ""  # `benchmark 'BM_x/8'`; "" for the file itself
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -137,7 +137,7 @@ class ForeignFields:
         return found if found is not None else self._miss(key)
 
     def finite(self, key: str) -> float | None:
-        """A number that must be finite: a time of day, a count."""
+        """Return a number that must be finite: a time of day, a count."""
         found = self.number(key)
         return found if found is None or math.isfinite(found) else self._refuse(key, "not a number")
 
@@ -145,7 +145,7 @@ class ForeignFields:
         return int(self.finite(key) or 0)
 
     def text(self, key: str) -> str:
-        """Numbers too: tools differ in the type of a processor count. Empty where it is missing."""
+        """Return a field as text, numbers too: tools differ in the type of a processor count. "" if it is missing."""
         value = self.values.get(key)
         if isinstance(value, (dict, list)):
             self._refuse(key, "not a string")
@@ -155,7 +155,7 @@ class ForeignFields:
         return self.text(key) or self._miss(key)
 
     def part(self, key: str) -> ForeignFields:
-        """The object under a key; an empty one where it is missing."""
+        """Return the object under a key; an empty one if it is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             self._refuse(key, "not an object")
@@ -175,7 +175,7 @@ class ForeignFields:
         return good
 
     def parts(self, key: str, what: str) -> Iterator[ForeignFields]:
-        """The objects of a list, named by its own name if it has one."""
+        """Yield the objects of a list; messages call each by its own name, if it has one."""
         for number, value in enumerate(self.items(key), 1):
             position = f"{self.where} {what} {number}".strip()
             if not isinstance(value, dict):
@@ -201,7 +201,7 @@ def _show(value: Any) -> str:
 
 
 def parse_moment(fields: ForeignFields, key: str) -> float | None:
-    """ISO 8601; one without a zone is taken as UTC. None where there is none."""
+    """Parse a date and time in ISO 8601, without a zone as UTC. Return None if there is none."""
     text = fields.text(key)
     if not text:
         return None

@@ -47,21 +47,21 @@ from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
-ASSUMED_AUTOCORRELATION = 0.4  # of a young one: it has too few points to estimate it
-YOUNG_PENALTY = 4.0  # of a candidate cut
+ASSUMED_AUTOCORRELATION = 0.4  # of a young series, which has too few points to estimate it
+YOUNG_PENALTY = 4.0  # penalty of a candidate cut
 YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points: least gain
-MANY = 20  # points of a young series: from here on its autocorrelation is estimated, and three outliers in a row occur
-FALSE_ALARM_RATE = 0.008  # of Student's test, in fewer
+MANY = 20  # points of a young series whose autocorrelation is estimated, and where three outliers in a row occur
+FALSE_ALARM_RATE = 0.008  # of Student's test, which is used with fewer points
 RESIDUAL_ERROR = 1.1  # divided by sqrt(n): standard error of an estimated autocorrelation
 USUAL_JUMP = 3.0  # what a jump gains by chance in autocorrelated noise
-SHARPNESS = 1.5  # added to it in a piece that is one of many, times the log of how many
+SHARPNESS = 1.5  # raises a bound in one of many pieces: times the log of their number
 TAIL_PROBABILITY = 0.025  # of the reported interval, on either side
 QUIETEST = 0.2  # least sigma of a stretch, in units of the whole series' sigma
 LONGEST_WINDOW = 100
-LEVEL_VARIANCE_RATIO = 1.19  # of an interquartile mean to a mean, in normal noise
+LEVEL_VARIANCE_RATIO = 1.19  # the variance of an interquartile mean over that of a mean, in normal noise
 MAD_EFFICIENCY = 0.4  # relative to the degrees of freedom of a standard deviation
 SIGNIFICANT_CORRELATION = 1.0  # times 1 / sqrt(n): a smaller residual autocorrelation counts as 0
-LEVEL_BIAS = 4.0  # divided by n: its bias, since the levels were fitted
+LEVEL_BIAS = 4.0  # divided by n: bias of an estimated autocorrelation, since the levels were fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ DEFAULT = Tuning()
 
 
 def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
-    """The change points in order. None, NaN and infinite values are ignored; a series with fewer than
+    """Return the change points in order. None, NaN and infinite values are ignored; a series with fewer than
     `SHORTEST_SERIES` finite values, or a constant one, has no change point."""
     signal = build_signal(values, tuning.least_autocorrelation)
     if signal is None:
@@ -117,7 +117,7 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
 
 
 def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> bool:
-    """Whether the level drifts between its steps; pure noise exceeds the threshold in a few of a thousand series."""
+    """Return whether the level drifts between its steps; few in a thousand series of pure noise seem to drift."""
     return measure_level_drift(signal.x, cuts) >= 1 + tuning.drift_threshold / math.sqrt(len(signal.x))
 
 
@@ -125,7 +125,7 @@ def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) 
 
 
 def find_candidates(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
-    """Cuts of all stretches; where two stretches overlap, the one whose middle is nearer decides."""
+    """Return the cuts of all stretches; where two stretches overlap, those of the one whose middle is nearer."""
     n, length = len(signal.x), tuning.stretch
     penalty = tuning.penalty * math.log(n)
     if n <= length:
@@ -180,7 +180,7 @@ def prune_cuts(signal: Signal, cuts: Sequence[int], weigh: Callable[[int, int, i
 
 
 def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
-    """The ratio of the step to the thresholds of the near or the far window, whichever is larger."""
+    """Return the ratio of the step to the thresholds of the near or the far window, whichever is larger."""
     strength = 0.0
     for window in (tuning.near, tuning.far):
         sides = measure_sides(signal, start, cut, stop, window.points)
@@ -190,7 +190,7 @@ def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -
 
 
 def weigh_likelihood(signal: Signal, density: Array, tuning: Tuning, start: int, cut: int, stop: int) -> float:
-    """The log-likelihood gain of a step over its penalty, which grows with the variance inflation."""
+    """Return the log-likelihood gain of a step over its penalty, which grows with the variance inflation."""
     gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
     return float(gains[cut - first]) / (
         tuning.step_penalty * math.log(len(signal.x)) * find_variance_inflation(signal.autocorrelation)
@@ -198,7 +198,7 @@ def weigh_likelihood(signal: Signal, density: Array, tuning: Tuning, start: int,
 
 
 def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
-    """Below 1 the reported interval would contain 0."""
+    """Return the strength of a step by its reported interval: below 1 the interval would contain 0."""
     sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
     return abs(sides.height) / sides.reach if sides.reach else math.inf
 
@@ -214,7 +214,7 @@ def move_cuts(signal: Signal, cuts: Sequence[int], density: Array, tuning: Tunin
 
 
 def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array, points: int) -> tuple[Array, int]:
-    """Gains at each index at most `points` from the cut, and the first of these indices."""
+    """Return the gains at each index at most `points` from the cut, and the first of these indices."""
     first, last = max(start, cut - points), min(stop, cut + points)
     values = signal.x[first:last]
     before, after = find_level(values[: cut - first]), find_level(values[cut - first :])
@@ -225,14 +225,14 @@ def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array,
 
 
 def find_young_cuts(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
-    """Steps that are significant by Student's t. So few points allow every segmentation to be tried."""
+    """Find steps that are significant by Student's t. So few points allow every segmentation to be tried."""
     cuts = prune_cuts(signal, find_young_candidates(signal.x), partial(weigh_young, signal))
     cuts = prune_cuts(signal, move_young_cuts(signal, cuts), partial(weigh_young, signal))
     return prune_cuts(signal, cuts, partial(weigh_interval, signal, tuning))
 
 
 def find_young_candidates(x: Array) -> list[int]:
-    """The most likely segmentation with a small penalty per cut; at least the single most likely cut."""
+    """Return the most likely segmentation with a small penalty per cut, or at least the single most likely cut."""
     n = len(x)
     costs = measure_piece_costs(x, measure_noise(x))
     best, last = np.full(n + 1, np.inf), [0] * (n + 1)
@@ -252,12 +252,12 @@ def find_young_candidates(x: Array) -> list[int]:
 
 
 def find_shortest_stay(n: int) -> int:
-    """Fewest points of a level between two cuts: among many points, three outliers in a row occur by chance."""
+    """Return the fewest points between two cuts: in a long series three outliers in a row occur by chance."""
     return SHORTEST_PIECE + (n >= MANY)
 
 
 def _find_likeliest(x: Array, left: int, right: int) -> int:
-    """The most likely cut with at least `left` and `right` points on its sides."""
+    """Return the most likely cut with at least `left` and `right` points on its sides."""
     return left + int(measure_student_gains(x)[left : len(x) - right + 1].argmax())
 
 
@@ -273,8 +273,8 @@ def move_young_cuts(signal: Signal, cuts: Sequence[int]) -> list[int]:
 
 
 def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
-    """The gain of a step over the largest gain that noise with the assumed autocorrelation reaches by chance at any
-    index; with a larger residual autocorrelation the gain counts less. With few points Student's test is used too."""
+    """Return the gain of a step over the largest gain that noise with the assumed autocorrelation reaches by chance at
+    any index; a larger residual autocorrelation lowers it. With few points Student's test is used too."""
     x, at = signal.x[start:stop], cut - start
     needed = find_young_bound(len(x)) + SHARPNESS * math.log(len(signal.x) / len(x))
     gain = float(measure_student_gains(x)[at])
@@ -284,8 +284,8 @@ def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
 
 
 def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
-    """With more autocorrelation than assumed the levels are weaker evidence, but a jump between three points and the
-    three before them is stronger evidence, since such noise does not jump."""
+    """Adjust a gain. With more autocorrelation than assumed the levels are weaker evidence, but a jump between three
+    points and the three before them is stronger evidence, since such noise does not jump."""
     parts = [part - find_middle(part) for part in (left, right)]
     inflation = find_excess_inflation(measure_residual_autocorrelation(parts))
     sigma = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
@@ -296,7 +296,7 @@ def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
 
 
 def _weigh_exact(left: Array, right: Array, points: int) -> float:
-    """Two levels without any noise: a permutation test of these values. 0 where there is noise."""
+    """Test two levels without any noise by permutations of these values. Return 0 if there is noise."""
     if left.min() < left.max() or right.min() < right.max():
         return 0.0
     count = len(left) + len(right)
@@ -305,7 +305,7 @@ def _weigh_exact(left: Array, right: Array, points: int) -> float:
 
 
 def _weigh_few(left: Array, right: Array, points: int) -> float:
-    """Student's t over its critical value, corrected for the number of possible cuts."""
+    """Return Student's t over its critical value, corrected for the number of possible cuts."""
     squares = float(left.var()) * len(left) + float(right.var()) * len(right)
     degrees_of_freedom = len(left) + len(right) - 2
     error = math.sqrt(
@@ -320,18 +320,18 @@ def _weigh_few(left: Array, right: Array, points: int) -> float:
 
 
 def find_young_bound(points: int) -> float:
-    """The 98% quantile of the largest gain in noise of so many points (simulated: `report_young_bounds`)."""
+    """Return the 98% quantile of the largest gain in noise of so many points, as simulated by `report_young_bounds`."""
     return float(np.interp(math.log(points), [math.log(n) for n in YOUNG_BOUNDS], list(YOUNG_BOUNDS.values())))
 
 
 def find_excess_inflation(autocorrelation: float) -> float:
-    """The variance inflation, in units of that of a young series."""
+    """Return the variance inflation, in units of that of a young series."""
     return find_variance_inflation(autocorrelation) / find_variance_inflation(ASSUMED_AUTOCORRELATION)
 
 
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
-    """Lag-1 autocorrelation of the residuals, clipped at 3 sigma; corrected for the bias of fitted levels and raised by
-    its standard error."""
+    """Return the lag-1 autocorrelation of the residuals, clipped at 3 sigma, corrected for the bias of fitted levels
+    and raised by its standard error."""
     found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
     if found is None:
         return 0.0
@@ -340,7 +340,7 @@ def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
 
 
 def _correlate(parts: Sequence[Array], bound: float) -> float | None:
-    """Lag-1 autocorrelation of residuals that are clipped at this bound; None where all are 0."""
+    """Return the lag-1 autocorrelation of residuals that are clipped at this bound; None if all are 0."""
     clipped = [np.clip(part, -bound, bound) for part in parts]
     squares = sum(float((part**2).sum()) for part in clipped)
     return sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares if squares else None
@@ -386,8 +386,8 @@ class Sides:
 
 
 def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
-    """Between the neighbouring cuts `start` and `stop`, at most as many points away as are worth `points` independent
-    ones."""
+    """Measure both levels between the neighbouring cuts `start` and `stop`, from at most as many points on each side as
+    are worth `points` independent ones."""
     reach = max(points, int(min(points * find_variance_inflation(signal.autocorrelation), LONGEST_WINDOW)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)
@@ -397,7 +397,7 @@ def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) 
 
 
 def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[float, float]:
-    """The height of the step in units of sigma, and its z. Both are 0 where levels and jump contradict each other.
+    """Return the height of the step in units of sigma, and its z. Both are 0 if levels and jump contradict each other.
 
     With autocorrelation r each point has the weight (1 - r)² of an independent one, and the first point after the step
     has the rest of one, since the noise could not have moved so far at once.
@@ -414,7 +414,7 @@ def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[
 
 
 def find_middle(values: Array) -> float:
-    """The median, without numpy's checks, which cost more than sorting so few values."""
+    """Return the median, without numpy's checks, which cost more than sorting so few values."""
     ordered = np.sort(values)
     half = len(ordered) // 2
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
@@ -432,7 +432,7 @@ def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT)
 
 
 def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
-    """With the autocorrelation of the residuals about the two levels.
+    """Return the sides with the autocorrelation of the residuals about the two levels.
 
     The search uses an upper estimate of the autocorrelation, since too low a value raises false alarms. In a short
     series that estimate is mostly its own error, and would make the interval several times too wide.

@@ -17,21 +17,21 @@ from assay.values.verdict import VerdictKind
 QUESTION = "environment or code?"
 # benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores that others use
 LOAD_SLOPE = 1.0
-LEAST_SHIFT = 0.05  # of that fraction; less is chance
+LEAST_SHIFT = 0.05  # of all cores; a smaller difference of the load is chance
 MOST_DIFFERENCES = 4  # named in a message; the others are counted
 
 Environment = Mapping[str, str]
-Environments = Mapping[str, Environment]  # by fingerprint
+Environments = Mapping[str, Environment]  # fingerprint → environment
 # fingerprints of base and head, what distinguishes them from the others that are compared, how they differ
 Match = tuple[str, str, str, tuple[str, ...]]
 Code = Literal["same", "edited", "other", "unknown"]
-_BLAMES: Mapping[Code, tuple[Cause, str]] = {  # where the environment is the same on both sides
+_BLAMES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment is the same on both sides
     "same": ("unknown", "same commit and same recorded environment on both sides"),
     "edited": ("code", "local edits, or packages other than the commit, differ; the recorded environment is the same"),
     "other": ("code", "the recorded environment is the same on both sides"),
     "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
 }
-_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where the environment or the label is another one
+_MOVES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment or the label differs
     "same": ("environment", "the commit is the same, the {} differs"),
     "edited": ("either", "the {} changed, and so did local edits or packages other than the commit"),
     "other": ("either", "{} and commit both changed"),
@@ -40,8 +40,8 @@ _MOVES: Mapping[Code, tuple[Cause, str]] = {  # where the environment or the lab
 
 
 def match_environments(base: Environments, head: Environments) -> list[Match]:
-    """Every environment that both sides have. Where there is none, the two that differ least: they are shown, but not
-    judged. Empty where a side has no execution."""
+    """Match every environment that both sides have. If there is none, match the two that differ least: they are shown,
+    but not judged. Empty if a side has no execution."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
         names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})
@@ -52,7 +52,7 @@ def match_environments(base: Environments, head: Environments) -> list[Match]:
 
 
 def name_environments(setups: Environments) -> dict[str, str]:
-    """Name environments by what differs among them: `accelerator_model V100`. A single one needs no name."""
+    """Name environments by their differences: `accelerator_model V100`. A single environment needs no name."""
     if len(setups) < 2:
         return dict.fromkeys(setups, "")
     keys = list(dict.fromkeys(key for setup in setups.values() for key in setup))
@@ -64,7 +64,7 @@ def name_environments(setups: Environments) -> dict[str, str]:
 
 
 def describe_differences(before: Environment, after: Environment) -> tuple[str, ...]:
-    """All differences, as in `cudnn 8.9.2 → 9.1.0`; a key that one side lacks is `none` there."""
+    """Describe all differences, as in `cudnn 8.9.2 → 9.1.0`; a key that one side lacks is `none` there."""
     if not before or not after:
         old, new = (shorten([*map(" ".join, each.items())]) or "not recorded" for each in (before, after))
         return (f"environment {old} → {new}",)
@@ -79,8 +79,8 @@ def shorten(texts: Sequence[str], most: int = MOST_DIFFERENCES) -> str:
 
 
 def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -> SampleComparison:
-    """A comparison between different environments keeps its results and becomes INCONCLUSIVE. Missing and invalid
-    values (`p` None, but not for lack of trials) are not caused by the environment: that verdict stays."""
+    """Make a comparison between different environments INCONCLUSIVE; its results are kept. Missing and invalid values
+    (`p` None, but not for lack of trials) are not caused by the environment: that verdict stays."""
     if comparison.p is None and comparison.kind is not VerdictKind.INCONCLUSIVE:
         return comparison
     message = f"{QUESTION} The environments differ ({shorten(differences)}){code}: {comparison.message}"
@@ -101,14 +101,14 @@ def compare_code(before: str | None, after: str | None) -> Code:
 
 
 def attribute_change(before: str | None, after: str | None, *, is_recorded: bool) -> tuple[Cause, str]:
-    """The cause of a step or trend within one environment, by the code on both sides, and the reason."""
+    """Return the cause of a step or trend within one environment, by the code on both sides, and the reason."""
     if not is_recorded:
         return "unknown", "the environment was not recorded on both sides"
     return _BLAMES[compare_code(before, after)]
 
 
 def attribute_move(before: str | None, after: str | None, what: str = "environment") -> tuple[Cause, str]:
-    """The cause of a change between two environments or labels (`what`), by the code on both sides, and the reason."""
+    """Return the cause of a change between environments or labels (`what`), by the code on both sides, and a reason."""
     cause, reason = _MOVES[compare_code(before, after)]
     if cause == "environment" and what == "label":
         cause = "label"
@@ -117,11 +117,11 @@ def attribute_move(before: str | None, after: str | None, what: str = "environme
 
 # ---------------------------------------------------------------- load or code
 
-Loads = Sequence[float | None]  # of each execution: the fraction of all cores that others used
+Loads = Sequence[float | None]  # for each execution: the fraction of all cores that others used
 
 
 def measure_load_shift(before: Loads, after: Loads) -> float:
-    """How much more others used after than before; 0: as much, or unknown for most executions."""
+    """Return how much more others used after than before; 0 if as much, or unknown for most executions."""
     sides = [[load for load in loads if load is not None] for loads in (before, after)]
     if any(2 * len(known) <= len(loads) for known, loads in zip(sides, (before, after), strict=True)):
         return 0.0
@@ -130,23 +130,23 @@ def measure_load_shift(before: Loads, after: Loads) -> float:
 
 
 def can_load_explain(effect: float, before: Loads, after: Loads, *, is_worse: bool) -> bool:
-    """Whether the load of others may be the whole reason for a change of a time or rate."""
+    """Return whether the load of others may be the whole reason for a change of a time or rate."""
     shift = measure_load_shift(before, after)
     return (shift > 0) == is_worse and abs(math.log1p(max(effect, -1 + 1e-9))) <= LOAD_SLOPE * abs(shift)
 
 
 def describe_loads(before: Loads, after: Loads) -> str:
-    """`others used 4% of the CPUs before and 81% after`."""
+    """Describe the loads: `others used 4% of the CPUs before and 81% after`."""
     old, new = (median(load for load in loads if load is not None) for loads in (before, after))
     return f"others used {old:.0%} of the CPUs before and {new:.0%} after"
 
 
 def doubt_load(found: SampleComparison, before: Loads, after: Loads, asked: Question) -> SampleComparison:
-    """A comparison becomes INCONCLUSIVE where another load may be the reason for a difference, or may hide one."""
+    """Make a comparison INCONCLUSIVE if another load may be the reason for a difference, or may hide one."""
     shift = measure_load_shift(before, after)
     if not shift or found.effect is None or found.interval is None or found.kind is VerdictKind.INCONCLUSIVE:
         return found
-    if found.interval[0] == found.interval[1]:  # a count, equal in all executions of a side: load changes none
+    if found.interval[0] == found.interval[1]:  # load does not change a count that is equal in all executions of a side
         return found
     if found.kind is VerdictKind.PASS:
         sign = 1 if asked.direction == "min" else -1

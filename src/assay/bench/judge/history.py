@@ -39,36 +39,36 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-_MOVE_ALPHA = 0.05  # of a move to another environment, which is tested once and not searched for
+_MOVE_ALPHA = 0.05  # alpha of a move to another environment, which is tested once and not searched for
 FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side; fewer cannot be significant
 
 SHORTEST_TREND = 8  # points
-MOST_BLOCKS = 60  # of a long series
+MOST_BLOCKS = 60  # blocks of a long series
 MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorrelation
 # points: the step, in units of sigma, that is found in 90% of series when it is present in their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # sigma from the level: an outlier
-MOST_OUTLIERS = 0.1  # fraction of all points: with more of them off the level that most are on, it is not exact
-BLOWN_UP = 8.0  # times as noisy as all together: the newest third is then what a change would have to be seen in
+MOST_OUTLIERS = 0.1  # fraction of all points: if more are far from the level that most have, that level is not exact
+BLOWN_UP = 8.0  # a newest third that is so many times as noisy as all: a change would have to be visible in it
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py
-MOST_NEWEST = 5  # executions at the end that are compared with all before them
+MOST_NEWEST = 5  # the number of executions at the end that are compared with all before them
 FEWEST_BEFORE = 4
-NEWEST_RATE = 0.0005  # of false alarms in normal noise, on either side; for two and more twice that
+NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more twice that
 RARE = 0.02  # fraction of the earlier executions that may be farther off,
-FEWEST_RARE = 20  # and one of this many
-FARTHER = 1.5  # times as far off as the others
-FOUND = 0.1  # fraction of changes of the newest execution alone, as large as is stated, that are missed
+FEWEST_RARE = 20  # and one of at least this many
+FARTHER = 1.5  # a tail is so many times as far off as its neighbours were
+FOUND = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
 
 
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
-    """FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment changed as well, a new
-    environment has too few executions, the newest executions are worse and too few for a level or do not count, or the
-    history is too short or too noisy to show a change of `asserted`. CHANGED: an improvement that is improbable, or of
-    a metric whose direction is not known. ERROR: the newest execution gives no value. Other improvements, and changes
-    before the last `recent` executions, raise no alarm."""
+    """Judge a history. FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment
+    changed as well, a new environment has too few executions, the newest executions are worse and too few for a level
+    or do not count, or the history is too short or too noisy to show a change of `asserted`. CHANGED: an improvement
+    that is improbable, or a change of a metric whose direction is not known. ERROR: the newest execution gives no
+    value. Other improvements, and changes before the last `recent` executions, raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     if history.broken:
         findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
@@ -90,7 +90,7 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
 def _judge_change(history: MetricHistory, change: MetricChange, recent: int | None) -> Finding:
     is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
     changes = next((series.changes for series in history.series if change in series.changes), (change,))
-    levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # of its series before it
+    levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # earlier levels of the series
     return Finding(
         kind=_choose_kind(change, levels, history.guessed) if is_open else VerdictKind.PASS,
         subject=_name(history),
@@ -107,7 +107,7 @@ _DIRECTION = "; the metric's name does not show which direction is better: --bet
 
 
 def _choose_kind(change: MetricChange, levels: Sequence[float], guessed: bool) -> VerdictKind:
-    """The kind of a change that holds and is not triaged. To be back at one of the earlier levels is not improbable."""
+    """Return the kind of a change that holds and is not triaged. A return to an earlier level is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
     if change.is_worse:
@@ -118,13 +118,13 @@ def _choose_kind(change: MetricChange, levels: Sequence[float], guessed: bool) -
 
 
 def is_improbable(step: LevelStep) -> bool:
-    """Levels of which one is a multiple of the other, or negative: such an improvement is to be checked first."""
+    """Return whether one level is a multiple of the other, or has another sign: such an improvement is doubtful."""
     low, high = sorted((abs(step.before), abs(step.after)))
     return (high >= IMPROBABLE * low and high > 0) or step.before * step.after < 0
 
 
 def _is_recent(history: MetricHistory, change: MetricChange, recent: int | None) -> bool:
-    if recent is None or change.kind in ("trend", "newest"):  # these continue to the newest
+    if recent is None or change.kind in ("trend", "newest"):  # such a change continues to the newest execution
         return True
     for series in history.series:
         ids = [point.execution_id for point in series.points]
@@ -137,7 +137,7 @@ _LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-eff
 
 
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
-    """The newest series that is long enough is too noisy to show the change that matters."""
+    """Yield a finding if the newest series that is long enough is too noisy to show the change that matters."""
     series = find_newest(history)
     if series is None or series.detectable is None or series.detectable <= asserted:
         return
@@ -154,7 +154,7 @@ def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding
 
 
 def find_newest(history: MetricHistory) -> MetricSeries | None:
-    """The newest of those that are long enough to show a change; without times, the longest."""
+    """Return the newest of the series that are long enough to show a change; without times, the longest."""
     known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
     return max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
 
@@ -185,7 +185,7 @@ def describe_change(change: MetricChange) -> str:
 
 
 def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep | None:
-    """Two stretches that meet at a known index; None: too few values, or no difference."""
+    """Compare two stretches that meet at a known index. None: there are too few values, or there is no difference."""
     (found,) = compare_pairs([build_pair("", old, new, Question("min", 0.0, _MOVE_ALPHA))])
     if found.p is None or found.p >= _MOVE_ALPHA or found.base is None or found.head is None or found.effect is None:
         return None
@@ -193,19 +193,19 @@ def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Level
 
 
 def may_be_worse(old: Sequence[float], new: Sequence[float], direction: Direction, asserted: float) -> bool:
-    """By more than `asserted`, although no difference is significant."""
+    """Return whether the new level may be worse by more than `asserted`, although no difference is significant."""
     (found,) = compare_pairs([build_pair("", old, new, Question(direction, asserted, _MOVE_ALPHA))])
     return found.kind is not VerdictKind.PASS
 
 
 def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep:
-    """A step between two stretches that are too short for a test: medians, without an interval."""
+    """Return a step between two stretches that are too short for a test: medians, without an interval."""
     before, after = find_median(old), find_median(new)
     return LevelStep(at, before, after, relate_medians(before, after))
 
 
 def describe_few(old: Sequence[float], new: Sequence[float], what: str = "environment") -> str:
-    """Whether the new values are within the range of the old ones; too few for a test, or for one in their noise."""
+    """Describe whether the new values are within the range of the old ones, if they are too few for a test."""
     inside = sum(min(old) <= value <= max(old) for value in new)
     where = "within" if inside == len(new) else "partly outside" if inside else "outside"
     counts, why, needed = f"{render_count(len(new), 'execution')} on a new {what}", "too few to judge", FEWEST_MOVED
@@ -224,7 +224,7 @@ class Newest:
     """The last executions of a series against all before them, in units of the signal."""
 
     signal: Signal
-    level: float  # of the executions before
+    level: float  # of the executions before them
     tail: Array  # the distances of the newest from it
     bound: float  # a tail that is farther off as a whole is outlying
     noise: float
@@ -232,7 +232,7 @@ class Newest:
 
     @property
     def is_outlying(self) -> bool:
-        """Whether all of the tail are beyond the bound, and none is nearer to the old level than to the new one."""
+        """Return whether the whole tail is beyond the bound, and nearer to the new level than to the old one."""
         nearest = max(float(self.tail.min()), -float(self.tail.max()))
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 
@@ -242,10 +242,11 @@ class Newest:
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
-    """The last `count` executions; None: too few before them.
+    """Measure the last `count` executions; None: there are too few before them.
 
-    They are outlying where each of them is farther off, to the same side, than chance allows in normal noise, and
-    `FARTHER` times as far as as many neighbours were before: noise with outliers or two modes is known by its past.
+    They are outlying if each of them is farther off, to the same side, than chance allows in normal noise, and
+    `FARTHER` times as far off as as many neighbours were before: so noise with outliers or two modes is known by its
+    past.
     """
     *older, last = _split_known(signal, known)
     before, tail = last[:-count], last[-count:]
@@ -264,14 +265,14 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
 
 
 def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
-    """Standard deviation of residuals, clipped at 3 sigma; of counts, at least that of their grid."""
+    """Return the standard deviation of residuals, clipped at 3 sigma; for counts, at least that of their grid."""
     limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
     noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
     return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
 
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
-    """How far off `count` neighbours were together, to one side; the rarest are left out."""
+    """Return how far off `count` neighbours were together, to one side; the rarest are left out."""
     windows = [np.lib.stride_tricks.sliding_window_view(part, count) for part in parts if len(part) >= count]
     if not windows:
         return 0.0
@@ -284,7 +285,7 @@ def _find_farthest(parts: Sequence[Array], count: int) -> float:
 def find_newest_step(
     values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), most: int = MOST_NEWEST
 ) -> LevelStep | None:
-    """The largest outlying group of newest executions as a step; None: the newest is where those before it are."""
+    """Return the largest outlying group of newest executions as a step; None: the newest is at the level before it."""
     signal = build_signal(values)
     if signal is None:
         return None
@@ -296,7 +297,7 @@ def find_newest_step(
 def separate_newest(
     values: Sequence[float], steps: Sequence[LevelStep]
 ) -> tuple[tuple[LevelStep, ...], LevelStep | None]:
-    """The steps, and apart from them what the newest executions alone show.
+    """Return the steps, and separately the step of the newest executions alone.
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
@@ -319,7 +320,7 @@ def separate_newest(
 
 
 def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
-    """The step as those of the last few executions show it that are not at the old level; None: all are."""
+    """Return the step by the last executions that are not at the old level; None if none of them is at it."""
     tail = values[step.at :]
     away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
     found = replace(compare_medians([step.before], away, step.at), interval=None)
@@ -327,15 +328,15 @@ def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
 
 
 def count_back(values: Sequence[float], step: LevelStep) -> int:
-    """How many values are at the level before the step: at most a quarter of the way from it."""
+    """Count the values that are at the level before the step: at most a quarter of the way from it."""
     return sum(abs(value - step.before) < abs(step.after - step.before) / 4 for value in values)
 
 
 def find_alone(
     values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), least: float = 0.0
 ) -> float | None:
-    """The smallest relative change of the newest execution alone that would be found in 90% of such histories. `least`:
-    what is found to be smaller is not reported, so one of this size is missed as often as not."""
+    """Return the smallest relative change of the newest execution alone that would be found in 90% of such histories.
+    `least`: a change that is measured as smaller is not reported, so one of this size is missed as often as not."""
     signal = build_signal(values)
     found = measure_newest(signal, known, 1) if signal is not None else None
     if signal is None or found is None:
@@ -349,10 +350,8 @@ def find_alone(
 
 
 def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()) -> LevelStep | None:
-    """The line that fits the series better than one level does, and better than its steps do; else None.
-
-    A long series is reduced to the medians of blocks of neighbours.
-    """
+    """Return the line that fits the series better than one level does, and better than its steps do, or None. A long
+    series is reduced to the medians of blocks of neighbours."""
     signal = build_signal(values)
     if signal is None or len(signal.x) < SHORTEST_TREND:
         return None
@@ -374,7 +373,7 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
 
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:
-    """The Theil-Sen slope (median of the slopes between all pairs), and its standard error."""
+    """Return the Theil-Sen slope (median of the slopes between all pairs), and its standard error."""
     first, second = np.triu_indices(len(x), 1)
     slope = find_middle((x[second] - x[first]) / (times[second] - times[first]))
     about = x - slope * times
@@ -383,7 +382,7 @@ def fit_slope(x: Array, times: Array) -> tuple[float, float]:
 
 
 def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[LevelStep], size: int) -> float:
-    """What the steps gain over one level, less the penalty of each step after the first."""
+    """Return what the steps gain over one level, less the penalty of each step after the first."""
     indices = [int(np.searchsorted(signal.indices, change.at)) // size for change in changes]
     cuts = sorted({index for index in indices if 0 < index < len(x)})
     if not cuts:
@@ -406,7 +405,7 @@ class Visibility:
     level: float  # of the newest points
 
     def find_smallest(self, points: int) -> float:
-        """The smallest step, relative to the level, that so many points would show."""
+        """Return the smallest step, relative to the level, that so many points would show."""
         height = float(np.interp(math.log(points), [math.log(n) for n in VISIBLE], list(VISIBLE.values())))
         fraction = self.outliers / len(self.signal.x)
         up = height * self.noise * (1 + OUTLIERS_COST * fraction / points)
@@ -416,8 +415,8 @@ class Visibility:
 def measure_visibility(
     values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()
 ) -> Visibility | None:
-    """Of the residuals about the levels, or about the line of a trend. None: too few values to find any change, or all
-    are equal and any change would be found."""
+    """Measure the noise of the residuals about the levels, or about the line of a trend. None: there are too few values
+    to find any change, or all are equal and any change would be found."""
     signal = build_signal(values)
     if signal is None:
         return None
@@ -439,8 +438,8 @@ def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list
 
 
 def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:
-    """The smallest relative change that would be found in 90% of such histories if it were present in their last third.
-    None: there are too few values to find any."""
+    """Return the smallest relative change that would be found in 90% of such histories if it were present in their last
+    third. None: there are too few values to find any."""
     found = measure_visibility(values, known)
     if found is not None:
         return found.find_smallest(len(found.signal.x))
@@ -451,7 +450,7 @@ def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] |
 def count_needed(
     values: Sequence[float | None], effect: float, known: Sequence[LevelStep] | LevelStep = ()
 ) -> int | None:
-    """How many points a history with this noise needs to show a change of `effect`; None: no number suffices."""
+    """Return how many points a history with this noise needs to show a change of `effect`; None: no number suffices."""
     found = measure_visibility(values, known)
     if found is None:
         return SHORTEST_SERIES

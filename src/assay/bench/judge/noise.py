@@ -20,7 +20,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 SHORTEST_SERIES = 6  # finite values; fewer show no change point
 LEAST_AUTOCORRELATION = 0.2  # a smaller one counts as 0
 MOST_AUTOCORRELATION = 0.96
-AUTOCORRELATION_ERROR = 2.0  # divided by sqrt(n): an upper estimate of its standard error
+AUTOCORRELATION_ERROR = 2.0  # divided by sqrt(n): an upper estimate of the autocorrelation's standard error
 LARGEST_LOG = 700.0  # beyond, exp overflows
 USUAL_LENGTH = 1000  # points; the z of a window is meant for a series of that length
 MAD_TO_SIGMA = 1.4826
@@ -33,8 +33,8 @@ BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
 SMOOTHING = 0.9  # Silverman's, times the spread, divided by the fifth root of n
 QUARTILES_TO_SIGMA = 1.349  # their distance in normal noise
 CONTAMINATION = 0.02  # fraction of points that may have any value: a single outlier must not decide
-LEVELS = 13  # that are tried around the estimated one
-MARGIN = 1.0  # to both sides of it
+LEVELS = 13  # levels that are tried around the estimated one
+MARGIN = 1.0  # distance of the outermost ones from it, in units of sigma
 
 
 def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
@@ -42,7 +42,7 @@ def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
 
 
 def find_level(values: Array) -> float:
-    """The interquartile mean: nearly as efficient as the mean, and robust against outliers."""
+    """Return the interquartile mean: nearly as efficient as the mean, and robust against outliers."""
     ordered = np.sort(values)
     aside = len(ordered) // 4
     return float(ordered[aside : len(ordered) - aside].mean())
@@ -56,27 +56,27 @@ class Signal:
     """Finite values, as logs where all are positive, divided by their sigma."""
 
     x: Array
-    indices: Array  # of the finite values in the original series
-    origin: float  # what x = 0 stands for
+    indices: Array  # positions of the finite values in the original series
+    origin: float  # the value of x = 0
     scale: float  # the distance of x = 1 from there: as a log, or as a fraction of `unit`
     unit: float  # the largest size of a value; 1 for logs
     autocorrelation: float  # lag-1 autocorrelation of the noise, 0 to MOST_AUTOCORRELATION
     in_logs: bool
 
     def restore(self, x: float) -> float:
-        """A level in the units of the metric."""
+        """Return a level in the units of the metric."""
         level = self.origin + x * self.scale
         return math.exp(min(level, LARGEST_LOG)) if self.in_logs else level * self.unit
 
     def relate(self, height: float, before: float) -> float:
-        """A difference relative to the level before it; infinite where that level is 0."""
+        """Return a difference relative to the level before it; infinite if that level is 0."""
         if self.in_logs:
             return math.expm1(min(height * self.scale, LARGEST_LOG))
         level = abs(self.origin + before * self.scale)
         return height * self.scale / level if level else math.copysign(math.inf, height)
 
     def build_step(self, index: int, before: float, after: float, reach: float) -> LevelStep:
-        """A step from one level to another at this index. `reach`: half the width of the height's interval."""
+        """Return a step from one level to another at this index. `reach`: half the width of the height's interval."""
         height = after - before
         low, high = (self.relate(height + way * reach, before) for way in (-1, 1))
         effect = self.relate(height, before)
@@ -84,17 +84,17 @@ class Signal:
 
     @property
     def rigor(self) -> float:
-        """A factor for thresholds: a longer series has more indices where chance can produce a step."""
+        """Return a factor for thresholds: a longer series has more indices where chance can produce a step."""
         return math.log(len(self.x)) / math.log(USUAL_LENGTH)
 
 
 def find_variance_inflation(autocorrelation: float) -> float:
-    """How many points with this lag-1 autocorrelation are worth one independent point, in a mean."""
+    """Return how many points with this lag-1 autocorrelation are worth one independent point, in a mean."""
     return (1 + autocorrelation) / (1 - autocorrelation)
 
 
 def build_signal(values: Sequence[float | None], least_autocorrelation: float = LEAST_AUTOCORRELATION) -> Signal | None:
-    """A signal; None where there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
+    """Return a signal; None if there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
     given = np.array([math.nan if value is None else value for value in values], dtype=float)
     indices = np.flatnonzero(np.isfinite(given))
     finite = given[indices]
@@ -109,7 +109,7 @@ def build_signal(values: Sequence[float | None], least_autocorrelation: float = 
 
 
 def measure_noise(levels: Array) -> float:
-    """Sigma, from the differences of neighbours, which a rare step does not raise."""
+    """Measure sigma from the differences of neighbours, which are not raised by a rare step."""
     differences = np.diff(levels)
     noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
     if noise == 0:  # counts that seldom change: use their few differences
@@ -137,7 +137,7 @@ def measure_autocorrelation(levels: Array, least: float = LEAST_AUTOCORRELATION)
 
 
 def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: float = LEAST_AUTOCORRELATION) -> Signal:
-    """With the autocorrelation that remains without the found steps, if it is smaller; else the same signal.
+    """Return the signal with the autocorrelation that remains without the found steps, if it is smaller.
 
     Many steps look like autocorrelation and hide the smaller steps among them. A signal without steps is not changed.
     """
@@ -153,7 +153,7 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
 
 
 def _squared_distance(levels: Array, lag: int) -> float:
-    """The mean of squared differences, clipped at 3 sigma."""
+    """Return the mean of squared differences, clipped at 3 sigma."""
     distances = np.abs(levels[lag:] - levels[:-lag])
     bound = 3 * MAD_TO_SIGMA * float(np.median(distances))
     return float((np.minimum(distances, bound) ** 2).mean())
@@ -163,11 +163,9 @@ def _squared_distance(levels: Array, lag: int) -> float:
 
 
 def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
-    """The spread of the levels of neighbouring points, relative to that of as many points from all over the piece.
-
-    About 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
-    """
-    rng = np.random.default_rng(0)  # a series always gets one answer
+    """Return the spread of the levels of neighbouring points, relative to that of as many points from all over the
+    piece: about 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines."""
+    rng = np.random.default_rng(0)  # a fixed seed: a series always gets the same answer
     near: list[Array] = []
     apart: list[Array] = []
     blocks = 0
@@ -185,8 +183,8 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
 
 
 def _spread_levels(rows: Array) -> Array:
-    """The interquartile mean of every block of neighbours, less the row's median, with the spread of many blocks. They
-    overlap: disjoint ones would be too few to distinguish drift from chance."""
+    """Return the interquartile mean of every block of neighbours, less the row's median, scaled to the spread of many
+    blocks. The blocks overlap: disjoint ones would be too few to distinguish drift from chance."""
     blocks = np.lib.stride_tricks.sliding_window_view(rows, BLOCK, axis=1)
     levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
     count = rows.shape[1] // BLOCK
@@ -194,7 +192,7 @@ def _spread_levels(rows: Array) -> Array:
 
 
 def _clipped_deviation(parts: Sequence[Array]) -> float:
-    """Standard deviation about 0, clipped at 3 sigma."""
+    """Return the standard deviation about 0, clipped at 3 sigma."""
     sizes = np.abs(np.concatenate(parts))
     return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
 
@@ -203,21 +201,21 @@ def _clipped_deviation(parts: Sequence[Array]) -> float:
 
 
 def weigh(density: Array, values: Array, levels: Array) -> Array:
-    """The log density of each value (column) on each level (row)."""
+    """Return the log density of each value (column) on each level (row)."""
     bins = (values - levels[:, None]) * (1 / BIN) + (REACH / BIN + 0.5)
     return density.take(np.clip(bins, 0, len(density) - 1, out=bins).astype(np.intp))
 
 
 def learn_density(x: Array, cuts: Sequence[int]) -> Array:
-    """The density of the residuals of all points about the levels of their pieces.
+    """Estimate the density of the residuals of all points about the levels of their pieces.
 
-    Twice: the first density gives better levels, and these a sharper density.
+    This is done twice: the first density gives better levels, and these a sharper density.
     """
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
     first = build_density(_measure_distances(pieces, levels))
     around, better = np.linspace(-MARGIN, MARGIN, LEVELS), []
-    for piece, level in zip(pieces, levels, strict=True):  # the most likely level of each
+    for piece, level in zip(pieces, levels, strict=True):  # the most likely level of each piece
         better.append(float((level + around)[weigh(first, piece, level + around).sum(axis=1).argmax()]))
     return build_density(_measure_distances(pieces, better))
 
@@ -227,15 +225,15 @@ def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Arra
 
 
 def build_density(distances: Array) -> Array:
-    """The log density of each bin from -REACH to REACH: a histogram, smoothed by a normal kernel that widens with the
-    distance from the level, where points are rare.
+    """Return the log density of each bin from -REACH to REACH: a histogram, smoothed by a normal kernel that widens
+    with the distance from the level, where points are rare.
 
     The histogram is of arsinh(distance), and transformed back.
     """
     centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
     end = math.asinh(REACH / BEND)
     bent, step = np.linspace(-end, end, len(centres), retstep=True)
-    within = distances[np.abs(distances) < REACH]  # the others would pile up in the last bins
+    within = distances[np.abs(distances) < REACH]  # other points would all be counted in the last bins
     counts = np.bincount(np.rint((np.arcsinh(within / BEND) + end) / step).astype(np.intp), minlength=len(bent))
     low, high = np.percentile(distances, (25, 75))
     deviation = float(distances.std())
@@ -251,7 +249,7 @@ def build_density(distances: Array) -> Array:
 
 
 def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:
-    """For every index, the log-likelihood ratio of the values with a step there and without any.
+    """Return for every index the log-likelihood ratio of the values with a step there and without any.
 
     Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
     only: between levels that are far apart there are no points.
@@ -266,18 +264,18 @@ def measure_gains(density: Array, values: Array, before: float, after: float) ->
 
 
 STUDENT_DEGREES_OF_FREEDOM = 3.0  # the cost of an outlier grows slowly with its distance
-SCALES = 12  # of the noise, that are tried
-MOST_LEVELS = 48  # that are tried: the values themselves, or as many of their quantiles
+SCALES = 12  # scales of the noise that are tried
+MOST_LEVELS = 48  # levels that are tried: the values themselves, or as many of their quantiles
 MOST_TIES = 0.5  # fraction of values that equal another one; above it they are counts on a grid
 GRID_NOISE = 0.5  # in steps of that grid: values one step apart may be one level
 
 
 def measure_student_gains(values: Array) -> Array:
-    """For every cut, the log-likelihood ratio of the values with a step there and without any, in noise of Student's t.
+    """Return for every cut the log-likelihood ratio of the values with and without a step, in noise of Student's t.
     Levels and the scale of the noise are fitted with the step and without it.
 
-    Robust against a tenth of outliers, wherever they are. A density estimated from the values (`learn_density`) needs
-    more points.
+    The ratio is robust against a tenth of outliers, wherever they are. A density that is estimated from the values
+    (`learn_density`) needs more points.
     """
     count = len(values)
     scales = find_scales(values)
@@ -290,14 +288,14 @@ def measure_student_gains(values: Array) -> Array:
 
 
 def measure_student_loss(values: Array) -> float:
-    """The negative log-likelihood of the values with their most likely level and scale."""
+    """Return the negative log-likelihood of the values with their most likely level and scale."""
     scales = find_scales(values)
     sums = _weigh_student(values, scales).sum(axis=2).min(axis=1)
     return float((sums + len(values) * np.log(scales)).min())
 
 
 def _weigh_student(values: Array, scales: Array) -> Array:
-    """The negative log density of each value (last axis) on each level (second) with each scale (first)."""
+    """Return the negative log density of each value (last axis) on each level (second) with each scale (first)."""
     levels = values
     if len(values) > MOST_LEVELS:
         levels = np.quantile(values, (np.arange(MOST_LEVELS) + 0.5) / MOST_LEVELS)
@@ -308,7 +306,7 @@ def _weigh_student(values: Array, scales: Array) -> Array:
 
 
 def find_scales(values: Array) -> Array:
-    """Scales from well below the differences of neighbours to well above the spread of all values."""
+    """Return scales from well below the differences of neighbours to well above the spread of all values."""
     spreads = [np.median(np.abs(part)) for part in (values - np.median(values), np.diff(values) / math.sqrt(2))]
     floor = max(1e-9 * float(np.ptp(values)), find_grid_noise(values), 1e-300)
     low = max(0.5 * float(min(spreads)), floor)
@@ -317,7 +315,7 @@ def find_scales(values: Array) -> Array:
 
 
 def find_grid_noise(values: Array) -> float:
-    """0 where values do not repeat. Counts are rounded: equal counts are not exact."""
+    """Return the noise of rounded counts, for which equal values are not exact; 0 if values do not repeat."""
     distinct = np.unique(values)
     if len(distinct) < 2 or len(distinct) > (1 - MOST_TIES) * len(values):
         return 0.0
@@ -325,7 +323,7 @@ def find_grid_noise(values: Array) -> float:
 
 
 def measure_piece_costs(values: Array, scale: float) -> Array:
-    """The negative log-likelihood of every piece [row, column) on its most likely level, with a known scale."""
+    """Return the negative log-likelihood of every piece [row, column) on its most likely level, with a known scale."""
     weighed = _weigh_student(values, np.array([scale]))[0]
     sums = np.zeros((len(weighed), len(values) + 1))
     np.cumsum(weighed, axis=1, out=sums[:, 1:])

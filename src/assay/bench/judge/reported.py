@@ -12,18 +12,18 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json
 from assay.values.verdict import Finding, VerdictKind
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # a frame of a traceback
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
-_OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # of the installed package
+_OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # the folder of the installed package
 _PLAIN_HINT = " (methods of a class without report_benchmark are timed automatically)"
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
 def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_command: bool = False) -> BenchResult:
-    """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
+    """Judge a report. Without any report `wall_time` is -1 and a benchmark failed; for a command it is its duration."""
     merged = _merge(reported.reports)
     measured = {}
-    if is_command:  # by our own wrapper; if that was killed, from the shell's start to its end
+    if is_command:  # measured by our wrapper; if that was killed, from the shell's start to its end
         end = reported.end or {}
         times = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
         measured = {key: value for key, value in times.items() if value is not None and key not in merged.plain}
@@ -39,7 +39,7 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
         *([] if has_exception or skipped else _find_silence(name, merged, reported)),
         *_find_bad_numbers(name, measured.items()),
     ]
-    # also those of which a later report has replaced something
+    # including reports of which a later one has replaced a part
     for number, (prefix, report) in enumerate(_find_prefixes(reported.reports), 1):
         where = f" (report {number} of {len(reported.reports)})" if len(reported.reports) > 1 else ""
         findings += [replace(found, message=found.message + where) for found in _judge_one(name, report, prefix)]
@@ -73,8 +73,8 @@ class _Merged:
 
 
 def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
-    """Later reports add metrics, or replace those of the same name. Metrics of reports under other names are prefixed
-    with that name; the first report's own name is the benchmark's."""
+    """Merge reports. Later ones add metrics, or replace those of the same name. Metrics of reports under other names
+    are prefixed with that name; the first report's own name is the benchmark's."""
     merged = _Merged(is_reported=bool(reports))
     has_others = len({report.get("name") for report in reports} - {None}) > 1
     for prefix, report in _find_prefixes(reports):
@@ -111,7 +111,7 @@ def _build_metric(fields: Mapping[str, Any], prefix: str) -> BenchMetric:
 
 
 def _promote_extras(extras: Mapping[str, float | str]) -> list[BenchMetric]:
-    """An extra whose text is JSON with `value` and perhaps `succeeded` is a metric."""
+    """Turn an extra into a metric, if its text is JSON with `value` and perhaps `succeeded`."""
     found = {key: _parse_extra(text) for key, text in extras.items()}
     return [BenchMetric(key, float(fields["value"])) for key, fields in found.items() if fields is not None]
 
@@ -146,9 +146,9 @@ def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: 
 
 
 def _find_place(lines: Sequence[str]) -> str:
-    """` (bench.py:12)`: where in the user's own code it was raised; the log has the rest."""
+    """Return ` (bench.py:12)`: where in the user's own code it was raised; the log has the rest."""
     frames = [match for line in lines if (match := _FRAME.match(line))]
-    # code of a library, or ours: the position reported is the line that called it
+    # for code of a library, or ours, the reported position is the line that called it
     own = [m for m in frames if not _LIBRARY.search(m["file"]) and not m["file"].startswith(_OURS)] or frames
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
 
@@ -159,7 +159,7 @@ def _add_last_line(reason: str, ending: ProcessEnd) -> str:
 
 def _find_silence(name: str, merged: _Merged, reported: ChildReport) -> Iterator[Finding]:
     if not merged.is_reported and not merged.plain:
-        left = ((reported.end or {}).get("error") or {}).get("message")  # sys.exit(0)
+        left = ((reported.end or {}).get("error") or {}).get("message")  # no error: sys.exit(0)
         what = f"{left} before it reported anything" if left else f"it never called report_benchmark{_PLAIN_HINT}"
         yield Finding(VerdictKind.ERROR, name, what)
     elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics:

@@ -26,18 +26,18 @@ from assay.values.verdict import Finding, VerdictKind
 
 THRESHOLD = 0.05
 ALPHA = 0.01
-MOST_TRIALS = 60  # per side; after these the difference is too close to the threshold
-MISSED = 0.1  # fraction of changes of the size that is stated as visible that are missed
-WIDEST = 3.0  # interval that passes, in units of the threshold
-LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
-LARGEST_LOG = 700.0  # beyond, exp overflows
+MOST_TRIALS = 60  # per side; after so many the difference is too close to the threshold
+MISSED = 0.1  # fraction of changes of the size stated as visible that are missed
+WIDEST = 3.0  # widest interval that passes, in units of the threshold
+LARGEST_EXACT = 100  # trials of both sides; with more the normal approximation is as good
+LARGEST_LOG = 700.0  # exp of a larger value overflows
 BUSY_ADVICE = "wait until the machine is quiet, or take them with --all"
 PROCESS_SPREAD = 0.05  # assumed between processes where there is only one: memory layout, hash seeds and other load
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a metric."""
+    """How a metric is compared."""
 
     direction: Direction  # "min": lower is better
     threshold: float = THRESHOLD  # smallest relative effect that matters
@@ -92,7 +92,7 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[SampleComparison, ...]:
 
 
 def adjust_holm(values: Sequence[float]) -> list[float]:
-    """Holm: each p value times the number of those that are not smaller, and never below a smaller one's."""
+    """Adjust p by Holm: multiply it by the number of values that are not smaller; never below a smaller one's."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     highest = 0.0
@@ -106,7 +106,7 @@ def adjust_holm(values: Sequence[float]) -> list[float]:
 
 
 def _measure(pair: SamplePair) -> SampleComparison:
-    """All numbers, and no verdict yet unless there is nothing to compare."""
+    """Compute all numbers, without a verdict unless there is nothing to compare."""
     base, head = pair.base.clean, pair.head.clean
     empty = SampleComparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
     refusal = _find_refusal(pair)
@@ -122,7 +122,7 @@ def _measure(pair: SamplePair) -> SampleComparison:
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
         if spoilt:
             return found
-        levels = find_median(base), find_median(head)  # without an interval: there are too few values for one
+        levels = find_median(base), find_median(head)  # no interval: there are too few values for one
         ratio = relate_medians(*levels)
         seen = f"{ratio:+.2%}, not significant: {message}"
         return replace(found, base=levels[0], head=levels[1], effect=ratio, message=seen)
@@ -163,9 +163,9 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 
 def _count_needed(pair: SamplePair) -> int:
-    """Clean trials that a side lacks: it has fewer than the test needs, or most of its trials were disturbed.
+    """Count the clean trials that a side lacks: it has fewer than the test needs, or most of its trials were disturbed.
 
-    Where all were disturbed, the fewest that the test needs are asked for.
+    If all were disturbed, the fewest that the test needs are requested.
     """
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
@@ -173,7 +173,7 @@ def _count_needed(pair: SamplePair) -> int:
 
 
 def _conclude(asked: Question, found: SampleComparison, together: int) -> SampleComparison:
-    """`together`: metrics that p is corrected for."""
+    """Conclude with a verdict. `together`: the number of metrics that p is corrected for."""
     assert found.effect is not None
     assert found.interval is not None
     assert found.p_adjusted is not None
@@ -199,14 +199,14 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
 
 
 def is_narrow(found: SampleComparison, asked: Question) -> bool:
-    """A wide interval that happens to end below the threshold shows little: it may be as far on the other side."""
+    """Return whether the interval is narrow: a wide one that ends below the threshold by chance shows little."""
     low, high = found.interval or (-math.inf, math.inf)
     return high - low <= WIDEST * asked.threshold
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """A few trials of head that are much worse than all others do not change a median: they are named, and nothing with
-    them passes."""
+    """Report a few trials of head that are much worse than all others: they do not change a median, but a comparison
+    with them does not pass."""
     base, head = pair.base.clean, pair.head.clean
     late = find_stragglers(base, head, 1 if pair.question.direction == "min" else -1, pair.question.threshold)
     if not late:
@@ -227,11 +227,9 @@ def _word(found: SampleComparison, kind: VerdictKind, what: str) -> SampleCompar
 
 
 def count_missing(found: SampleComparison, asked: Question) -> int:
-    """More trials per side until the interval is narrow enough, as it shrinks with the root of their number.
-
-    Narrow enough: it reaches from the effect to the threshold, or to 0 where the effect is already beyond it, and is
-    not too wide to pass.
-    """
+    """Return how many more trials per side make the interval narrow enough, as it shrinks with the root of their
+    number: it then reaches from the effect to the threshold, or to 0 if the effect is already beyond it, and is not too
+    wide to pass."""
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
     worse = effect if asked.direction == "min" else -effect
@@ -239,19 +237,18 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
     room = min(room, WIDEST / 2 * asked.threshold) or room
     trials = min(found.base_trials, found.head_trials)
     ratio = (high - low) / 2 / room if room else math.nan
-    if math.isnan(ratio):  # also of values that are too far apart for a number
+    if math.isnan(ratio):  # also if the values are too far apart for a number
         return MOST_TRIALS
-    times = min(ratio, 1e3) ** 2 * 1.1  # 10% more: the effect itself is an estimate
+    times = min(ratio, 1e3) ** 2 * 1.1  # 10% more, because the effect itself is an estimate
     return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
 
 
 def decide_next(
     comparisons: Sequence[SampleComparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
 ) -> NextStep:
-    """What to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
+    """Decide what to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
 
-    `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy
-    machine.
+    `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy machine.
     """
     if not comparisons:
         return NextStep("stop", 0, "nothing was compared")
@@ -275,7 +272,7 @@ def decide_next(
 
 
 def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
-    """Two-sided Mann-Whitney: exact, ties included; normal approximation for many trials."""
+    """Return p of the two-sided Mann-Whitney test: exact, ties included; a normal approximation for many trials."""
     ranks = _rank_twice((*base, *head))
     total, trials = sum(ranks[: len(base)]), len(ranks)
     if trials <= LARGEST_EXACT:
@@ -287,7 +284,7 @@ def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
 
 
 def _rank_twice(values: Sequence[float]) -> list[int]:
-    """Ranks, equal values sharing theirs; doubled, so that they are whole."""
+    """Return the ranks of the values, doubled to be whole numbers; equal values share a rank."""
     order = sorted(values)
     indices: dict[float, list[int]] = {}
     for index, value in enumerate(order, 1):
@@ -305,7 +302,7 @@ def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
 
 @lru_cache(maxsize=256)
 def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
-    """The number of ways to draw `dealt` of the ranks, for each sum."""
+    """Return for each sum the number of ways to draw `dealt` of the ranks."""
     ways = np.zeros((dealt + 1, sum(ranks[-dealt:]) + 1))
     ways[0, 0] = 1
     for rank in ranks:
@@ -316,7 +313,7 @@ def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
 
 @lru_cache(maxsize=64)
 def find_fewest(alpha: float) -> int:
-    """The fewest trials per side that can be significant at this alpha."""
+    """Return the fewest trials per side that can be significant at this alpha."""
     return next(n for n in range(2, 1000) if 2 / math.comb(2 * n, n) <= alpha)
 
 
@@ -340,7 +337,7 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
 
 
 def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
-    """The smallest shift that is significant, and beyond the threshold, in 9 of 10 comparisons with this noise."""
+    """Return the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise."""
     quantile = normal_quantile(asked.alpha / 2)
     error = (shift.high - shift.low) / 2 / quantile
     room = normal_quantile(MISSED) * error
@@ -348,12 +345,13 @@ def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
 
 
 def scale_visible(visible: float, trials: int, wanted: int) -> float:
-    """What another number of trials would show: noise becomes smaller with the root of their number."""
+    """Return what another number of trials would show: noise becomes smaller with the root of their number."""
     return visible * math.sqrt(trials / wanted)
 
 
 def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
-    """Samples of one process vary less than processes do, and do not show how much processes vary.
+    """Widen the interval of a single process: its samples vary less than processes do, and do not show how much
+    processes vary.
 
     That is assumed to be `spread`, so that only much larger differences are significant.
     """
@@ -369,7 +367,7 @@ def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float
 
 @lru_cache(maxsize=256)
 def _count_aside(base: int, head: int, alpha: float) -> int:
-    """How many of the smallest differences, and as many of the largest, the interval leaves out."""
+    """Return how many of the smallest differences, and as many of the largest, the interval leaves out."""
     if base + head > LARGEST_EXACT:
         width = normal_quantile(alpha / 2) * math.sqrt(base * head * (base + head + 1) / 12)
         return max(0, math.floor(base * head / 2 - width))
@@ -380,7 +378,7 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RatioScale:
-    """Logs, or fractions of the largest value where some are not positive."""
+    """A scale for effects: logs, or fractions of the largest value if some values are not positive."""
 
     in_logs: bool
     unit: float
@@ -396,11 +394,11 @@ class RatioScale:
 
     @property
     def step(self) -> float:
-        """A shift of the base's whole median, or of one in logs."""
+        """The size of a shift by the base's whole median; in logs 1."""
         return 1.0 if self.in_logs else self.center
 
     def relate(self, shift: float) -> float:
-        """A shift relative to the base's median."""
+        """Return a shift relative to the base's median."""
         return math.expm1(min(shift, LARGEST_LOG)) if self.in_logs else shift / self.center
 
 
@@ -409,7 +407,7 @@ def find_median(values: Sequence[float]) -> float:
 
 
 def relate_medians(before: float, after: float) -> float:
-    """The relative difference of two medians."""
+    """Return the relative difference of two medians."""
     scale = RatioScale.of((before, after), before)
     old, new = scale.apply((before, after))
     return scale.relate(new - old)

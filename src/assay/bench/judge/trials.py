@@ -14,13 +14,13 @@ FEWEST = 8  # trials; fewer do not show modes or trends
 TREND_Z = 3.0
 APART = 7.0  # least distance of two modes in units of their sigma; the halves of normal noise are about 3 apart
 SMALLEST_MODE = 0.2  # fraction of the trials
-STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: a trial that is not one of the others
+STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: such a trial is unlike the others
 _NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
 _MOST_NUMBERS = 5
 
 
 def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
-    """Warnings for both sides. They do not change a verdict."""
+    """Return warnings for both sides. They do not change a verdict."""
     return tuple(warning for side, name in ((base, "base"), (head, "head")) for warning in _describe(side, name))
 
 
@@ -38,8 +38,8 @@ def _describe(side: Samples, name: str) -> list[str]:
 
 
 def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, threshold: float) -> list[int]:
-    """Trials of head that are much worse than the others, and together worsen its mean by more than the threshold,
-    compared with those of base; one alone is chance. A median does not show them. `sign`: 1 where lower is better."""
+    """Find trials of head that are much worse than the others, and together worsen its mean by more than the threshold,
+    compared with those of base; a single one is chance. A median does not show them. `sign`: 1 if lower is better."""
     given = sign * _share((*base, *head))[0]
     ours, theirs = given[: len(base)], given[len(base) :]
     before, after = float(np.median(ours)), float(np.median(theirs))
@@ -52,7 +52,7 @@ def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, thr
 
 
 def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str) -> str:
-    """`head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
+    """Describe them: `head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
     given, _ = _share(values)
     rest = abs(float(np.median(np.delete(given, late))))
     far = f" are {abs(float(np.median(given[late]))) / rest:.2g} times the others" if rest else " are far off"
@@ -62,7 +62,7 @@ def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str
 
 
 def merge_reasons(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """The trials of each reason; those that differ in their numbers alone are one: `others used 52 to 91%`."""
+    """Merge the trials by their reason; reasons that differ only in numbers are one: `others used 52 to 91%`."""
     trials: dict[str, list[int]] = {}
     numbers: dict[str, set[int]] = {}
     for trial, reason in reasons:
@@ -85,7 +85,7 @@ def _fill(text: str, numbers: Sequence[int]) -> str:
 
 
 def has_trend(values: Sequence[float]) -> bool:
-    """Mann-Kendall: more pairs in order than chance gives."""
+    """Return whether there is a trend by Mann-Kendall: more pairs are in order than chance gives."""
     n = len(values)
     if n < FEWEST:
         return False
@@ -98,7 +98,7 @@ def has_trend(values: Sequence[float]) -> bool:
 
 
 def measure_drift(values: Sequence[float]) -> float:
-    """Theil-Sen slope over the whole run, relative to the median."""
+    """Return the Theil-Sen slope over the whole run, relative to the median."""
     given, _ = _share(values)
     first, second = np.triu_indices(len(given), 1)
     slope = float(np.median((given[second] - given[first]) / (second - first)))
@@ -110,7 +110,7 @@ def measure_drift(values: Sequence[float]) -> float:
 
 
 def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
-    """The two levels between which the trials jump, if there are two."""
+    """Return the two levels between which the trials jump, if there are two."""
     if len(values) < FEWEST:
         return None
     shares, unit = _share(values)
@@ -126,7 +126,7 @@ def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _share(values: Sequence[float]) -> tuple[Array, float]:
-    """Values as fractions of the largest, so that no sum overflows."""
+    """Return the values as fractions of the largest, so that no sum overflows."""
     given = np.asarray(values, float)
     unit = float(np.abs(given).max()) or 1.0
     return given / unit, unit

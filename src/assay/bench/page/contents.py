@@ -36,10 +36,10 @@ from assay.values.plain import render_date
 from assay.values.verdict import Finding, VerdictKind
 
 _MOST_TICKS = 8
-_MOST_LOADED = 6000  # executions that a page reads at once
+_MOST_LOADED = 6000  # executions that are read at once for a page
 _MOST_KEPT = 6  # benchmarks whose executions stay in memory
 HASH = re.compile(r"[0-9a-f]{7,64}")
-_MOST_COMMITS = 30  # whose first lines are listed
+_MOST_COMMITS = 30  # commits whose first lines are listed
 
 
 class BenchArchive:
@@ -59,7 +59,7 @@ class BenchArchive:
         return sum(len(group.rows) for group in self.groups.values())
 
     def of(self, method: str) -> Sequence[BenchExecution]:
-        """The executions of a benchmark, oldest first."""
+        """Load the executions of a benchmark, oldest first."""
         self.check(method)
         group = self.groups[method]
         key = (self.location.dir, method, group.mark)
@@ -82,13 +82,13 @@ class BenchArchive:
         return found
 
     def choose(self, method: str) -> list[RunRow]:
-        """The rows of one benchmark, or of all where `method` is ""."""
+        """Return the rows of one benchmark, or of all if `method` is ""."""
         if method:
             self.check(method)
         return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
 
     def list_sides(self) -> list[str]:
-        """What can be compared: labels, then commits, the newest first."""
+        """List the sides that can be compared: labels, then commits, the newest first."""
         newest = sorted(self.choose(""), key=lambda row: -(row.started_at or row.created_at or 0.0))
         labels = [str(row.params["label"]) for row in newest if row.params.get("label")]
         commits = [row.commit[:12] for row in newest if row.commit]
@@ -113,14 +113,14 @@ def load_archive(location: StudyLocation, console: Console = SILENT) -> BenchArc
 
 @dataclass(frozen=True, slots=True)
 class Zoom:
-    """Which executions a history shows: dates (`2026-11-01`), or commits; "" is open."""
+    """Which executions a history shows: from `start` to `end`, which are dates (`2026-11-01`), commits, or ""."""
 
     start: str = ""
     end: str = ""
     is_log: bool = False
 
     def cut(self, points: Sequence[MetricPoint]) -> tuple[int, int]:
-        """The first that is shown, and the first that is not any more. Raises UsageError for an unknown commit."""
+        """Return the index of the first point and that after the last one. Raises UsageError for an unknown commit."""
         first = self._find(points, self.start, is_end=False) if self.start else 0
         return first, self._find(points, self.end, is_end=True) if self.end else len(points)
 
@@ -132,7 +132,7 @@ class Zoom:
             return sum(1 for point in points if (point.at or 0.0) < edge)
         places = [n for n, point in enumerate(points) if len(text) >= 4 and (point.commit or "").startswith(text)]
         if not places:
-            return len(points) * (not is_end)  # of another environment
+            return len(points) * (not is_end)  # the commit is in another environment
         return places[-1] + 1 if is_end else places[0]
 
 
@@ -146,22 +146,22 @@ class HistoryPage:
     hint: str
     charts: Sequence[Block]
     changes: tuple[tuple[MetricChange, Finding], ...]  # oldest first
-    others: tuple[Finding, ...]  # what else keeps the verdict from being PASS
+    others: tuple[Finding, ...]  # findings that keep the verdict from being PASS, besides the changes
     notes: Sequence[Block]
-    metrics: Mapping[str, VerdictKind | None]  # each with its verdict, where it is known by now
+    metrics: Mapping[str, VerdictKind | None]  # name → verdict, None if it is not known yet
     metric: str
     axes: tuple[ParameterAxis, ...] = ()
     by_parameter: Sequence[Block] = ()
 
     def name_environment(self, change: MetricChange) -> str:
-        """The environment of the series that has the change; "" where there is only one, or it leads to another one."""
+        """Return the environment of the series with the change; "" if it is the only one, or the change leaves it."""
         series = self.history.series if self.history else ()
         names = name_series(series) if len(series) > 1 else []
         return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
 
 
 def build_history_page(archive: BenchArchive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
-    """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
+    """Build the page of a history. Raises NotFoundError for an unknown benchmark, metric or commit."""
     found, zoom = archive.of(method), zoom or Zoom()
     judged = find_judge(archive.location).ask(archive.groups, 0.0)
     kinds = judged[method].kinds if method in judged else {}
@@ -195,7 +195,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
 
 
 def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
-    """The history, or why there is none; built once while no execution and no triage is added."""
+    """Return the history, or why there is none; it is cached until an execution or a triage is added."""
     triages = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
     key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(triages))
     if key not in _HISTORIES:
@@ -209,11 +209,11 @@ _HISTORIES: dict[tuple[object, ...], tuple[MetricHistory | None, str]] = {}
 _MOST_HISTORIES = 50
 
 
-# ---------------------------------------------------------------- its charts
+# ---------------------------------------------------------------- the charts of a history
 
 
 def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
-    """One for each series, since executions of different environments are never in one."""
+    """Build a chart for each series, since executions of different environments are never in one."""
     every = list_drawn(history)
     for (series, aside), name in zip(every, name_series([series for series, _ in every]), strict=True):
         points = order_points(series, aside)
@@ -239,9 +239,9 @@ def _build_series_chart(
     *,
     is_log: bool,
 ) -> Chart:
-    """`points`: all executions of its label and environment, and whether each counts; `shown`: which of them."""
+    """Build a chart. `points`: all of one label and environment, and whether each counts; `shown`: their range."""
     steps = [change for change in series.changes if change.kind != "trend"]
-    places = [number for number, (_, counts) in enumerate(points) if counts]  # of those that count, among all
+    places = [number for number, (_, counts) in enumerate(points) if counts]  # their positions among all points
     cuts = [places[change.step.at] for change in steps]
     edges = [0, *cuts, len(points)]
     numbered = list(enumerate(points, 1))[slice(*shown)]
@@ -299,7 +299,7 @@ def _choose_span(change: MetricChange) -> str:
 
 
 def render_times(times: Sequence[float | None]) -> list[str]:
-    """Dates, and times where the date is that of the one before it; of a single day times alone."""
+    """Render dates, or a time if the date equals the one before it; if all are of a single day, only times."""
     for time_of_day in ("%H:%M", "%H:%M:%S"):
         texts, before = [], _name_day(times)
         for at in times:
@@ -312,7 +312,7 @@ def render_times(times: Sequence[float | None]) -> list[str]:
 
 
 def _name_day(times: Sequence[float | None]) -> str:
-    """The day of all of them; "" where they are of more than one."""
+    """Return the day of all points; "" if they are of several days."""
     days = {render_date(at, _DAY) if at else "" for at in times}
     return days.pop() if len(days) == 1 else ""
 
@@ -330,7 +330,7 @@ def _describe_point(metric: str, point: MetricPoint) -> str:
 
 
 def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) -> Sequence[Block]:
-    """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
+    """Build the table of `assay bench table`. Raises NotFoundError for an unknown column or benchmark."""
     found = archive.of(method) if method else archive.load(archive.choose(""))
     table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
     left = describe_table(table, hint="")
@@ -338,7 +338,7 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:
-    """Columns by which environments can be distinguished, those that differ first."""
+    """List the columns by which environments can be distinguished, those that differ first."""
     found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
     values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}
     for execution in found:
@@ -357,8 +357,8 @@ def list_columns(archive: BenchArchive, method: str) -> list[str]:
 def list_commits(
     root: str, change: MetricChange, execution: BenchExecution | None
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """How many they are, and the first lines of their messages; 0 where no repository has them: neither the one that
-    the root is in, nor the one that the change's first execution ran in."""
+    """Return how many commits the change spans, and the first lines of their messages; 0 if neither the repository of
+    the root nor that of the change's first execution has these commits."""
     before, after = change.commits
     if before and after and before != after and HASH.fullmatch(before) and HASH.fullmatch(after):
         for folder in _list_folders(root, execution):
@@ -369,7 +369,7 @@ def list_commits(
 
 
 def _list_folders(root: str, execution: BenchExecution | None) -> Iterator[str]:
-    """A folder inside of the root is of no use: it may have been uploaded, with a `.git` and its settings."""
+    """List folders whose repository is read, but none inside the root: an upload may have a `.git` with settings."""
     yield root
     if execution and execution.run_dir:
         with suppress(AssayError, OSError):

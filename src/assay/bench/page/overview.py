@@ -1,8 +1,8 @@
-"""The list of all benchmarks, for the page: shown at once, judged in a thread of its own.
+"""The list of all benchmarks, for the page: it is shown at once, and judged in a thread.
 
 What the index holds is there immediately; a benchmark that is not judged yet is listed as such, and nothing is guessed.
-A judged one is kept by what it was made of (its executions, and their triage): in memory, and in a file
-of the study, so that the next `assay serve` has it too.
+A judgement is cached by its input (the executions, and their triage): in memory, and in a file of the study, so that
+the next `assay serve` has it too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.verdict import SEVERITY, VerdictKind
 
-JUDGED_FILE = "bench-judged.json"  # in .assay of the study
+JUDGED_FILE = "bench-judged.json"  # in the study's folder .assay
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
-_METHOD = b"5"  # to be raised when histories are judged in another way: what was kept is then judged again
-_MOST_POINTS = 60  # of a small line
+_METHOD = b"5"  # raise it when the judgement of histories changes: cached judgements are then not used any more
+_MOST_POINTS = 60  # points of a small chart's line
 _SAVED_S = 5.0
-_PATIENCE_S = 0.3  # that a request waits for what is judged quickly
+_PATIENCE_S = 0.3  # seconds that a request waits for benchmarks that are judged quickly
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ChangeLine:
     execution_id: str
     at: float | None
     effect: float
-    kind: VerdictKind  # of its finding
+    kind: VerdictKind  # kind of the finding on this change
     is_worse: bool
     holds: bool
     cause: str
@@ -62,7 +62,7 @@ class ChangeLine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it keeps the verdict from being PASS, and is not triaged."""
+        """Whether the change keeps the verdict from being PASS, and is not triaged."""
         return self.kind is not VerdictKind.PASS and not self.judgement
 
 
@@ -70,27 +70,27 @@ class ChangeLine:
 class Level:
     """The current level of the first metric in one environment: the median since its last change."""
 
-    environment: str  # what distinguishes it from the others
+    environment: str  # what distinguishes this environment from the others
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedBenchmark:
-    """The worst verdict over all its metrics, and what the metric that has it did: its `last` value, and the points of
-    a small drawing (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
-    says why. `levels`: of the first metric in each environment and label; `parameters`: by name, where the tool that
+    """The worst verdict over all metrics, and the history of the metric that has it: its `last` value, and the points
+    of a small chart (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
+    says why. `levels`: of the first metric in each environment and label; `parameters`: by name, if the tool that
     measured it reported them."""
 
     metrics: tuple[str, ...]
-    kinds: Mapping[str, VerdictKind]  # of the metrics that have a history
+    kinds: Mapping[str, VerdictKind]  # verdicts of the metrics that have a history
     shown: str  # the metric with the worst verdict
     last: str
     problem: str = ""
     line: str = ""
     levels: tuple[Level, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[ChangeLine, ...] = ()  # of all metrics, the oldest first
-    notes: tuple[str, ...] = ()  # executions that cannot be read
+    changes: tuple[ChangeLine, ...] = ()  # changes of all metrics, the oldest first
+    notes: tuple[str, ...] = ()  # about executions that cannot be read
 
     @property
     def kind(self) -> VerdictKind | None:
@@ -102,7 +102,7 @@ class JudgedBenchmark:
 
     @property
     def latest(self) -> ChangeLine | None:
-        """The last change of the metric that is shown, of those that still hold."""
+        """The last change of the metric that is shown, among those that still hold."""
         mine = [change for change in self.changes if change.metric == self.shown and change.holds]
         return mine[-1] if mine else None
 
@@ -116,28 +116,28 @@ class JudgedBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRows:
-    """The executions of one benchmark in the index. `mark` changes with any of them."""
+    """The executions of one benchmark in the index. `mark` changes when one of them does."""
 
     method: str
     rows: tuple[RunRow, ...]
     mark: str
-    at: float  # of the newest
+    at: float  # start of the newest execution
 
 
 @dataclass(frozen=True, slots=True)
 class BenchLine:
-    """`judged` None: not yet."""
+    """A benchmark in the list. `judged` is None until it is judged."""
 
     method: str
     suite: str
-    name: str  # without the suite
+    name: str  # the name without the suite
     count: int
     at: float
     judged: JudgedBenchmark | None
 
     @property
     def change(self) -> float:
-        """The key for sorting: worse ones that are not triaged first, then by size."""
+        """The sort key by changes: worse ones that are not triaged first, then by size."""
         if self.judged is None:
             return -1.0
         return max((abs(each.effect) + 1e6 * each.is_open for each in self.judged.changes if each.holds), default=0.0)
@@ -145,8 +145,8 @@ class BenchLine:
 
 @dataclass(frozen=True, slots=True)
 class TopChange:
-    """The largest of the changes of one benchmark's metric at one commit, and how many others there are: with other
-    parameters, and in other environments."""
+    """The largest change of a metric at one commit, and how many others the benchmark has there: with other parameters,
+    and in other environments."""
 
     method: str
     change: ChangeLine
@@ -165,7 +165,7 @@ class Overview:
 
 
 def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
-    """Rows by their benchmark, without those that have not ended."""
+    """Group the rows by benchmark, without executions that have not ended."""
     found: dict[str, list[RunRow]] = {}
     for row in rows:
         if row.state.is_over and (method := str(row.params.get("method", ""))):
@@ -181,7 +181,7 @@ def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
 
 
 def split_name(method: str) -> tuple[str, str, str]:
-    """Suite, name, and parameters with their brackets: `io.Readers`, `time_csv`, `(10, 'utf-8')`."""
+    """Split a name into suite, name, and parameters in brackets: `io.Readers`, `time_csv`, `(10, 'utf-8')`."""
     match = PARAMETERS.search(method)
     bare = method[: match.start()] if match else method
     suite, _, name = bare.rpartition("::" if "::" in bare else ".")
@@ -204,7 +204,7 @@ class Judge:
         self._thread: threading.Thread | None = None
 
     def ask(self, groups: Mapping[str, BenchmarkRows], patience_s: float | None) -> dict[str, JudgedBenchmark]:
-        """What is judged within this time (None: all), by method. The others are being judged from now on."""
+        """Return the benchmarks that are judged within this time (None: all), by method; the others follow later."""
         triages: dict[str, list[Triage]] = {}
         for each in load_triage(self.location.dir):
             triages.setdefault(each.method, []).append(each)
@@ -252,7 +252,7 @@ class Judge:
                     saved_at = time.monotonic()
 
     def _load(self) -> dict[str, tuple[str, JudgedBenchmark]]:
-        """A file that cannot be read is made again."""
+        """Load the cached judgements; without a valid file there are none."""
         with suppress(AssayError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             with open(self._path, "rb") as file:
                 content = read_versioned(file.read(), "judged benchmarks", self._path, FORMATS)
@@ -265,7 +265,7 @@ class Judge:
     def _save(self) -> None:
         judged = {name: (mark, build_plain(each)) for name, (mark, each) in self._known.items()}
         content = {"sum": _digest(json.dumps(judged)), "judged": judged}
-        with suppress(OSError):  # a folder that is not ours, or a full disk: it is judged again the next time
+        with suppress(OSError):  # a folder that is not ours, or a full disk: it is judged again next time
             write_atomic(self._path, render_versioned(content, "judged benchmarks", FORMATS))
 
 
@@ -293,7 +293,7 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     metrics = list_metrics(executions)
     tried = {name: try_history(group.method, name, executions, triages) for name in metrics or [""]}
     found = {name: history for name, (history, _) in tried.items() if history}
-    # where others disturbed every execution of a metric it has no verdict of its own, next to those that have one
+    # a metric with every execution disturbed has no verdict of its own, next to metrics that have one
     kinds = {name: history.verdict.kind for name, history in found.items() if history.series}
     kinds = kinds or {name: history.verdict.kind for name, history in found.items()}
     shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
@@ -329,7 +329,7 @@ def _list_levels(history: MetricHistory) -> Iterator[Level]:
 
 
 def name_series(series: Sequence[MetricSeries]) -> list[str]:
-    """Each by what differs: its label, and what differs in its environment."""
+    """Name each series by the differences: its label, and what differs in its environment."""
     keys = list(dict.fromkeys(key for each in series for key in each.setup))
     differing = [key for key in keys if len({each.setup.get(key) for each in series}) > 1]
     names = []
@@ -340,11 +340,11 @@ def name_series(series: Sequence[MetricSeries]) -> list[str]:
     return names
 
 
-WIDTH, HEIGHT, _EDGE = 120, 24, 3  # of a small drawing
+WIDTH, HEIGHT, _EDGE = 120, 24, 3  # size and margin of a small chart
 
 
 def draw_line(values: Sequence[float]) -> str:
-    """The points of a line, `x,y x,y`. Of each stretch the smallest and the largest, so that extremes stay."""
+    """Return the points of a line, `x,y x,y`: of each stretch the smallest and the largest, so that extremes stay."""
     size = -(-len(values) // (_MOST_POINTS // 2))
     places = list(range(len(values)))
     if size > 2:
@@ -359,7 +359,7 @@ def draw_line(values: Sequence[float]) -> str:
 
 
 def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
-    """What was asked for (by `--metric`), or reported as a metric, before what is measured of every benchmark."""
+    """List the metrics: those of `--metric`, or reported as a metric, before what is measured of every benchmark."""
     ordered = order_metrics((name for execution in executions for name in execution.numbers), FIRST)
     asked = {metric.name for execution in executions for metric in execution.result.metrics}
     return sorted(ordered, key=lambda name: name not in asked)
@@ -368,7 +368,7 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 def try_history(
     method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage], root: str | None = None
 ) -> tuple[MetricHistory | None, str]:
-    """The history, or None and why there is none. `root`: for its commands."""
+    """Return the history, or None and why there is none. `root`: for the commands that are suggested."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
@@ -384,7 +384,7 @@ def try_history(
 def build_overview(
     location: StudyLocation, groups: Mapping[str, BenchmarkRows], *, is_patient: bool = False
 ) -> Overview:
-    """`is_patient`: it waits until everything is judged."""
+    """Build the overview. `is_patient`: wait until everything is judged."""
     judged = find_judge(location).ask(groups, None if is_patient else _PATIENCE_S)
     lines = []
     for method, group in groups.items():
@@ -407,7 +407,7 @@ class TopChanges:
 
 
 def find_changes(lines: Sequence[BenchLine]) -> TopChanges:
-    """The largest ones of these benchmarks."""
+    """Find the largest changes of these benchmarks."""
     found = [TopChange(line.method, change) for line in lines if line.judged for change in line.judged.changes]
     found.sort(key=lambda each: (not each.change.is_open, not each.change.holds, -abs(each.change.effect)))
     joined: dict[tuple[object, ...], TopChange] = {}
@@ -431,8 +431,8 @@ SORTS = ("name", "change", "verdict", "executions", "age")
 def choose_lines(
     overview: Overview, text: str = "", kind: str = "", suite: str = "", sort: str = "name"
 ) -> list[BenchLine]:
-    """`text`: words that must all be in the name. `kind`: a verdict that one of its metrics has (PASS: all that have a
-    history), `changed` (there is a change that holds), `none` (no history) or `waiting`."""
+    """Choose and sort lines. `text`: words that must all be in the name. `kind`: a verdict that one of its metrics has
+    (PASS: all that have a history), `changed` (a change holds), `none` (no history) or `waiting`."""
     words = text.lower().split()
     lines = [
         line
@@ -451,7 +451,7 @@ def choose_lines(
 
 
 def sort_naturally(text: str) -> list[tuple[int, float, str]]:
-    """A sort key with numbers by their size: `time_x(20)` before `time_x(100)`."""
+    """Return a sort key with numbers by their size: `time_x(20)` before `time_x(100)`."""
     parts = re.split(r"(\d+)", text)
     return [(0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part]
 
@@ -472,5 +472,5 @@ def _is_kind(line: BenchLine, kind: str) -> bool:
 
 
 def group_lines(lines: Sequence[BenchLine]) -> list[tuple[str, list[BenchLine]]]:
-    """The lines of each suite, for a list that is sorted by name."""
+    """Group the lines by suite; they must be sorted by name."""
     return [(suite, list(found)) for suite, found in groupby(lines, key=lambda line: line.suite)]

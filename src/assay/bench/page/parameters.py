@@ -13,7 +13,7 @@ from assay.values.document import Block, Chart, Curve, Legend, Panel, Span
 
 @dataclass(frozen=True, slots=True)
 class ParameterAxis:
-    """A parameter of the benchmark: its values, each with the benchmark that differs in this parameter alone."""
+    """A parameter of a benchmark: its values, each with the benchmark that differs in this parameter alone."""
 
     name: str
     choices: tuple[tuple[str, str, bool], ...]  # value, method, whether it is the chosen one
@@ -22,7 +22,7 @@ class ParameterAxis:
 def build_axes(
     methods: Sequence[str], method: str, judged: Mapping[str, JudgedBenchmark]
 ) -> tuple[tuple[ParameterAxis, ...], Sequence[Block]]:
-    """The parameters of one of these benchmarks, and how its first metric depends on each that is a number."""
+    """Build the parameters of one of these benchmarks, and charts of its first metric by each one that is a number."""
     suite, name, text = split_name(method)
     values = split_parameters(text)
     prefix = method[: len(method) - len(text)]
@@ -52,7 +52,7 @@ def build_axes(
 
 
 def split_parameters(text: str) -> tuple[str, ...]:
-    """`(10, 'float32')` of asv, `[10-float32]` of pytest."""
+    """Split the parameters of a name: `(10, 'float32')` of asv, `[10-float32]` of pytest."""
     if not text:
         return ()
     return tuple(part.strip() for part in text[1:-1].split("," if text[0] == "(" else "-"))
@@ -65,7 +65,7 @@ def _without(values: Sequence[str], place: int) -> tuple[str, ...]:
 def _build_axis_chart(
     name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, JudgedBenchmark]
 ) -> Iterator[Block]:
-    """The current level of each environment by the value of a parameter, if that is a number."""
+    """Build a chart of the current level in each environment by the value of a parameter, if that is a number."""
     by_environment: dict[str, list[tuple[float, float]]] = {}
     try:
         numbers = [(float(value), judged[method]) for value, method in methods if method in judged]

@@ -15,12 +15,12 @@ from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind, find_worst
 
 _MOST_HISTORIES = 30
-_MOST_TOP = 8  # largest changes, of either kind
+_MOST_TOP = 8  # largest changes to list, for each direction
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
-    """`wanted`: a benchmark, one of its executions, or BASE..HEAD, which are labels or commits. None where the study
-    is not an archive of benchmarks, or this is the name of nothing in it."""
+    """Build the report. `wanted`: a benchmark, one of its executions, or BASE..HEAD, which are labels or commits. None
+    if the study is not an archive of benchmarks, or nothing in it has this name."""
     if not is_archive(location):
         return None
     archive = load_archive(location)
@@ -47,7 +47,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
 
 
 def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
-    """The worst kind; None: nothing has a history. One without a history keeps the others together from being PASS."""
+    """Return the worst kind; None if nothing has a history. One without a history keeps the result from being PASS."""
     return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 

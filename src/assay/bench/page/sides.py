@@ -1,4 +1,4 @@
-"""Two sides compared, for the page: labels or commits. Nothing is written: this is not recorded as a verdict."""
+"""A page that compares two sides, labels or commits. It writes nothing: the result is not recorded as a verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.show.chart import build_ticks
 from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
 from assay.values.verdict import SEVERITY, VerdictKind
 
-_MOST_SHARES = 8  # distributions of a comparison
+_MOST_SHARES = 8  # charts of distributions on a page
 
 _MOST_INTERVALS = 24
 
@@ -26,7 +26,7 @@ _MOST_INTERVALS = 24
 def build_comparison(
     archive: BenchArchive, base: str, head: str, method: str
 ) -> tuple[ComparisonReport, Sequence[Block]]:
-    """Sides are labels or commits. Raises NotFoundError with those that are there."""
+    """Build the comparison of two labels or commits. Raises NotFoundError with the known ones."""
     rows = archive.choose(method)
     mine = [
         row
@@ -58,13 +58,13 @@ def build_comparison(
 
 
 def _shorten_side(name: str) -> str:
-    """A commit as people write it."""
+    """Shorten a commit to the length in which people write it."""
     word = name.partition(" ")[0]
     return word[:8] if HASH.fullmatch(word) else word[:12]
 
 
 def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
-    """A chart of the change of each metric with its interval; a line marks no change."""
+    """Build a chart of the change of each metric with its interval; a line marks no change."""
     known = [each for each in ordered if each.finding.interval and each.finding.effect is not None][:_MOST_INTERVALS]
     curves, names = [], []
     for place, each in enumerate(reversed(known), 1):
@@ -95,7 +95,7 @@ def _list_values(side: BenchSide) -> tuple[float, ...]:
 
 
 def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:
-    """All values of both sides, with the medians of those that count; the others are grey."""
+    """Build a chart of all values of both sides, with the medians of those that count; the others are grey."""
     sides = ((2.0, metric.base, "c0"), (1.0, metric.head, "c1"))
     curves = []
     for y, side, color in sides:

@@ -24,7 +24,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 if TYPE_CHECKING:
     from assay.bench.flow.commits import CommitsReport
 
-Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
+Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), its verdict
 
 _MOST_METRICS = 6
 _STEPS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
@@ -35,7 +35,7 @@ _BEYOND_STEPS = 1e18
 
 
 def build_run_document(report: BenchReport) -> Document:
-    """One row for each method: the median over its trials, and the spread; then all findings and notes."""
+    """Build a row for each method, the median over its trials and the spread; then all findings and notes."""
     groups = group_executions(report.executions)
     notes = Notes([*_describe_all(report, groups), *report.notes])
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), notes]
@@ -43,7 +43,7 @@ def build_run_document(report: BenchReport) -> Document:
 
 
 def build_commits_document(found: CommitsReport, root: str | None) -> Document:
-    """One row for each commit, oldest first; figures where there is one benchmark."""
+    """Build a row for each commit, oldest first; with figures if there is only one benchmark."""
     report = found.report
     groups = group_executions(report.executions)
     names = _choose_metrics([e for e in report.executions if not e.void]) if len(groups) == 1 else []
@@ -76,14 +76,14 @@ def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence
         yield from _describe_trouble(method, label, found)
     taken = [each for each in report.executions if each.result.succeeded and not each.refused]
     merged = merge_reasons((each.trial, reason) for each in taken for reason in each.contaminated)
-    for reason, trials in merged.items():  # once for all benchmarks: a suite has hundreds
+    for reason, trials in merged.items():  # each reason once for all benchmarks: a suite has hundreds
         yield f"contaminated: {reason} ({len(trials)} of {render_count(len(report.executions), 'execution')})"
     yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
     yield from _describe_files(report.executions)
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
-    """Which metrics do not count, and where to look instead."""
+    """Describe which metrics do not count, and where to look instead."""
     names = dict.fromkeys(name for each in spoilt for name in each.numbers if each.find_disturbance(name))
     if not names:
         return
@@ -99,7 +99,7 @@ def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
 
 
 def render_execution(execution: BenchExecution, number: int, total: int) -> str:
-    """One line when it has ended: its first figure, or what is wrong."""
+    """Render the line of an execution that has ended: its first figure, or what is wrong."""
     label = f" {execution.label}" if execution.label else ""
     name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
     if execution.result.findings:
@@ -118,7 +118,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 
 def _name_kind(execution: BenchExecution, finding: Finding) -> str:
-    """An interrupted execution is not a failure of the benchmark."""
+    """Return the kind of an execution; an interrupted one is not a failure of the benchmark."""
     return execution.void or str(finding.kind)
 
 
@@ -159,7 +159,7 @@ def _render_cell(name: str, ended: Sequence[BenchExecution]) -> str | Span | Non
 
 
 def build_figure_columns(names: Sequence[str]) -> list[Column]:
-    """A figure that is cut off is none: where there is no room, the last ones leave; the first always stays."""
+    """Build columns that are never cut: a narrow terminal omits the last ones; the first always stays."""
     return [Column(name, "text", "right", rank=rank, cut="never") for rank, name in enumerate(names)]
 
 
@@ -168,14 +168,14 @@ def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def render_values(name: str, values: Sequence[float]) -> str | None:
-    """The median, and half the distance between the quartiles in percent where there are enough."""
+    """Render the median, and half the distance between the quartiles in percent if there are enough values."""
     if not values:
         return None
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return str(values[0])
     values = finite
-    middle = 2 * statistics.median(value / 2 for value in values)  # the sum of two large ones is infinite
+    middle = 2 * statistics.median(value / 2 for value in values)  # the sum of two large values is infinite
     text = render_duration(middle) if _is_time(name) and middle >= 100 else _render_value(name, middle)
     if len(values) < 3 or not middle:
         return text
@@ -184,7 +184,7 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
 
 
 def render_figure(name: str, values: Sequence[float], aside: Sequence[float]) -> str | Span | None:
-    """What counts, and of how many; where nothing does, what was disturbed: grey, and in brackets."""
+    """Render the values that count, and of how many; if none counts, the disturbed ones: grey, and in brackets."""
     if values or not aside:
         text = render_values(name, values)
         return f"{text} ({len(values)} of {len(values) + len(aside)})" if aside else text
@@ -192,7 +192,7 @@ def render_figure(name: str, values: Sequence[float], aside: Sequence[float]) ->
 
 
 def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
-    """Ticks in the unit of the metric."""
+    """Build ticks in the unit of the metric."""
     low, high = min(values), max(values)
     if is_log and high > low:
         return [(math.log10(tick), render_values(metric, [tick]) or "") for tick in build_log_ticks(low, high, 5)]
@@ -203,7 +203,7 @@ def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> 
 
 
 def _is_time(name: str) -> bool:
-    """Whether it is a time, also of a report under another name: `part1.wall_time`."""
+    """Return whether a metric is a time, also in a report under another name: `part1.wall_time`."""
     return name.rpartition(".")[2] in ("wall_time", "cpu_time")
 
 
@@ -217,26 +217,26 @@ def _render_value(name: str, value: float) -> str:
 
 
 def render_large(value: float) -> str:
-    """Numbers from a million on in steps of a thousand: the digits of 62081446542 are hard to count."""
+    """Render numbers from a million on in steps of a thousand: the digits of 62081446542 are hard to count."""
     unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
     return f"{render_number(value / size, 4)} {unit}" if unit else render_number(value, 4)
 
 
 def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
-    """Files to read: the log of the first failure of each benchmark, and every trace."""
+    """List files to read: the log of the first failure of each benchmark, and every trace."""
     failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
     logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
     return logs + [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
 
 
 def _locate(execution: BenchExecution, path: str) -> str:
-    """A path as one would write it here."""
+    """Return a path in the form in which a user in this folder would write it."""
     full = os.path.join(execution.run_dir, path)
     return min(os.path.relpath(full), full, key=len)
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
-    """A line for each finding and note, with the trials that have it."""
+    """List a line for each finding and note, with its trials."""
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
@@ -246,11 +246,11 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
             lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
         for note in execution.notes:
             lines.setdefault(f"{method}: {note}", []).append(execution.trial)
-    refused = [e for e in found if e.result.succeeded and e.refused]  # what failed has no result to refuse
+    refused = [e for e in found if e.result.succeeded and e.refused]  # a failed execution has no result to refuse
     merged = merge_reasons((e.trial, reason) for e in refused for reason in e.contaminated)
     lines |= {f"REFUSED {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
-    if any(RANGE in execution.extra for execution in found):  # the trials of several commits have the same numbers
+    if any(RANGE in execution.extra for execution in found):  # trials of different commits have the same numbers
         return [f"{text}{suffix} ({len(trials)} of {len(found)} executions)" for text, trials in lines.items()]
     where = [f" (trial {', '.join(map(str, trials))})" if len(found) > 1 else "" for trials in lines.values()]
     return [f"{text}{suffix}{trials}" for text, trials in zip(lines, where, strict=True)]
@@ -293,7 +293,7 @@ def _list_findings(execution: BenchExecution) -> list[Finding]:
 def build_bench_document(
     title: str, cases: Cases, blocks: Sequence[Block], facts: Any, *, allow_changed: bool = False
 ) -> Document:
-    """`blocks` are for a terminal and a page; Markdown and JUnit show the cases, as a pipeline asks for them."""
+    """Build a document. `blocks` are for a terminal and a page; Markdown and JUnit show the cases for a pipeline."""
     return Document(
         title,
         (Only(("markdown", "html"), _build_case_blocks(title, cases)), Only(("terminal", "html"), blocks)),
@@ -304,7 +304,7 @@ def build_bench_document(
 
 
 def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
-    """A table of everything that is not a pass; all is well: one line."""
+    """Build a table of everything that did not pass; one line if all passed."""
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
     passed = sum(kind is VerdictKind.PASS for kind in kinds)

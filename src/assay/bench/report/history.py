@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "·"
 _MOST_BARS = 60
-_NAMES = ("benchmark", "method")  # columns of dotted names
+_NAMES = ("benchmark", "method")  # columns that contain dotted names
 
 
 # ---------------------------------------------------------------- history
@@ -79,7 +79,7 @@ def _build_history(history: MetricHistory) -> Iterator[Block]:
 
 
 def list_drawn(history: MetricHistory) -> list[tuple[MetricSeries, tuple[MetricPoint, ...]]]:
-    """Each series with the disturbed executions of its label and environment; one may have nothing else."""
+    """Pair each series with the disturbed executions of its label and environment; a series may have nothing else."""
     aside = {(each.label, each.fingerprint): each for each in history.aside}
     drawn = []
     for series in history.series:
@@ -89,7 +89,7 @@ def list_drawn(history: MetricHistory) -> list[tuple[MetricSeries, tuple[MetricP
 
 
 def order_points(series: MetricSeries, aside: Sequence[MetricPoint]) -> list[tuple[MetricPoint, bool]]:
-    """All points in the order in which they ran, and whether each counts."""
+    """Return all points in the order in which they ran, and whether each counts."""
     both = [*((point, True) for point in series.points), *((point, False) for point in aside)]
     return sorted(both, key=lambda each: (each[0].at or 0.0, each[0].execution_id)) if aside else both
 
@@ -114,8 +114,8 @@ def _build_series(series: MetricSeries, aside: Sequence[MetricPoint], metric: st
 
 
 def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
-    """Two lines: a bar for each execution, or for each group of neighbours where there are many. Those that count are
-    in the first, the others in the second, each below its place in the first."""
+    """Draw two lines with a bar for each execution, or for each group of neighbours if there are many. Those that count
+    are in the first line, the others in the second, each below its position in the first."""
     size = -(-len(values) // _MOST_BARS)
     groups = [values[at : at + size] for at in range(0, len(values), size)]
     rows = [[[value for value, counts in group if counts is kind] for group in groups] for kind in (True, False)]
@@ -130,7 +130,7 @@ def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
 
 
 def build_changes(history: MetricHistory) -> Iterator[Text]:
-    """A line for each change; then what else keeps the verdict from being PASS."""
+    """Build a line for each change, then for everything else that keeps the verdict from being PASS."""
     findings = history.verdict.findings
     for change, finding in zip(history.changes, findings, strict=False):
         yield Text(_describe_change(change, finding), indent=1)
@@ -142,7 +142,7 @@ def build_changes(history: MetricHistory) -> Iterator[Text]:
 
 
 def describe_sight(series: MetricSeries) -> str:
-    """A change of which size would have been found where: a step needs several executions."""
+    """Describe which change would have been found in the last executions: a step needs several of them."""
     alone = f", one of {series.alone:.1%} in the newest alone" if series.alone else ""
     return f"a change of {series.detectable:.1%} in the last third of the executions would have been found{alone}"
 
@@ -178,7 +178,7 @@ def _build_change_finding(method: str, metric: str, change: MetricChange) -> Fin
 
 
 def _build_lasting(change: LastingChange) -> Iterator[Text]:
-    """Three lines: what changed, where, and the command that shows it."""
+    """Build three lines: what changed, where, and the command that shows it."""
     effects = ", ".join(f"{metric} {each.step.effect:+.1%}" for metric, each in change.steps)
     first = change.first
     mark = Span("worse", str(VerdictKind.FAIL)) if first.is_worse else Span("better", str(VerdictKind.PASS))
@@ -209,13 +209,13 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
 
 
 def render_comparison(report: ComparisonReport) -> str:
-    """The text that `assay.compare_benchmarks` returns."""
+    """Render the text that `assay.compare_benchmarks` returns."""
     return render_terminal(build_comparison_document(report))
 
 
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
-    """A row for each metric; below it everything that is not simply as good as before. A table for each environment: a
-    column for them would leave no room for the figures."""
+    """Build a row for each metric, and below it everything that is not simply as good as before. Each environment has a
+    table: a column for it would leave no room for the figures."""
     yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     yield Notes([*methods] if len(methods) == 1 else [])
@@ -234,7 +234,7 @@ def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
 
 
 def describe_visible(report: ComparisonReport) -> Iterator[str]:
-    """What could have been seen with this noise and these trials."""
+    """Describe the smallest change that is visible with this noise and these trials."""
     several = len({metric.method for metric in report.metrics}) > 1
     seen = []
     for metric in report.metrics:
@@ -248,7 +248,7 @@ def describe_visible(report: ComparisonReport) -> Iterator[str]:
 def build_comparison_table(
     names: Sequence[str], metrics: Sequence[MetricComparison], *, has_methods: bool = True, is_whole: bool = False
 ) -> Table:
-    """`names`: of the two sides. `is_whole`: also the environment, where there are several, and the reason."""
+    """Build a table. `names`: of the sides. `is_whole`: with the reason, and the environment if there are several."""
     has_setup = is_whole and any(metric.setup for metric in metrics)
     columns = (
         Column("verdict", "state"),
@@ -327,7 +327,7 @@ def build_selftest_document(found: BenchSelftestReport) -> Document:
 
 
 def render_setups(found: EnvironmentTable, form: str, width: int | None = None) -> str:
-    """The table as text; in CSV and JSON medians and quartiles have columns of their own."""
+    """Render the table as text; in CSV and JSON medians and quartiles have columns of their own."""
     if form == "md":
         return tables.render_markdown(build_setup_table(found))
     if form == "text":
@@ -338,7 +338,7 @@ def render_setups(found: EnvironmentTable, form: str, width: int | None = None) 
 
 
 def build_setup_table(found: EnvironmentTable) -> Table:
-    """The table, without metrics that no row has."""
+    """Build the table, without metrics that no row has."""
     metrics = [name for name in found.metrics if any(row.values[name] or row.aside[name] for row in found.rows)]
     columns = [Column(key, cut="left" if key in _NAMES else "anywhere") for key in found.by]
     columns += [Column("n", "number", digits=None), *build_figure_columns(metrics)]
@@ -381,7 +381,7 @@ def build_bisect_document(found: BenchBisect) -> Document:
 
 
 def _build_bisect(found: BenchBisect) -> Iterator[Block]:
-    """The culprit and its evidence; or the suspects, and all answers."""
+    """Build the culprit and its evidence, or the suspects; then all answers."""
     if found.culprit:
         yield from build_culprit(found.culprit)
         if evidence := found.evidence:

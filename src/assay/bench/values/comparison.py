@@ -1,4 +1,4 @@
-"""Benchmark trials and their comparison; histories, where they changed, and whether by code or environment."""
+"""Values of trials and their comparison, and of histories: where they changed, and whether by code or environment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ INTERRUPTED = "interrupted"
 SKIPPED = "skipped"
 UNOBSERVED = "not observed"
 REFUSED = "refused as contaminated"
-DISTURBED = (CONTAMINATED, UNOBSERVED)  # by others, perhaps: drawn grey
-TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # `--all` lets these count
+DISTURBED = (CONTAMINATED, UNOBSERVED)  # disturbed by others, perhaps: drawn grey
+TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # counted with `--all`
 
 # ---------------------------------------------------------------- trials, A against B
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What the trials of one side measured, in the order in which they ran."""
+    """The measured values of the trials of one side, in the order in which they ran."""
 
     values: tuple[float, ...]
     label: str = ""
@@ -49,7 +49,7 @@ class SampleComparison:
     subject: str
     kind: VerdictKind
     message: str
-    base_trials: int  # that counted
+    base_trials: int  # trials that counted
     head_trials: int
     base: float | None = None  # medians
     head: float | None = None
@@ -64,7 +64,7 @@ class SampleComparison:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do after a comparison; the flow does it."""
+    """What to do after a comparison."""
 
     kind: Literal["stop", "more", "confirm"]
     trials: int  # per side
@@ -87,8 +87,8 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class LevelStep:
-    """Where a series leaves one level for another, and stays: `at` is the first index of the new one. A trend goes from
-    the first value to the last: `at` is 0."""
+    """A step of a series from one level to another that lasts: `at` is the first index of the new level. A trend goes
+    from the first value to the last: `at` is 0."""
 
     at: int
     before: float  # levels: interquartile means
@@ -102,12 +102,12 @@ class MetricChange:
     """A step with its cause."""
 
     step: LevelStep
-    execution_id: str  # the first of the new level
-    until: str  # the last of it
+    execution_id: str  # the first execution of the new level
+    until: str  # the last execution of the new level
     at: float | None
-    commits: tuple[str | None, str | None]  # the last of the old level, the first of the new one
+    commits: tuple[str | None, str | None]  # of the last execution of the old level, and the first of the new one
     cause: Cause
-    reason: str = ""  # for that
+    reason: str = ""  # the reason for naming that cause
     differences: tuple[str, ...] = ()  # of environment and label: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
     holds: bool = True  # the level has not returned since
@@ -120,7 +120,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """What can be compared: one method, one metric, one label, one environment."""
+    """What can be compared: one method, metric, label and environment."""
 
     label: str | None
     fingerprint: str
@@ -128,7 +128,7 @@ class MetricSeries:
     points: tuple[MetricPoint, ...]
     changes: tuple[MetricChange, ...] = ()
     detectable: float | None = None  # the smallest change that would have been found; None: too few points for any
-    needed: int | None = None  # points that would show the requested change; None: no number would
+    needed: int | None = None  # how many points would show the requested change; None: no number would
     alone: float | None = None  # the smallest change that would have been found in the newest execution alone
 
 
@@ -138,14 +138,14 @@ class MetricHistory:
     metric: str
     direction: Direction
     series: tuple[MetricSeries, ...]
-    moves: tuple[MetricChange, ...] = ()  # from one environment or label to the next
+    moves: tuple[MetricChange, ...] = ()  # changes from one environment or label to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     aside: tuple[MetricSeries, ...] = ()  # executions that were disturbed and do not count: they are drawn grey
-    instead: str = ""  # the command that judges a metric of the same executions which was not disturbed
+    instead: str = ""  # the command that judges CPU time of the same executions, which was not disturbed
     broken: str = ""  # why the newest execution gives no value
-    doubted: tuple[str, str] | None = None  # the newest execution, where its value does not count, and why
-    guessed: bool = False  # the direction: the metric's name does not show it
+    doubted: tuple[str, str] | None = None  # the newest execution, if its value does not count, and why
+    guessed: bool = False  # whether the direction was guessed: the metric's name does not show it
 
     @property
     def changes(self) -> tuple[MetricChange, ...]:
@@ -155,11 +155,11 @@ class MetricHistory:
 
 @dataclass(frozen=True, slots=True)
 class LastingChange:
-    """Where a benchmark left a level for another one and has stayed there: every metric that did so at that place."""
+    """A lasting change of a benchmark from one level to another: all metrics that changed at that place."""
 
     method: str
     steps: tuple[tuple[str, MetricChange], ...]  # metric, and its change
-    command: str  # that shows it
+    command: str  # the command that shows it
 
     @property
     def first(self) -> MetricChange:
@@ -171,7 +171,7 @@ class BenchSide:
     """One side of a comparison."""
 
     name: str
-    values: tuple[float, ...]  # that counted
+    values: tuple[float, ...]  # values that counted
     executions: int = 0
     aside: tuple[float, ...] = ()  # values of disturbed executions, which did not count
 
@@ -183,7 +183,7 @@ class MetricComparison:
     base: BenchSide
     head: BenchSide
     finding: Finding
-    confirmed: bool | None = None  # by a rerun; None: there was none
+    confirmed: bool | None = None  # whether a rerun confirmed it; None: there was none
     setup: str = ""  # what distinguishes the environment from others of the same metric
     detectable: float | None = None  # the smallest worsening that 9 of 10 such comparisons would call FAIL
 

@@ -1,4 +1,4 @@
-"""Benchmarks: what to run, what an execution reported, and the state of the machine during the run."""
+"""Values of benchmarks: what to run, what an execution reported, and the state of the machine during the run."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from assay.values.environment import GitState
 from assay.values.state import State
 from assay.values.verdict import Finding, VerdictKind
 
-STUDY = "bench"  # every execution, by whatever command, is a run of this study
-ASSAY = "assay"  # the source of what was not imported
+STUDY = "bench"  # every execution, of any command, is a run of this study
+ASSAY = "assay"  # the source of executions that were not imported
 WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
-PEAK_MEMORY = "peak_memory"  # in bytes, of the benchmark and everything that it started; asv's peakmem is the same
-PEAK_GPU_MEMORY = "peak_gpu_memory"  # in bytes, of its own processes
+PEAK_MEMORY = "peak_memory"  # in bytes, of the benchmark and all its descendants; asv's peakmem is the same
+PEAK_GPU_MEMORY = "peak_gpu_memory"  # in bytes, of the run's own processes
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
-SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
-PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
+SITE_PACKAGES = "site_package_info"  # key in `extra`: repositories that were checked out for it (PerfZero's)
+PROFILE = "profile"  # key in `extra` of profiled executions: windows, profiler; notes if a window has no profile
 _COUNTS = ("allocations", "calls", "count", "counts", "instructions", "iterations", "parameters", "params", "size")
-RESULTS = frozenset(  # last words of names of what a benchmark computes or counts: others do not change it
+RESULTS = frozenset(  # last parts of names of what a benchmark computes or counts: others do not change it
     [*_COUNTS, "acc", "accuracy", "error", "errors", "loss"]
 )
-NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # among `contaminated`
+NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # an entry of `contaminated`
 BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, as are these
-BENCH_MACHINE_FILE = "machine.json"  # of a trial on a farm: what was seen of its machine
+BENCH_MACHINE_FILE = "machine.json"  # for a trial on a farm: the observed state of its machine
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
-ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder that the node has Assay in
-RANGE = "commit_range"  # in `extra` of executions at the commits of a range: which call of `assay bench run` made them
-COMMITTED_AT = "committed_at"  # and their place in time
+ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder on the node that contains Assay
+RANGE = "commit_range"  # key in `extra` of executions of a range of commits: the call that made them
+COMMITTED_AT = "committed_at"  # key in `extra`: their position in time
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -54,20 +54,20 @@ class BenchMethod:
     text: str  # as the user wrote it: `module.Class:method`, `module.function`, a command line
     name: str
     kind: MethodKind = "method"
-    timeout_s: float | None = None  # its own, where it is one of a suite
-    is_listed: bool = False  # it is one of a suite, and not the name of several
+    timeout_s: float | None = None  # the benchmark's own, if it is one of a suite
+    is_listed: bool = False  # whether it is a single benchmark of a suite, not the name of several
 
     @property
     def is_filter(self) -> bool:
-        """`module.Class.filter:REGEX` matches methods of the class by a regular expression; the path of a suite, or of
-        a part of it, means all benchmarks in it."""
+        """Whether the name may match several: `module.Class.filter:REGEX` matches methods of the class by a regular
+        expression; the path of a suite, or of a part of it, means all benchmarks in it."""
         is_several = ".filter:" in self.text or (is_suite(self.text) and not self.is_listed)
         return self.kind == "method" and is_several
 
 
 def parse_method(text: str) -> BenchMethod:
-    """`module.Class.method`, `module.Class:method`, `module.function`, `module.Class.filter:REGEX`, or the path of a
-    suite of asv's or pytest's: `benchmarks`, `tests/test_x.py::test_sort`."""
+    """Parse `module.Class.method`, `module.Class:method`, `module.function`, `module.Class.filter:REGEX`, or the path
+    of a suite of asv's or pytest's: `benchmarks`, `tests/test_x.py::test_sort`."""
     if text.strip() and is_suite(text):
         return BenchMethod(text, text)
     head, colon, tail = text.partition(":")
@@ -94,7 +94,7 @@ class ProfileWindow:
 
 
 def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
-    """`2:5,8:` → two windows, the second open. Each begins after the last has ended."""
+    """Parse `2:5,8:` into two windows, the second open. Each begins after the last one has ended."""
     windows: list[ProfileWindow] = []
     for part in text.split(","):
         window = _parse_window(part.strip(), text)
@@ -106,7 +106,7 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
 
 
 def render_windows(windows: Sequence[ProfileWindow]) -> str:
-    """Windows as they were written."""
+    """Render windows in the form that `parse_windows` reads."""
     return ",".join(f"{window.begin_s:g}:{'' if window.end_s is None else f'{window.end_s:g}'}" for window in windows)
 
 
@@ -133,10 +133,10 @@ class BenchVariant:
     """The code that an execution measures, where one call measures several: a work tree, or other arguments."""
 
     label: str
-    folder: str | None = None  # where it runs; None: the request's
+    folder: str | None = None  # its working directory; None: the request's
     commit: str | None = None
     env: tuple[tuple[str, str], ...] = ()
-    environment: str | None = None  # words before what is run, to choose its interpreter; "": the other side has some
+    environment: str | None = None  # words before the command, to choose its interpreter; "": the other side has some
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +145,22 @@ class BenchRequest:
 
     methods: tuple[BenchMethod, ...]
     trials: int = 1
-    timeout_s: float | None = None  # of each execution
+    timeout_s: float | None = None  # for each execution
     label: str | None = None
-    folder: str | None = None  # where it runs and where modules are found first; None: the working directory
+    folder: str | None = None  # where it runs, and where modules are found first; None: the working directory
     root: str | None = None
-    slots: tuple[str, ...] | None = None  # None: all GPUs as one slot, or one CPU slot: nothing runs in parallel
-    python: str | None = None  # another interpreter; None: the one that runs us
+    slots: tuple[str, ...] | None = None  # None: a single slot with all GPUs, or one CPU slot: nothing runs in parallel
+    python: str | None = None  # another interpreter; None: our own
     python_path: tuple[str, ...] = ()  # appended to sys.path of the child, absolute
-    first_path: tuple[str, ...] = ()  # put before everything else; relative to the folder that it runs in
+    first_path: tuple[str, ...] = ()  # put before everything else on sys.path; relative to the folder that it runs in
     env: tuple[tuple[str, str], ...] = ()
     data_dir: str = ""  # given to the constructor as data_dir and root_data_dir
     tpu: str | None = None
     constructor_args: Mapping[str, Any] = field(default_factory=dict)
-    class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
+    class_type: Literal["tf_benchmark"] | None = None  # the constructor gets only constructor_args
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
     scratch_url: str | None = None  # with output_root: constructors get <scratch_url>/<execution_id> instead
-    execution_id: str | None = None  # of the first; further ones get a numeric suffix. None: made from the time
+    execution_id: str | None = None  # id of the first; further ones get a numeric suffix. None: made from the time
     profile: tuple[ProfileWindow, ...] = ()
     profiler: Literal["auto", "framework", "py-spy"] = "auto"
     profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
@@ -169,8 +169,8 @@ class BenchRequest:
     foreign_limit: float = 0.1  # fraction of all cores that others may use before a result counts as contaminated
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
     extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, stored with each execution
-    max_wait_s: float | None = None  # for checks that run, and for another benchmark
-    farm: str | None = None  # None: here
+    max_wait_s: float | None = None  # longest wait for checks that run, and for another benchmark
+    farm: str | None = None  # name of a farm; None: this machine
     grace_s: float = 5.0
     command_line: tuple[str, ...] = ()
 
@@ -180,10 +180,10 @@ class BenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChildReport:
-    """The lines that a child wrote: they may end anywhere."""
+    """The lines that a child wrote, which may end at any point."""
 
     begin: Mapping[str, Any] | None = None
-    reports: tuple[Mapping[str, Any], ...] = ()  # as `report_benchmark` was called
+    reports: tuple[Mapping[str, Any], ...] = ()  # the arguments of calls of `report_benchmark`
     end: Mapping[str, Any] | None = None  # None: it was killed, or exited by os._exit
     problems: tuple[str, ...] = ()  # lines that could not be read
 
@@ -196,7 +196,7 @@ class ProcessEnd:
     reason: str = ""
     exit_code: int | None = 0
     elapsed_s: float | None = None
-    last_line: str = ""  # of its log
+    last_line: str = ""  # the last line of its log
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class BenchResult:
 
     name: str  # full name of the method
     succeeded: bool
-    has_exception: bool = False  # it raised, crashed, was killed, or ran out of time
+    has_exception: bool = False  # it raised, crashed, was killed, or timed out
     iters: int | None = None
     wall_time: float = NOT_REPORTED
     cpu_time: float | None = None
@@ -241,14 +241,14 @@ class BenchResult:
         found = {name: value for name, value in self.extras.items() if isinstance(value, (int, float))}
         found |= {metric.name: metric.value for metric in self.metrics}
         standard = {WALL_TIME: self.wall_time, CPU_TIME: self.cpu_time, THROUGHPUT: self.throughput}
-        if self.wall_time == 0:  # of an older record: it is not a result
+        if self.wall_time == 0:  # in an older record 0 is not a result
             del standard[WALL_TIME]
         return found | {name: v for name, v in standard.items() if v is not None and v != NOT_REPORTED}
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What the child had loaded when its method had ended."""
+    """The framework that the child had loaded when its method had ended."""
 
     name: str
     version: str = ""
@@ -260,16 +260,16 @@ class Framework:
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Peaks of the whole process tree. For one process the kernel's counter is exact, however short it was; for several
-    together readings are used."""
+    processes together readings are used."""
 
-    max_rss: int = 0  # bytes: the largest process by the kernel's counter, or the largest sum of a reading
+    max_rss: int = 0  # bytes: of the largest process by the kernel's counter, or the largest sum of a reading
     max_vms: int = 0
     max_cpu_percent: float = 0.0
     cpu_s: float | None = None
     gpu_memory_bytes: int | None = None  # of the run's own processes
     gpu_power_w: float | None = None
     max_rss_bound: int = 0  # sum of the peaks of processes that were seen together: an upper estimate
-    rss_basis: Literal["", "process", "tree"] = ""  # what max_rss is of: one process, or several at one moment
+    rss_basis: Literal["", "process", "tree"] = ""  # max_rss is of one process, or of several at one moment
     # device: its memory less what was used before
     gpu_memory_basis: Literal["", "framework", "processes", "device"] = ""
 
@@ -286,12 +286,12 @@ class GpuState:
     memory_bytes: int = 0
     utilisation: float = 0.0
     throttle: tuple[str, ...] = ()
-    processes: tuple[int, ...] = ()  # pids that were on it and are not ours
+    processes: tuple[int, ...] = ()  # pids of processes on it that are not ours
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How the machine is made and how it stood: what a figure is worth depends on it."""
+    """The hardware and state of the machine, which are needed to interpret a result."""
 
     host: str = ""
     os: str = ""
@@ -302,25 +302,25 @@ class Machine:
     sockets: int = 0
     memory_bytes: int = 0
     governor: str = ""
-    load_1m: float | None = None  # when it began
-    foreign_cpu: float | None = None  # fraction of all cores that others used; None: too short to measure
+    load_1m: float | None = None  # at the start of the run
+    foreign_cpu: float | None = None  # fraction of all cores that others used; None: the run was too short to measure
     accelerator_model: str = ""
     accelerator_count: int = 0
     accelerator_driver: str = ""
-    gpus: tuple[GpuState, ...] = ()  # before
+    gpus: tuple[GpuState, ...] = ()  # GPUs before the run
     gpus_after: tuple[GpuState, ...] = ()
     throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
     packages: Mapping[str, str] = field(default_factory=dict)
-    foreign_cpu_before: float | None = None  # share of all cores that others used just before it began
+    foreign_cpu_before: float | None = None  # fraction of all cores that others used just before the run
 
 
 @dataclass(frozen=True, slots=True)
 class BenchExecution:
-    """One process of one method: a run directory, and what is known of it."""
+    """One process of one method: its run directory and its record."""
 
     execution_id: str
     method: str
-    trial: int  # from 1
+    trial: int  # counted from 1
     result: BenchResult
     run_dir: str
     output_dir: str
@@ -330,16 +330,16 @@ class BenchExecution:
     commit: str | None = None
     git: GitState | None = None
     setup: Mapping[str, str] = field(default_factory=dict)  # what must be equal for results to be comparable
-    fingerprint: str = ""  # of `setup`
+    fingerprint: str = ""  # hash of `setup`
     machine: Machine = field(default_factory=Machine)
     framework: Framework | None = None
     peaks: Peaks = field(default_factory=Peaks)
-    contaminated: tuple[str, ...] = ()  # what may have disturbed it
-    refused: bool = False  # contaminated, and the caller does not accept that
+    contaminated: tuple[str, ...] = ()  # what may have disturbed the execution
+    refused: bool = False  # it is contaminated, and the caller does not accept that
     profiles: tuple[str, ...] = ()  # trace files
-    state: str = "done"  # of the run
+    state: str = "done"  # state of the run
     log: str = ""  # the child's output
-    source: str = ASSAY  # or the tool whose file was imported
+    source: str = ASSAY  # "assay", or the tool whose file was imported
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # remarks that are not failures
 
@@ -349,15 +349,15 @@ class BenchExecution:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Every number that has a history: what was reported, and the peaks of memory."""
+        """Every number that has a history: reported numbers, and the peaks of memory."""
         if self.result.skipped:
             return {}
         peaks = {PEAK_MEMORY: self.peaks.max_rss, PEAK_GPU_MEMORY: self.peaks.gpu_memory_bytes}
         return {name: float(value) for name, value in peaks.items() if value} | self.result.numbers
 
     def find_disturbance(self, metric: str, *, in_turns: bool = False) -> tuple[str, ...]:
-        """What may have disturbed this metric, of what may have disturbed the execution. `in_turns`: it ran in turns
-        with what it is compared with, which the load of others hits alike."""
+        """Return what may have disturbed this metric, of all that may have disturbed the execution. `in_turns`: it ran
+        in turns with the other side of a comparison, so the load of others affects both alike."""
         is_of_device = metric == PEAK_GPU_MEMORY and self.peaks.gpu_memory_basis == "device"
         if not is_sensitive(metric) and not is_of_device:
             return ()
@@ -367,19 +367,19 @@ class BenchExecution:
 
     @property
     def load(self) -> float | None:
-        """The fraction of all cores that others used, during the run or just before it; None: not known."""
+        """The fraction of all cores that others used, during the run or just before it; None if it is not known."""
         during = self.machine.foreign_cpu
         return self.machine.foreign_cpu_before if during is None else during
 
     @property
     def at(self) -> float | None:
-        """The position in a history: when it began, or at an old commit, when that was committed."""
+        """The position in a history: the start of the run, or at an old commit the time of that commit."""
         placed = self.extra.get(COMMITTED_AT)
         return float(placed) if isinstance(placed, (int, float)) else self.started_at
 
     @property
     def is_compared(self) -> bool:
-        """Run by a comparison or a search: old commits in turns with new ones, so not part of a history."""
+        """Whether a comparison or a search ran it: old commits in turns with new ones, so not part of a history."""
         return COMPARED.items() <= self.extra.items()
 
     @property
@@ -399,14 +399,14 @@ class BenchExecution:
 
     @property
     def profile_notes(self) -> tuple[str, ...]:
-        """Why a window that was asked for has no profile."""
+        """Why a requested window has no profile."""
         asked = self.extra.get(PROFILE)
         return tuple(asked.get("notes") or ()) if isinstance(asked, Mapping) else ()
 
     @property
     def code(self) -> str | None:
         """Identifies the state of the code: the commit, and after a `+` a hash of local edits and other checked-out
-        repositories. None where that was not recorded: the code is then unknown."""
+        repositories. None if that was not recorded: the code is then unknown."""
         found = self.extra.get(SITE_PACKAGES)
         packages = found.items() if isinstance(found, Mapping) else ()
         known = sorted(((str(name), each) for name, each in packages if isinstance(each, Mapping)), key=itemgetter(0))
@@ -420,7 +420,7 @@ class BenchExecution:
 
     @property
     def _has_unknown_edits(self) -> bool:
-        """Whether the code has edits that were not recorded: of an untracked benchmark only the name is."""
+        """Return whether the code has edits that were not recorded: of an untracked benchmark only the name is."""
         if self.git is None:
             return False
         parts = self.method.split(".")[:-1]
@@ -429,19 +429,19 @@ class BenchExecution:
 
 
 def order_metrics(names: Iterable[str], first: Sequence[str] = (WALL_TIME, THROUGHPUT)) -> list[str]:
-    """Each once, these first."""
+    """List each metric once, `first` before the others."""
     known = dict.fromkeys(names)
     return [*(name for name in first if name in known), *(name for name in known if name not in first)]
 
 
 def is_size(name: str) -> bool:
-    """Whether it is in bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
+    """Return whether a metric is in bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
     own = name.rpartition(".")[2]
     return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
 
 
 def is_sensitive(metric: str) -> bool:
-    """Whether others on the machine may change it: every time and rate, and what is not known to be anything else."""
+    """Return whether others on the machine may change a metric: times, rates, and what is not known to be otherwise."""
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
 
 
@@ -450,8 +450,8 @@ class BenchReport:
     """The result of one call."""
 
     executions: tuple[BenchExecution, ...]
-    interrupted: str | None = None  # by this signal
-    problem: str | None = None  # of the infrastructure
+    interrupted: str | None = None  # the signal that interrupted it
+    problem: str | None = None  # a problem of the infrastructure
     notes: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""`assay model cache`: what is kept of earlier checks."""
+"""`assay model cache`: the stored results of earlier checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.values.table import Column, Table
 
 
 def _find_sharing() -> dict[str, tuple[str, str]]:
-    """The commands of the plug-in `models-sharing`, where it can be used."""
+    """Return the commands of the plug-in `models-sharing`, if it is available."""
     offered = merge("functions")
     known = {"push": "Send what is kept to a shared place.", "pull": "Fetch what is missing here from a shared place."}
     return {word: (offered[name], text) for word, text in known.items() if (name := f"model-cache.{word}") in offered}
@@ -68,7 +68,7 @@ def clear(request: ClearRequest, console: Console) -> int:  # noqa: ARG001 it ha
 
 
 def load_cache() -> tuple[str, list[Mapping[str, Any]]]:
-    """The folder, and its entries as facts, the least recently used first."""
+    """Return the folder, and its entries as facts, the least recently used first."""
     folder = choose_store_folder(os.environ, os.getcwd())
     with ArtifactStore(folder) as store:
         entries = sorted(store.load_entries(), key=lambda entry: entry.used_at)

@@ -1,4 +1,4 @@
-"""`assay model check`, `bisect` and `reduce`; how a report of theirs is shown."""
+"""`assay model check`, `bisect` and `reduce`, and the display of their reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from assay.models.flow.options import Goal
     from assay.models.values.model import ModelReport
 
-_PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
+_PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # report keys with parts of command lines
 
 
 class ModelReportRequest(ReportPages):
@@ -113,8 +113,8 @@ def show_report(report: ModelReport, request: ModelReportRequest, takes_stdout: 
 
 
 def _shorten(report: ModelReport) -> ModelReport:
-    """The report without the working directory in front of its paths; command lines stay whole, as they may be
-    pasted in another place."""
+    """Return the report without the working directory in its paths; command lines are not shortened, since they may be
+    pasted elsewhere."""
     from assay.models.values.model import ModelReport
     from assay.values.plain import build_plain, parse_plain
 
@@ -137,7 +137,7 @@ def _replace(content: Any, here: str) -> Any:
 
 @contextmanager
 def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]:
-    """The output of the run on stderr: stdout is the report's. On a terminal it is one line that changes."""
+    """Show the output of the run on stderr, as stdout is for the report. On a terminal it is one line that changes."""
     from assay.launch.api import RunHooks
     from assay.system.terminal import is_terminal, terminal_width
 
@@ -155,7 +155,7 @@ def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]
 
 
 def _split_lines(show: Callable[[list[bytes]], None]) -> Callable[[bytes], None]:
-    """A function that takes pieces of an output, and shows the lines that are whole."""
+    """Return a function that takes pieces of an output, and shows the complete lines."""
     rest = b""
 
     def take(content: bytes) -> None:
@@ -168,14 +168,14 @@ def _split_lines(show: Callable[[list[bytes]], None]) -> Callable[[bytes], None]
 
 
 def _show_cache(lines: list[bytes]) -> None:
-    """Only the lines about the cache: for --debug-cache together with --quiet."""
+    """Show only the lines about the cache: for --debug-cache together with --quiet."""
     for line in lines:
         if re.search(rb" (?:import|compile|run): (?:hit|miss): ", line + b" "):
             _echo(line + b"\n")
 
 
 def _show_last(width: int, lines: list[bytes]) -> None:
-    """The last line of the output, in one line of the terminal: the report has all of it."""
+    """Show the last line of the output in one line of the terminal: the report has the rest."""
     _echo(f"\r\x1b[K{shorten(clean(lines[-1].decode('utf-8', 'replace')), width)}".encode())
 
 

@@ -1,4 +1,4 @@
-"""`assay model compare`: two models; `assay model judge`: outputs that were kept."""
+"""`assay model compare`: two models; `assay model judge`: outputs that were stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompareModelsRequest(ModelRunRequest):
     other: str = argument()
     reference: str | None = option("--reference", metavar="TARGET", help="What computes MODEL.  [default: ort]")
     target: str | None = option("--target", metavar="TARGET", help="What computes OTHER.  [default: the reference]")
-    vote: str = "none"  # two models need no second reference
+    vote: str = "none"  # a second reference is not useful for two models
     ops: bool = False
     forward: bool = False
     output: None = None
@@ -92,7 +92,7 @@ def judge(request: JudgeRequest, console: Console) -> int:
 
 
 def judge_foreign(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:
-    """A report with a case for each tensor; without a graph none is to blame for another."""
+    """Build a report with a case for each tensor; without a graph no tensor is to blame for another."""
     from assay.models.graph.foreign_outputs import load_both
     from assay.models.values.model import ModelReport, Tolerances
     from assay.values.verdict import Finding, VerdictKind
@@ -120,7 +120,7 @@ def _judge_tensors(expected: Outputs, actual: Outputs, tolerances: Tolerances) -
     from assay.values.verdict import Verdict
 
     pairs = list(zip(expected.samples, actual.samples, strict=False))
-    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # paired whatever they are called
+    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # two single tensors form a pair
         pairs = [(mine, dict(zip(mine, theirs.values(), strict=True))) for mine, theirs in pairs]
     for name in dict.fromkeys(name for pair in pairs for side in pair for name in side):
         found, compared = list[Verdict](), list[TensorComparison]()

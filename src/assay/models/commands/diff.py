@@ -18,7 +18,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.options import Request, argument, json_option, option
 from assay.values.verdict import Verdict
 
-_HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # a terminal shrinks it, a page does not
+_HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # a terminal reduces it, a page does not
 Array = Any
 Index = tuple[Any, ...]  # integers, slices and an ellipsis
 
@@ -98,7 +98,7 @@ def diff(request: TensorsRequest, console: Console) -> int:
 
 
 def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ...]]:
-    """Compare the tensors of both sides. Raises UsageError for what cannot be read; everything else is a finding."""
+    """Compare the tensors of both sides. Raises UsageError for unreadable ones; every other problem is a finding."""
     expected, actual = load_sides(request)
     verdict, comparisons = judge_outputs(
         expected, actual, Tolerances(build_tolerance(request)), op=request.op, worst=request.worst
@@ -107,7 +107,7 @@ def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ..
 
 
 def build_tolerance(request: TensorsRequest) -> Tolerance:
-    """An absolute bound is meant for integers as well. That both tensors are all zero is not a fault."""
+    """Build the tolerance. An absolute bound is for integers as well. Two all-zero tensors are not a fault."""
     bound = request.abs_bound
     return Tolerance(
         abs=bound,
@@ -133,7 +133,7 @@ def _build_diff(request: TensorsRequest, found: TensorComparison, expected: Arra
 
 
 def draw_diff(plain: TensorDiff, expected: Array, actual: Array) -> TensorDiff:
-    """The comparison with a histogram and a map of the errors, where these tensors can be drawn."""
+    """Return the comparison with a histogram and a map of the errors, if these tensors have numbers."""
     if not can_draw(expected, actual):
         return plain
     heat = build_heat(expected, actual, _HEAT_ROWS, _HEAT_COLUMNS, plain.comparison.tolerance)
@@ -144,7 +144,7 @@ def draw_diff(plain: TensorDiff, expected: Array, actual: Array) -> TensorDiff:
 
 
 def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The tensors of both sides by name; two single ones are compared whatever their files are called."""
+    """Load the tensors of both sides by name; two single ones are compared whatever the names of their files are."""
     expected = load_side(request.expected, request.dtype, request.shape)
     actual = load_side(request.actual, request.dtype, request.shape)
     if len(expected) == len(actual) == 1:
@@ -160,7 +160,7 @@ def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Arr
 
 
 def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict[str, Array]:
-    """The tensors of a file or a folder, by name; in a folder of single files a file's name is the tensor's."""
+    """Load the tensors of a file or a folder, by name; in a folder of single files a tensor has its file's name."""
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, LIST_FILE)):
             found = load_arrays(path)
@@ -182,7 +182,7 @@ def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict
 
 
 def parse_index(text: str | None) -> Index | None:
-    """`0,:,3:5,...` as numpy would read it between brackets."""
+    """Parse `0,:,3:5,...` as numpy would parse it between brackets."""
     if text is None:
         return None
     return tuple(_parse_index_part(part.strip(), text) for part in text.strip("[] ").split(","))
@@ -220,7 +220,7 @@ def transpose_axes(array: Array, order: tuple[int, ...] | None, name: str) -> Ar
 
 
 def choose_part(array: Array, index: Index | None, channel: int | None, name: str) -> Array:
-    """A channel is one of axis 1, as in NCHW and in rows of features; of axis 0 where there is no other."""
+    """Choose a part. A channel is one of axis 1, as in NCHW and in rows of features; of axis 0 if there is no other."""
     if channel is not None:
         axis = min(1, array.ndim - 1)
         index = (*(slice(None),) * axis, channel)

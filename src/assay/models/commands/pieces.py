@@ -1,4 +1,4 @@
-"""`assay model split`, `layers` and `convert`: models as files, for a person to look at or to pass on."""
+"""`assay model split`, `layers` and `convert`: write models as files, to look at or to use elsewhere."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ class SplitRequest(InputFlags):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One layer in files: its model, the inputs that it sees in the whole, and what the reference makes of them.
-
-    Of further samples the names end in `_2`, `_3`, …; a model only where the values of a sample make another of it.
-    """
+    """One layer in files: its model, its inputs inside the whole model, and the reference's outputs for them. The names
+    of further samples end in `_2`, `_3`, …; there is a further model only if it depends on the values of a sample."""
 
     case: str
     path: str = ""
@@ -70,7 +68,7 @@ def split(request: SplitRequest, console: Console) -> int:
 
 
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
-    """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for each sample."""
+    """Write `<folder>/<case>.onnx`, `<case>_inputs/` and `<case>_expected/`; the reference runs once per sample."""
     with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
         cases = Cases(request, builder)
         chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
@@ -111,7 +109,7 @@ def layers(request: LayersRequest, console: Console) -> int:
 
 
 def render_outline(outline: Outline) -> str:
-    """Columns: the case, its operators, the nodes' own names, what goes in and comes out; none that is empty."""
+    """Render columns without empty ones: the case, its operators, the nodes' own names, its inputs and outputs."""
     rows = []
     for layer in outline.layers:
         flow = f"{', '.join(layer.inputs)} → {', '.join(layer.outputs)}"

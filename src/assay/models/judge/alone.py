@@ -18,18 +18,18 @@ from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
-_NEAR = 8 * 2.0**-23  # of an unrounded float: float32's own rounding of a quotient or a product, four times
-_MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's beginning, which is as exact as the range
+_NEAR = 8 * 2.0**-23  # times an unrounded float: float32's own rounding of a quotient or a product, four times
+_MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's lowest value, as exact as the range
 _NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer: they may be rounded twice, by way of float16
-_MOST_LOST = 0.5  # of the elements that differ: saturated ones are far from what was rounded, too
-_FEWEST = 16  # elements that can go in one direction by chance only rarely
+_MOST_LOST = 0.5  # fraction of the elements that differ: saturated ones are far from the unrounded values, too
+_FEWEST = 16  # number of elements that go in one direction by chance only rarely
 _COHERENT = 4.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOrigin:
-    """How a layer alone makes its outputs: operators, how many terms an element is the sum of, and by output what was
-    rounded into it, in steps of its type (None: nothing, or that is not known)."""
+    """The computation of a layer alone: its operators, the number of terms of an element, and for each output the
+    values before rounding, in steps of its type (None: it is not rounded, or they are not known)."""
 
     ops: tuple[str, ...]
     count_terms: Callable[[], int]
@@ -38,14 +38,14 @@ class LayerOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """Elements that differ, next to what was rounded."""
+    """Elements that differ, compared with the values before rounding."""
 
     count: int  # of all elements
-    off: int = 0  # further from it than the reference's, and not near a tie
+    off: int = 0  # further from the unrounded value than the reference's, and not near a tie
     far: int = 0  # of these: by more than one step
     near: int = 0  # near a tie
     up: int = 0  # of those near a tie: larger than the reference's
-    better: int = 0  # nearer to it than the reference's, and not near a tie
+    better: int = 0  # nearer to the unrounded value than the reference's, and not near a tie
 
     @property
     def is_coherent(self) -> bool:
@@ -53,15 +53,15 @@ class Ties:
 
 
 def is_coherent(signed: float, count: int) -> bool:
-    """Whether the directions of so many elements agree by more than chance; `signed`: those up less those down."""
+    """Return whether so many elements agree in direction by more than chance; `signed`: those up less those down."""
     return count >= _FEWEST and abs(signed) > _COHERENT * count**0.5
 
 
 def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) -> Ties | None:
-    """Elements next to what was rounded; None where nothing was, or that is not known, has another shape, is not finite
-    or far from both sides."""
+    """Compare the elements that differ with the values before rounding. None if these are not known, have another
+    shape, are not finite or are far from both sides."""
     kind = FLOATS.get(name_dtype(expected))
-    # steps: integers, or a float type that something longer is rounded into
+    # only integers have steps, and float types that a longer type is rounded into
     is_rounded = find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)
     unrounded = origin.compute_unrounded(name) if is_rounded else None
     if unrounded is None or unrounded.size != expected.size:
@@ -70,7 +70,7 @@ def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) ->
     found = np.flatnonzero(left != right)
     left, right, exact = left[found], right[found], exact[found]
     if not kind and origin.ops[-1].startswith("Cast") and np.array_equal(left, np.trunc(exact)):
-        return None  # it cuts off: there is no tie
+        return None  # it truncates: there is no tie
     if not (np.isfinite(left) & np.isfinite(right) & np.isfinite(exact)).all():
         return None
     if not kind and np.mean((np.abs(left - exact) > 1) & (np.abs(right - exact) > 1)) > _MOST_LOST:
@@ -87,7 +87,7 @@ def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) ->
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
-    """Judge steps: integers that are off where no tie is near are wrong, unless few; for floats the type decides."""
+    """Judge steps: integers that are off without a tie nearby are wrong, unless few; for floats the type decides."""
     if ties.off:
         is_wrong = not is_float and (ties.far or ties.off > max(1.0, TIE_SHARE * ties.count))
         text = f"{render_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
@@ -101,7 +101,7 @@ def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterat
 
 
 def describe_better(ties: Ties, largest: float) -> str:
-    """Where the target is right by the definition and the reference is not; empty where that is nowhere."""
+    """Describe where the target is right by the definition and the reference is not; empty if nowhere."""
     if not ties.better:
         return ""
     where = render_share(ties.better, ties.count)
@@ -122,7 +122,7 @@ def judge_steps(found: TensorComparison, differing: int, signed: float) -> Itera
 def judge_noise(
     found: TensorComparison, noise: RoundingNoise, beyond: int, common: float, slack: Array | None
 ) -> Iterator[Finding]:
-    """`beyond`: elements that are further off than noise; `common`: the factor or offset that all elements share."""
+    """Judge by noise. `beyond`: elements that are further off; `common`: the factor or offset of all of them."""
     measured = f"correct runtimes differ by at most {noise.rel:.2g} here"
     if beyond:
         text = f"{render_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"

@@ -3,10 +3,9 @@
 Tensors are compared as they come out of the whole model, so a wrong layer makes all that follow it wrong, and rounding
 grows on its way. A layer is therefore blamed only when the error is born in it: its output is wrong, none of its inputs
 is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, no layer is
-to blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, fed with
-what the reference had, is blamed in any case.
-
-What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wherever it is born, however small.
+to blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, with the
+reference's inputs, is blamed in any case. What no rounding explains (a NaN, a shape, a type, a dead output) is blamed
+wherever it is born, however small.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _RIGHT = (VerdictKind.PASS, VerdictKind.CHANGED)
-JUMP = 4.0  # an error of at most this many times that of the inputs has grown, it did not begin here
+JUMP = 4.0  # a factor up to this one means that an error of the inputs has grown, and did not begin in this layer
 _MOST_LABELS = 5
-_NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
+_NOISE_SHARE = 0.05  # fraction of the tolerance: smaller errors of inputs count as that much, as they are rounding
 
 
 class Blame(StrEnum):
@@ -32,7 +31,7 @@ class Blame(StrEnum):
 
     NOTHING = "nothing is wrong"
     BORN = "born here"
-    DRIFT = "drift"  # no layer adds much, together they do
+    DRIFT = "drift"  # no single layer adds much, but all together do
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +39,15 @@ class Growth:
     layer: Layer
     before: float  # largest error of its inputs
     after: float  # largest error of its outputs
-    factor: float  # how many times larger, rounding at the inputs aside; infinite for what no rounding explains
+    factor: float  # how many times larger, rounding of inputs aside; infinite for errors that no rounding explains
     is_wrong: bool
-    is_inherited: bool  # one of its inputs is wrong already
-    is_wrong_alone: bool = False  # fed with the reference's inputs
+    is_inherited: bool  # one of the inputs is already wrong
+    is_wrong_alone: bool = False  # with the reference's inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Localisation:
-    """`ranking` has the layer that adds most first."""
+    """The result of the search. `ranking` begins with the layer that adds most."""
 
     blame: Blame
     first: Layer | None
@@ -62,10 +61,11 @@ def localise(
     local: Mapping[str, TensorComparison] | None = None,
     excused: Container[str] = (),
 ) -> Localisation:
-    """`layers` in topological order; `accumulated` by tensor name, as it comes out of the model on the target.
+    """Find the layer to blame. `layers` in topological order; `accumulated` by tensor name, as it comes out of the
+    model on the target.
 
-    `local`, by tensor name too: outputs of layers that were fed with the reference's inputs. A layer that is correct by
-    itself only amplifies what it was given, and is not blamed, unless it was given exactly what the reference had.
+    `local`, by tensor name too: outputs of layers computed with the reference's inputs. A layer that is correct in
+    isolation only amplifies errors of its inputs, and is not blamed, unless these were exactly the reference's.
     `excused`: names of layers where the references disagree as much; they are not blamed.
     """
     graph = _Graph(layers, accumulated)
@@ -85,23 +85,23 @@ def localise(
 
 
 class _Graph:
-    """The layer that makes each tensor, and what is known of the tensor."""
+    """The layer that makes each tensor, and the error of the tensor."""
 
     def __init__(self, layers: Sequence[Layer], comparisons: Mapping[str, TensorComparison]) -> None:
         self.comparisons = comparisons
         self._makers = {name: layer for layer in layers for name in layer.outputs}
         self._errors = {name: (_find_error(found), is_wrong(found)) for name, found in comparisons.items()}
-        for layer in layers:  # each comes after those that it reads from
+        for layer in layers:  # each layer comes after those that it reads from
             before = _worst(map(self.find_error, layer.inputs))
             for name in layer.outputs:
                 self._errors.setdefault(name, before)
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
-        """The error of a tensor and whether it is wrong; of one that was not compared, those of its own inputs."""
+        """Return the error of a tensor and whether it is wrong; if it was not compared, those of its layer's inputs."""
         return self._errors.get(tensor, (0.0, False))
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
-        """The layers before this one whose outputs were not compared, up to those that were."""
+        """Return the layers before this one whose outputs were not compared, up to those with compared outputs."""
         found: dict[int, Layer] = {}
         waiting = list(layer.inputs)
         while waiting:
@@ -119,7 +119,7 @@ def _worst(known: Iterable[tuple[float, bool]]) -> tuple[float, bool]:
 
 
 def _find_error(comparison: TensorComparison) -> float:
-    """Relative to the scale; of what is correct by an absolute bound, no more than the relative bound allows."""
+    """Return the error relative to the scale; if correct by an absolute bound, at most what the relative one allows."""
     if is_wrong(comparison) or not comparison.tolerance.rel:
         return comparison.error
     return min(comparison.error, comparison.tolerance.rel)
@@ -133,7 +133,7 @@ def is_wrong(comparison: TensorComparison) -> bool:
 
 
 def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison]) -> Growth | None:
-    """What one layer does to the error; None where none of its outputs was compared."""
+    """Measure how one layer changes the error; None if none of its outputs was compared."""
     outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
     if not outputs:
         return None
@@ -162,7 +162,7 @@ def _find_factor(output: TensorComparison, before: float) -> float:
 
 
 def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
-    """Why it is this layer: what is off in it is shown with the layer itself. `unseen`: see `_Graph.find_unseen`."""
+    """Describe why the error begins in this layer, which shows the error itself. `unseen`: see `_Graph.find_unseen`."""
     if growth.is_inherited:
         inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
     else:
@@ -193,7 +193,7 @@ class FaultSearch:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
-    unseen: int = 0  # layers before the first that were neither requested nor seen inside the model
+    unseen: int = 0  # layers before the first wrong one that were neither requested nor compared inside the model
 
 
 def conclude(
@@ -202,7 +202,7 @@ def conclude(
     reports: Sequence[CaseReport],
     full: CaseReport | None,
 ) -> FaultSearch:
-    """The first wrong layer, whether a second view confirms it, and what was found about the whole."""
+    """Find the first wrong layer, whether a second view confirms it, and findings about the whole model."""
     by_name = {report.name: report for report in reports}
     local = {each.name: each for report in reports for each in report.local}
     excused = {report.name for report in reports if is_excused(report)}
@@ -211,7 +211,7 @@ def conclude(
     alone = find_same(reports, failure)
     if failure is not None and alone is not None:
         first = alone.layer
-    else:  # both views may be right: what is wrong in isolation need not show in this model, and the other way round
+    else:  # both views may be right: a layer that is wrong in isolation need not show in this model, and the reverse
         views = (inside.first, alone.layer if alone else None)
         first = min(filter(None, views), key=lambda layer: layer.number, default=None)
     if first is None:
@@ -232,8 +232,8 @@ def conclude(
 def judge_inside(
     layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
 ) -> Finding:
-    """Of a layer that is wrong inside the model with every intermediate tensor as an output and not in isolation: the
-    unmarked model decides."""
+    """Judge a layer that is wrong inside the model with every intermediate tensor as an output, but not in isolation:
+    the unmarked model decides."""
     off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
     alone = "correct in isolation: see its neighbours" if confirmed is False else "cannot be judged in isolation"
     text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
@@ -244,18 +244,18 @@ def judge_inside(
 
 
 def is_excused(alone: CaseReport) -> bool:
-    """Whether the references disagree there as much as the target is off."""
+    """Return whether the references disagree on this layer as much as the target is off."""
     is_wrong_somewhere = any(each.verdict.kind is VerdictKind.FAIL for each in alone.local)
     return alone.verdict.kind is VerdictKind.INCONCLUSIVE and is_wrong_somewhere
 
 
 def confirm(alone: CaseReport) -> bool | None:
-    """Whether a layer is wrong alone; None where it cannot be computed alone, or proves nothing there."""
+    """Return whether a layer is wrong in isolation; None if it cannot be computed alone, or proves nothing there."""
     return None if alone.verdict.kind is VerdictKind.INCONCLUSIVE else alone.verdict.kind in WRONG
 
 
 def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
-    """A note about layers before the first wrong one that fail alone, and not as the whole does."""
+    """Note layers before the first wrong one that fail in isolation, in another way than the full model."""
     if full is None or full.failed_step is None:
         return []
     earlier = [
@@ -268,7 +268,7 @@ def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseRepor
 def _find_hidden(
     layers: Sequence[Layer], inside: Localisation, reports: Sequence[CaseReport], full: CaseReport | None
 ) -> list[Finding]:
-    """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
+    """Explain a wrong model without a wrong part: fusion in the unmarked model, drift, or a part that was not tried."""
     if full is None or not reports or full.verdict.kind not in WRONG:
         return []
     untried = [report.layer for report in reports if report.layer and report.verdict.kind not in _RIGHT]
@@ -299,7 +299,7 @@ def _mentions(message: str, op: str) -> bool:
 
 
 def _join(layers: Sequence[Layer]) -> str:
-    """`Conv_1, Conv_2 and Add_3`."""
+    """Join labels: `Conv_1, Conv_2 and Add_3`."""
     labels = [layer.label for layer in layers]
     if len(labels) > _MOST_LABELS:
         labels = [*labels[: _MOST_LABELS - 1], f"{len(labels) - _MOST_LABELS + 1} more layers"]
@@ -316,7 +316,7 @@ def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> 
 def excuse_chance(
     verdict: Verdict, comparisons: Sequence[TensorComparison], chance: Mapping[str, str]
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """Tensors that an operator draws, by name, agree or differ by chance: only their form can be wrong."""
+    """Excuse tensors that an operator draws, by name: they agree or differ by chance; only their form can be wrong."""
     if not any(each.name in chance for each in comparisons):
         return verdict, tuple(comparisons)
     found = tuple(_excuse(each, chance) for each in comparisons)
@@ -347,10 +347,10 @@ AS_MUCH = 2.0  # times the references' own disagreement
 
 
 def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> Verdict:
-    """`target`: the reference's tensors against the target's. `references`: against those of a second reference.
+    """Judge by two references.
 
-    The findings' subjects name the tensors. Tensors that pass, and those that the second reference has not, stay as
-    they were.
+    `target`: the reference's tensors against the target's. `references`: against those of a second reference. The
+    findings' subjects name the tensors. Tensors that pass, and those that the second reference lacks, are not changed.
     """
     others = {each.name: each for each in references}
     findings = [finding for each in target for finding in _judge_by_references(each, others)]
@@ -363,7 +363,7 @@ def _judge_by_references(target: TensorComparison, others: Mapping[str, TensorCo
         return target.verdict.findings
     between, from_first = _render_errors(other), _render_errors(target)
     text = f"the references disagree: {between} between them, {from_first} from the first to the target"
-    if target.verdict.kind is VerdictKind.CHANGED:  # within the bound, and as near as correct runtimes are here
+    if target.verdict.kind is VerdictKind.CHANGED:  # within the bound, and as near as correct runtimes are
         return (Finding(VerdictKind.PASS, target.name, text, target.error, other.error),)
     return (Finding(VerdictKind.INCONCLUSIVE, target.name, text, target.error, other.error),)
 
@@ -373,17 +373,17 @@ def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
     if not is_off or target.is_broken or other.is_broken:
         return False
     if target.shape != other.shape or target.nan != other.nan:
-        return False  # they are not comparisons with the same reference
+        return False  # these do not compare with the same reference
     return all(mine <= AS_MUCH * theirs for mine, theirs in _pair_numbers(target, other))
 
 
 def _pair_numbers(target: TensorComparison, other: TensorComparison) -> list[tuple[float, float]]:
-    """Errors of both, by every measure that could have failed the target: the worst element, all elements, the whole
-    tensor's direction, and the ranking."""
+    """Return pairs of errors, by every measure that could have failed the target: the worst element, all elements, the
+    whole tensor's direction, and the ranking."""
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
-        pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # what a double leaves of 1 - 1
-    if target.tolerance.top_k is not None:  # a ranking that was not requested is shown, and decides nothing
+        pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # the rounding error of 1 - 1 in double precision
+    if target.tolerance.top_k is not None:  # without a requested ranking the shown one decides nothing
         pairs.append((_misranked(target), _misranked(other)))
     return pairs
 

@@ -20,14 +20,14 @@ from assay.system.fast_dataclasses import dataclass
 
 FACTOR = 4.0
 LIMIT = 32.0
-TIE_SHARE = 1e-3  # of all elements may be a step off where the unrounded values are not known; measured: 3e-5 in 8 bits
-FEWEST_COHERENT = 256  # elements: of fewer, rounding errors need not cancel
+TIE_SHARE = 1e-3  # fraction of elements that may be a step off, without unrounded values; measured: 3e-5 in 8 bits
+FEWEST_COHERENT = 256  # elements: rounding errors of fewer need not cancel
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseRow:
-    """Units of the type; `root`: more of them for each root of the number of terms, in float32: the 16-bit types are
-    added up in float32. `common`: of the factor or offset that all elements share; None: it can be as large as any."""
+    """Noise in units of the type; `root`: more units for each root of the number of terms, in float32: the 16-bit types
+    are added up in float32. `common`: of the factor or offset that all elements share; None: it has no bound."""
 
     units: float
     root: float = 0.0
@@ -62,13 +62,13 @@ _ROWS = {
     "Resize Upsample": NoiseRow(320.0),
 }
 _BY_OP = {op: row for names, row in _ROWS.items() for op in names.split()}
-_SHORT = NoiseRow(0.5)  # what is computed in float32 and rounded to 16 bits once is at most one unit apart
-_PLAIN = 1.0  # units of operators that may follow another one in its layer: those that only hand on, or scale
+_SHORT = NoiseRow(0.5)  # results that are computed in float32 and rounded to 16 bits once are at most one unit apart
+_PLAIN = 1.0  # most units of operators that may follow another one in its layer: those that only copy or scale
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingNoise:
-    """Bounds as fractions of the scale; `common` is infinite where it is not bounded."""
+    """Bounds as fractions of the scale; `common` is infinite if it has no bound."""
 
     rel: float
     wrong: float
@@ -76,7 +76,7 @@ class RoundingNoise:
 
 
 def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> RoundingNoise | None:
-    """The noise of a layer of these operators, whose elements are sums of so many terms; None: it was not measured."""
+    """Return the noise of a layer of these operators, whose elements are sums of so many terms; None if unknown."""
     rows = [_BY_OP.get(op) for op in ops]
     if dtypes[0] != dtypes[1] or not rows or any(row is None or row.units > _PLAIN for row in rows[1:]):
         return None

@@ -22,18 +22,18 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
-COMPOSITE_FACTOR = 2.5  # of a call that makes others: thresholds are rounded on the way
-SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
+COMPOSITE_FACTOR = 2.5  # for a call that contains others: thresholds are rounded on the way
+SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: one of a thousand rows is far out by chance
 NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
-FEWEST_PEERS = 3  # with itself
+FEWEST_PEERS = 3  # including the layer itself
 FEWEST_SLICES = 8
-FEWEST_ELEMENTS = 16  # of a slice: of fewer, errors differ by chance
-MOST_SHARE = 0.25  # of the slices: where more are off, it is not a few of them
-_SUMS = 2e-6  # what another order of a sum does in float32
+FEWEST_ELEMENTS = 16  # of a slice: with fewer, errors differ by chance
+MOST_SHARE = 0.25  # fraction of the slices: if more are off, the fault is not in a few of them
+_SUMS = 2e-6  # error in float32 of a sum in another order
 
 
 def find_floor(grain: str) -> float:
-    """An error below this is rounding of this type, whatever that of the others is."""
+    """Return the error below which this type's rounding explains it, whatever the error of the peers is."""
     kind = FLOATS.get("float16" if grain == "tf32" else grain)
     return max(_SUMS if kind is None or kind.bits <= 32 else 0.0, kind.eps / 8 if kind else 0.0)
 
@@ -42,15 +42,15 @@ def find_floor(grain: str) -> float:
 class OddSlice:
     axis: int
     index: int
-    count: int  # of slices that are odd
+    count: int  # number of odd slices
     length: int
-    error: float  # of the worst, as a fraction of its norm
+    error: float  # error of the worst slice, as a fraction of its norm
     usual: float
 
 
 def find_odd_slice(expected: Any, actual: Any, noisy: Any, floor: float) -> OddSlice | None:
-    """The worst of the rows or columns that are further off than the others, in their own size and in theirs, and than
-    those of the reference with rounding in it (`noisy`): a value at a threshold moves a whole row."""
+    """Return the worst of the rows or columns that are further off than the others, in their own size and in theirs,
+    and than those of the reference with rounding in it (`noisy`): a value at a threshold moves a whole row."""
     if len({each.shape for each in (expected, actual, noisy)}) > 1 or not _has_numbers(expected):
         return None
     left, right, rounded = (np.asarray(each).astype(np.float64) for each in (expected, actual, noisy))
@@ -104,8 +104,8 @@ def _add(compared: TensorComparison, text: str, value: float, bound: float) -> T
 
 
 def measure_typical(expected: Any, actual: Any) -> float | None:
-    """How far off an ordinary row is, as a fraction of its size: a few huge elements, as language models have them,
-    decide nothing. None: there is no number to compare."""
+    """Return the error of an ordinary row, as a fraction of its size: a few huge elements, as in language models,
+    decide nothing. None if there is no number to compare."""
     if expected.shape != actual.shape or not _has_numbers(expected):
         return None
     left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
@@ -117,23 +117,23 @@ def measure_typical(expected: Any, actual: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TypicalError:
-    """The error of one tensor on the target, and that of the reference with rounding in it."""
+    """The error of one tensor on the target, and that of the reference computed with rounding."""
 
     target: float
     noise: float
     factor: float = FACTOR
-    shapes: str = ""  # of its inputs: sums of other lengths round differently
+    shapes: str = ""  # of the inputs: sums of other lengths round differently
 
     def compare(self, floor: float) -> float:
         return self.target / max(self.noise, floor)
 
 
-Errors = Mapping[tuple[str, str], TypicalError]  # by case and tensor
+Errors = Mapping[tuple[str, str], TypicalError]  # (case, tensor) → error
 _Kind = tuple[str, str, str]
 
 
 def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> list[CaseReport]:
-    """The reports, with a finding for each tensor that is further off than those of other layers of its kind."""
+    """Return the reports with a finding for each tensor that is further off than those of other layers of its kind."""
     peers: dict[_Kind, list[float]] = defaultdict(list)
     for report in reports:
         for compared in report.local if report.layer else ():
@@ -145,13 +145,13 @@ def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> 
 
 
 def name_kind(report: CaseReport, compared: TensorComparison, error: TypicalError) -> _Kind:
-    """The class of the layer, which of its tensors it is (an output, the gradient of a weight), and what goes in."""
+    """Return the class of the layer, the role of the tensor (an output, the gradient of a weight), and input shapes."""
     assert report.layer is not None
     return report.layer.ops[0], compared.name.removeprefix(report.layer.label.removesuffix(":backward")), error.shapes
 
 
 def find_limit(peers: Sequence[float], error: TypicalError, count: int, floor: float) -> float:
-    """What a tensor of so many elements may be off by: as its peers, each next to its noise. Few differ by chance."""
+    """Return the limit of a tensor's error by those of its peers and its noise; with few elements errors vary more."""
     usual = max(median(peers) * max(error.noise, floor), floor)
     return error.factor * (1 + 3 / math.sqrt(max(count, 1))) * usual
 

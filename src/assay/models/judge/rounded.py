@@ -1,6 +1,6 @@
 """How far a quantised tensor may be from the float one: a few times as far as the float model is when it is rounded.
 
-The yardstick is the first model itself, its weights and activations rounded to the bits of the second in steps of an
+The yardstick is the first model itself, with weights and activations rounded to the bits of the second in steps of an
 equal size over the range of these very values. A quantised model that is correct is coarser where its ranges come from
 other samples. The factors were chosen by `benchmarks/model_compare.py` on one half of its models; the rates of the
 other half are in docs/explanation/model-error-rates.md.
@@ -18,25 +18,25 @@ from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import Finding, VerdictKind
 
-WORSE_DB = 14.0  # of the whole tensor, for a layer alone
-WORSE_INSIDE_DB = 22.0  # where errors of all layers before it have come together
-FURTHER = 12.0  # times, of a single element
+WORSE_DB = 14.0  # noise of the whole tensor, for a layer alone
+WORSE_INSIDE_DB = 22.0  # inside the model, where the errors of all layers before it add up
+FURTHER = 12.0  # times the error of a single element
 SHIFT = 4.0  # times the noise: an offset or a factor that all elements share
-LEAST_DB = 8.0  # of a layer alone: with less it computes something else, whatever rounding does to it
-LEAST_CLIPPED_DB = 12.0  # of the values that integers can express, to those that they cannot
-_FEWEST = 64  # elements: of fewer, noise need not cancel
+LEAST_DB = 8.0  # for a layer alone: with less it computes something else, whatever its rounding is
+LEAST_CLIPPED_DB = 12.0  # ratio of the values that integers can express to those that they cannot
+_FEWEST = 64  # elements: noise of fewer need not cancel
 _BEST_DB = 60.0
 
 
 def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
-    """The bounds of a tensor from its values in the first model, and in that model rounded."""
+    """Return the bounds of a tensor from its values in the first model, and in that model rounded."""
     plain = Tolerance(check_dtype=False)
     if not np.issubdtype(expected.dtype, np.floating) or expected.shape != rounded.shape or not expected.size:
         return plain
     found = compare_tensors("", expected, rounded, Tolerance(abs=0.0, rel=1.0, check_dtype=False, allow_constant=True))
     if found.sqnr_db is None or found.misplaced or not found.scale:
         return plain
-    noise = 10 ** (-min(found.sqnr_db, _BEST_DB) / 20)  # of the tensor's root mean square
+    noise = 10 ** (-min(found.sqnr_db, _BEST_DB) / 20)  # as a fraction of the tensor's root mean square
     signal = float(np.sqrt(np.mean(np.square(expected.astype(np.float64))))) / found.scale
     return Tolerance(
         abs=0.0,
@@ -51,7 +51,7 @@ def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
 
 
 def judge_range(name: str, expected: Array, least: float, largest: float, step: float) -> Finding | None:
-    """Values that integers of this scale cannot express are cut off. A few of them are how scales are chosen."""
+    """Judge the values that are cut off, since integers of this scale cannot express them. A few of them are normal."""
     values = expected.astype(np.float64)
     lost = values - np.clip(values, least - step, largest + step)
     signal, noise = float(np.square(values).sum()), float(np.square(lost).sum())

@@ -38,11 +38,11 @@ from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import dataclass
 
-Array = Any  # numpy.ndarray: the library is loaded inside functions only
+Array = Any  # numpy.ndarray: numpy is loaded on first use
 Block = tuple[slice, ...]
 
 _LARGEST_UINT = 2**64 - 1
-BLOCK_ELEMENTS = 1 << 18  # two megabytes of doubles: what a processor keeps close
+BLOCK_ELEMENTS = 1 << 18  # two megabytes of doubles: this fits a processor's cache
 
 
 class Kind(StrEnum):
@@ -59,7 +59,7 @@ _KINDS = {"f": Kind.FLOAT, "i": Kind.INTEGER, "u": Kind.INTEGER, "b": Kind.BOOL,
 
 
 def name_dtype(array: Array) -> str:
-    """The type of an array as `TensorSpec.dtype` has it."""
+    """Return the type of an array in the form of `TensorSpec.dtype`."""
     return "string" if array.dtype.kind in "OUST" else str(array.dtype.name)
 
 
@@ -81,7 +81,7 @@ def find_kind(array: Array) -> Kind:
 
 
 def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator[Block]:
-    """Blocks in the order of memory; they cover a tensor of at least one axis, the leading ones index by index."""
+    """Yield blocks in the order of memory; they cover a tensor of one or more axes, the leading ones by index."""
     if 0 in shape:
         return
     axis = next(position for position in range(len(shape)) if math.prod(shape[position + 1 :]) <= limit)
@@ -94,7 +94,7 @@ def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator
 
 
 def read_block(array: Array, block: Block, kind: Kind) -> Array:
-    """A block in the type that is computed with, exact but for 64-bit integers, which are compared as they are."""
+    """Return a block in the type of the computation, exact but for 64-bit integers, which are compared unchanged."""
     if kind is Kind.COMPLEX:
         return array[block].astype(np.complex128)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -107,13 +107,13 @@ def read_block(array: Array, block: Block, kind: Kind) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The result of a first look at a tensor of numbers."""
+    """The statistics of a tensor of numbers, from one pass over it."""
 
     nan: int
     inf: int
     finite: int
-    largest: float  # magnitude of the finite elements
-    spread: float  # from the least to the greatest of them; the larger one of a complex number's parts
+    largest: float  # largest magnitude of the finite elements
+    spread: float  # greatest less least finite element; of a complex number's parts the larger spread
     is_constant: bool  # every element is the same finite number
 
     @property
@@ -158,7 +158,7 @@ def _survey_real(array: Array) -> Survey:
 
 
 def _count_complex(array: Array) -> tuple[int, int]:
-    """An element with a NaN in either part is NaN; else one with an infinity is infinite."""
+    """Count non-finite elements: one with a NaN in either part is NaN, else one with an infinity is infinite."""
     nan = inf = 0
     for block in walk_blocks(array.shape):
         part = array[block]
@@ -168,8 +168,8 @@ def _count_complex(array: Array) -> tuple[int, int]:
     return nan, inf
 
 
-FEWEST = 8  # elements of a slice that has a size of its own
-LEAST_SHARE = 0.1  # of the whole tensor's scale
+FEWEST = 8  # the fewest elements of a slice that has a scale of its own
+LEAST_SHARE = 0.1  # least scale, as a fraction of the whole tensor's scale
 _SENTINEL = 1e4
 _SENTINEL_GAP = 1e3
 _SENTINEL_SPREAD = 0.01
@@ -179,15 +179,15 @@ _PLAIN = (1e-140, 1e140)  # magnitudes whose squares a double holds
 
 @dataclass(frozen=True, slots=True)
 class TensorScale:
-    """`whole` is the tensor's; `slices` holds the root mean square along each axis that has slices worth the name."""
+    """`whole` is the tensor's scale; `slices` has the root mean square along each axis with large enough slices."""
 
     whole: float
     slices: tuple[tuple[int, Array], ...] = ()
-    cut: float = math.inf  # elements from here on stand for "nothing"
-    unit: float = 1.0  # what to divide by before squares are taken
+    cut: float = math.inf  # elements from this magnitude on stand for "nothing"
+    unit: float = 1.0  # divisor of values before these are squared
 
     def at(self, block: Block) -> Array | float:
-        """The scale of each element of a block, in a shape that broadcasts to it."""
+        """Return the scale of each element of a block, in a shape that broadcasts to it."""
         if not self.slices:
             return self.whole
         found: Array = None
@@ -200,7 +200,7 @@ class TensorScale:
 
 
 def build_scale(expected: Array, found: Survey) -> TensorScale:
-    """The scale of the finite elements that are neither zero nor a sign for "nothing"."""
+    """Build the scale from the finite elements that are neither zero nor stand for "nothing"."""
     cut = find_sentinels(expected, found)
     unit = 1.0
     if found.largest and not _PLAIN[0] < found.largest < _PLAIN[1]:
@@ -216,7 +216,7 @@ def build_scale(expected: Array, found: Survey) -> TensorScale:
 def _sum_squares(
     expected: Array, axes: list[int], cut: float, unit: float
 ) -> tuple[dict[int | None, Array], dict[int | None, Array]]:
-    """The sums of squares by axis, and of all under None; and of how many elements each is."""
+    """Return the sums of squares by axis, and of all elements under None; with the number of elements of each."""
     kind = find_kind(expected)
     keys: list[int | None] = [None, *axes]
     squares = {key: np.zeros(1 if key is None else expected.shape[key]) for key in keys}
@@ -242,7 +242,7 @@ def _sum_squares(
 
 
 def find_sentinels(expected: Array, found: Survey) -> float:
-    """The magnitude from which on elements stand for "nothing"; infinite where none do."""
+    """Return the magnitude from which on elements stand for "nothing"; infinite if none do."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
@@ -252,7 +252,7 @@ def find_sentinels(expected: Array, found: Survey) -> float:
 
 
 def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
-    """The largest magnitude below the bound; how many are above it, and how many of these are negative."""
+    """Return the largest magnitude below the bound; how many are above it, and how many of these are negative."""
     rest, above, below_zero = 0.0, 0, 0
     for block in walk_blocks(expected.shape):
         part = read_block(expected, block, Kind.FLOAT)
@@ -274,16 +274,16 @@ class Errors:
     expected: Array
     actual: Array
     error: Array  # |actual - expected|
-    size: Array  # that it is measured by: max(|expected|, scale)
-    bound: Array | float  # what the tolerance allows
+    size: Array  # size for the relative error: max(|expected|, scale)
+    bound: Array | float  # largest error that the tolerance allows
     wrong: Array
-    misplaced: Array | None = None  # None: all is finite
+    misplaced: Array | None = None  # None: all elements are finite
     both_odd: int = 0  # NaN or the same infinity on both sides
     ulp: Array | None = None
 
 
 def find_common_kind(expected: Array, actual: Array) -> Kind | None:
-    """The kind that both can be compared as; None for texts next to numbers."""
+    """Return the kind that both can be compared as; None for texts next to numbers."""
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.TEXT in kinds:
         return Kind.TEXT if len(kinds) == 1 else None
@@ -294,7 +294,7 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """The errors of two tensors of numbers that have one shape, block by block; the tolerance is complete.
+    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete.
 
     `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
     """
@@ -315,19 +315,19 @@ def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array |
     distance = subtract_integers(expected, actual)
     wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
     plain, other, error = (part.astype(np.float64) for part in (expected, actual, distance))
-    # half a step more: off by one is beyond what exact integers allow, and a ratio can say so
+    # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
     return Errors(plain, other, error, np.maximum(np.abs(plain), scale), steps + 0.5, wrong)
 
 
 def subtract_integers(expected: Array, actual: Array) -> Array:
-    """The distances of integers, which cannot overflow."""
+    """Return the distances of integers, without overflow."""
     wide = {part.dtype.name for part in (expected, actual) if part.dtype.name in ("int64", "uint64")}
     if not wide:
         distance = actual.astype(np.int64)
         distance -= expected.astype(np.int64)
         return np.abs(distance, out=distance)
     if len(wide) == 2 or (wide == {"uint64"} and expected.dtype != actual.dtype):
-        return np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))  # 64 bits, and a sign
+        return np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))  # enough for 64 bits and a sign
     left, right = (part.astype(next(iter(wide))) for part in (expected, actual))
     is_more = right > left
     # modulo 2**64 the larger minus the smaller is correct, whatever their signs are
@@ -368,13 +368,13 @@ def _read_both(expected: Array, actual: Array, block: Block) -> tuple[Array, Arr
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.COMPLEX in kinds:
         return read_block(expected, block, Kind.COMPLEX), read_block(actual, block, Kind.COMPLEX)
-    if Kind.INTEGER in kinds:  # next to a float: a long double holds every 64-bit integer
+    if Kind.INTEGER in kinds:  # compared with a float: a long double holds every 64-bit integer
         return expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
     return read_block(expected, block, Kind.FLOAT), read_block(actual, block, Kind.FLOAT)
 
 
 def measure_ulp(expected: Array, actual: Array) -> Array | None:
-    """How many numbers of their type lie between; zero for +0 and -0. None where the two have no type in common."""
+    """Return how many numbers of their type lie between; zero for +0 and -0. None if they have no type in common."""
     kind = FLOATS.get(name_dtype(expected))
     if kind is None or kind.bits > 64 or expected.dtype != actual.dtype:
         return None
@@ -383,14 +383,14 @@ def measure_ulp(expected: Array, actual: Array) -> Array | None:
 
 
 def _rank(part: Array, bits: int, *, is_signed: bool) -> Array:
-    """The place of each number in the order of all numbers of its type, zero in the middle."""
+    """Return the position of each number in the order of all numbers of its type, with zero in the middle."""
     if not is_signed:
         return part.view(np.uint8)
     if bits < 16:
         raw = part.view(np.uint8).astype(np.int16)
         return np.where(raw >> (bits - 1) & 1, -(raw & (2 ** (bits - 1) - 1)), raw)
     raw = part.view(f"i{bits // 8}")
-    sign = raw >> (bits - 1)  # -1 for negative numbers, whose size is turned around
+    sign = raw >> (bits - 1)  # -1 for negative numbers, whose magnitude is inverted
     rank = sign & (2 ** (bits - 1) - 1)
     rank ^= raw
     rank -= sign

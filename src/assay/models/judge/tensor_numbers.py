@@ -1,4 +1,4 @@
-"""From the errors of all elements to the numbers that a person asks for, the histogram and the heat map."""
+"""Summarises the errors of all elements: the numbers of a report, the histogram and the heat map."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from assay.models.libraries import np
 from assay.models.values.tensors import Element, ErrorHistogram, Heat, Number, Tolerance
 from assay.system.fast_dataclasses import dataclass, field
 
-_LEAST = 1e-300  # nothing is divided by less
-_UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing
-_TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
+_LEAST = 1e-300  # the least divisor
+_UNBOUNDED = 1e250  # a relative error above it comes from a division by nearly nothing
+_TIE = 1e-6  # relative errors closer than this count as equal: the absolute ones decide
 
 
-_LOWEST, _HIGHEST = -330, 310  # powers of ten that a double knows
+_LOWEST, _HIGHEST = -330, 310  # powers of ten in the range of a double
 _LARGEST = 1e300
 _MOST_BARS = 16  # decades; smaller errors are counted with the smallest ones shown
 
 
 class Extreme(NamedTuple):
-    score: float  # that it is ranked by
+    score: float  # the relative error by which elements are ranked
     relative: float
     at: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class DifferenceTally:
-    """Counts of differences, which grow block by block."""
+    """Counts of differences, which are updated block by block."""
 
-    wanted: int  # elements to show
+    wanted: int  # number of elements to show
     finite: int = 0  # elements that are finite on both sides
     wrong: int = 0
     differing: int = 0
@@ -70,7 +70,7 @@ class DifferenceTally:
         self._add_places(block, errors, relative, scale.whole)
 
     def _add_products(self, errors: Errors, scale: TensorScale) -> None:
-        """Add the products in units whose squares do not overflow, and without what stands for "nothing"."""
+        """Add the products in units whose squares do not overflow, and without elements that stand for "nothing"."""
         left, right = errors.expected, errors.actual
         if scale.cut < math.inf:
             used = np.abs(left) < scale.cut
@@ -110,7 +110,7 @@ class DifferenceTally:
         return max(-1.0, min(1.0, both / (math.sqrt(expected) * math.sqrt(actual))))
 
     def find_common(self, scale: float) -> float:
-        """The error that all elements share, a factor or an offset, as a fraction of the scale."""
+        """Return the error that all elements share, a factor or an offset, as a fraction of the scale."""
         expected, _, both, _ = self.products
         factor = abs(both / expected - 1) if expected and math.isfinite(both) else 0.0
         offset = abs(self.sum_signed) / self.finite / scale if self.finite and scale else 0.0
@@ -131,7 +131,7 @@ def _limit(relative: float) -> float:
 
 
 def _dot(one: Array, other: Array) -> float:
-    """The product of two blocks, not by BLAS: its threads wait for each other where many tests share a machine."""
+    """Return the product of two blocks, not by BLAS: its threads wait for each other if many tests share a machine."""
     return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
 
 
@@ -179,7 +179,7 @@ def build_elements(expected: Array, actual: Array, tally: DifferenceTally) -> tu
 
 
 def _plain(value: Any) -> Any:
-    """An element as a value of Python's, whose integers do not overflow."""
+    """Return an element as a value of Python's own types, whose integers do not overflow."""
     kind = getattr(value, "dtype", None)
     if kind is None or kind.kind in "OUST":
         return to_text(value)
@@ -195,7 +195,7 @@ def _name(value: Any) -> Number:
 
 
 def _distance(expected: Any, actual: Any) -> float:
-    """The distance of two elements; infinite where one of them is not finite, 1 for texts that differ."""
+    """Return the distance of two elements; infinite if one of them is not finite, 1 for texts that differ."""
     if isinstance(expected, str):
         return float(expected != actual)
     try:
@@ -212,8 +212,8 @@ def _distance(expected: Any, actual: Any) -> float:
 class Ranking:
     rows: int
     agree: int
-    first: tuple[int, ...] | None = None  # the first row that disagrees, by its index
-    expected: int | None = None  # its largest element there
+    first: tuple[int, ...] | None = None  # the index of the first row that disagrees
+    expected: int | None = None  # the index of the largest element there
     actual: int | None = None
 
     @property
@@ -222,9 +222,9 @@ class Ranking:
 
 
 def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
-    """Whether the k largest along the last axis are the same ones.
+    """Measure in how many rows the k largest along the last axis are the same.
 
-    Equal values at the edge may go either way: a row agrees when one choice of k elements is correct for both sides.
+    Equal values at the edge may go either way: a row agrees if one choice of k elements is correct for both sides.
     """
     length = expected.shape[-1] if expected.ndim else 1
     rows = expected.size // length if length else 0
@@ -246,7 +246,7 @@ def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
 
 
 def _sortable(part: Array) -> Array:
-    """NaN counts as less than everything, so that it never is among the largest."""
+    """Return values for sorting: NaN counts as less than everything, so that it never is among the largest."""
     if part.dtype.kind in "iub":
         return part
     plain = np.abs(part) if part.dtype.kind == "c" else part.astype(np.float64)
@@ -254,8 +254,8 @@ def _sortable(part: Array) -> Array:
 
 
 def _rows_agree(left: Array, right: Array, k: int) -> Array:
-    """A choice that is correct for both: it holds all that are surely among the largest of either side, and is made of
-    what may be among the largest of both."""
+    """Return which rows have a choice that is correct for both sides: it contains all that are surely among the largest
+    of either side, and only what may be among the largest of both."""
     edges = [np.partition(side, -k, axis=-1)[:, -k][:, None] for side in (left, right)]
     surely = (left > edges[0]) | (right > edges[1])
     maybe = (left >= edges[0]) & (right >= edges[1])
@@ -266,13 +266,13 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
 
 
 def can_draw(expected: Array, actual: Array) -> bool:
-    """Whether both sides have numbers, of one shape, and at least one."""
+    """Return whether both sides have numbers, of one shape, and at least one."""
     kind = find_common_kind(expected, actual)
     return kind not in (None, Kind.TEXT) and expected.shape == actual.shape and expected.size > 0
 
 
 def build_histogram(expected: Array, actual: Array) -> ErrorHistogram:
-    """The absolute errors by powers of ten, the sixteen largest of them."""
+    """Build a histogram of the absolute errors by powers of ten, of the sixteen largest powers."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
@@ -299,8 +299,8 @@ def _cut_histogram(totals: list[int], zero: int, broken: int) -> ErrorHistogram:
 
 
 def build_heat(expected: Array, actual: Array, rows: int, columns: int, tolerance: Tolerance) -> Heat:
-    """A map of at most so many rows and columns over the two longest axes, with the largest error of all else. The
-    tolerance is complete."""
+    """Build a map of at most so many rows and columns over the two longest axes, with the largest error along the other
+    axes. The tolerance is complete."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
@@ -308,7 +308,7 @@ def build_heat(expected: Array, actual: Array, rows: int, columns: int, toleranc
     grid = np.zeros((min(rows, lengths[0]), min(columns, lengths[1])))
     for block, errors in walk_errors(expected, actual, tolerance, build_scale(expected, survey(expected))):
         excess = np.minimum(errors.error / np.maximum(errors.bound, _LEAST), _LARGEST)
-        # what is wrong for another reason (its ULP) is more than 1 in any case
+        # an element that is wrong for another reason (its ULP) is more than 1 in any case
         excess = np.where(errors.wrong, np.maximum(excess, math.nextafter(1.0, 2.0)), excess)
         if errors.misplaced is not None:
             excess = np.where(errors.misplaced, math.inf, excess)
@@ -317,7 +317,7 @@ def build_heat(expected: Array, actual: Array, rows: int, columns: int, toleranc
 
 
 def find_longest(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The two longest axes, in the order of the tensor; one where there is only one."""
+    """Return the two longest axes, in the order of the tensor; one if there is only one."""
     order = sorted(range(len(shape)), key=lambda axis: -shape[axis])
     longer = [axis for axis in order[:2] if shape[axis] > 1] or order[:1]
     return tuple(sorted(longer))

@@ -63,14 +63,14 @@ from assay.models.values.tensors import (
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-WORST = 10  # elements that are named
+WORST = 10  # elements that are listed
 _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
 _LONGEST_LIST = 6
 _MOST_SCORES = 1 << 21
-_NOTICEABLE = 0.1  # an absolute bound that is a smaller fraction of the relative one is not mentioned
-_LEAST_SQNR_DB = 20.0  # of a tensor that passes by an absolute bound only: an error of a tenth, a cosine of 0.995
+_NOTICEABLE = 0.1  # an absolute bound below this fraction of the relative one is not mentioned
+_LEAST_SQNR_DB = 20.0  # for a tensor that passes only by an absolute bound: an error of a tenth, a cosine of 0.995
 
-Reach = Callable[[], Array | float]  # the size of the terms that a tensor is the sum of, one number or one per element
+Reach = Callable[[], Array | float]  # size of the terms that a tensor is the sum of, one number or one per element
 
 
 def compare_tensors(
@@ -85,12 +85,12 @@ def compare_tensors(
     reach: Reach | None = None,
     origin: LayerOrigin | None = None,
 ) -> TensorComparison:
-    """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
-    it has the tolerance of that operator, but zeros alone are more suspicious.
+    """Compare two tensors. `op`: the operator that made the tensor; None for the output of a whole model, whose last
+    operator is `maker`: it has the tolerance of that operator, but zeros alone are more suspicious.
 
-    `reach` is called only where elements differ by more than their own scale allows, and no absolute bound was given.
-    `origin`: of a layer alone, which got exactly the reference's inputs; it is judged by how far correct runtimes are
-    apart, unless a bound was given.
+    `reach` is called only if elements differ by more than their own scale allows, and no absolute bound was given.
+    `origin`: of a layer alone, computed with exactly the reference's inputs; it is judged by how far correct runtimes
+    are apart, unless a bound was given.
     """
     left, right = _to_native(expected), _to_native(actual)
     dtypes = name_dtype(left), name_dtype(right)
@@ -129,7 +129,7 @@ def judge_outputs(
     reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """Judge all outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
+    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS.
 
     `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
     and `origin`: see `compare_tensors`.
@@ -152,13 +152,13 @@ def judge_outputs(
 
 
 def _to_native(array: Array) -> Array:
-    """The array in the machine's byte order: its bits are compared."""
+    """Return the array in the machine's byte order, since its bits are compared."""
     found = np.asarray(array)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 
 
 def _flatten(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Outputs as single tensors: those of a sequence one by one, an absent optional output not at all."""
+    """Yield outputs as single tensors: those of a sequence one by one; an absent optional output is left out."""
     for name, value in outputs.items():
         if isinstance(value, list | tuple):
             yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
@@ -251,7 +251,7 @@ def _compare_numbers(
         largest = (given.tolerance.abs or 0.0) + float(slack.max())
         given = replace(given, tolerance=replace(given.tolerance, abs=largest))
     is_asked = given.tolerance.top_k is not None
-    # scores of classes or tokens: a few rows, each with several to choose from
+    # scores of classes or tokens: a few rows, each with several candidates
     looks_like_scores = 1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES
     is_ranked = is_asked or (op is None and kind is Kind.FLOAT and looks_like_scores)
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
@@ -291,7 +291,7 @@ def _judge_by_noise(
     noise: RoundingNoise,
     reach: Reach | None,
 ) -> Iterator[Finding]:
-    """Judge by noise; where elements exceed it, alone or together, rounding of large terms that cancel is allowed."""
+    """Judge by noise; if elements exceed it, alone or together, rounding of large terms that cancel is allowed."""
     tight = replace(found.tolerance, rel=noise.rel)
     tally = measure(expected, actual, tight, scale, 1)
     common = tally.find_common(found.scale)
@@ -302,20 +302,20 @@ def _judge_by_noise(
 
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
-    """How far rounding can move each element beyond the tolerance's absolute bound; None where it cannot."""
+    """Return how far rounding can move each element beyond the tolerance's absolute bound; None if it cannot."""
     units = rounding_units(given.dtype)
     if not units:
         return None
     terms = np.nan_to_num(np.asarray(reach(), np.float64), nan=0.0, posinf=0.0)
     slack = np.maximum(units * terms - (given.tolerance.abs or 0.0), 0.0)
-    if slack.size not in (1, expected.size):  # the terms of a tensor of another shape
+    if slack.size not in (1, expected.size):  # the tensor of the terms has another shape
         slack = np.sqrt(np.mean(np.square(slack)))
     is_single = slack.size == 1
     return np.broadcast_to(slack.reshape(() if is_single else expected.shape), expected.shape) if slack.any() else None
 
 
 def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
-    """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
+    """Doubt a tensor that passes only by an absolute bound, and is smaller than that or mostly wrong."""
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
     if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was judged
@@ -365,7 +365,7 @@ def _judge_elements(
 
 
 def _is_near(found: TensorComparison) -> bool:
-    """Whether the tensor as a whole is as near as rounding to 8 bits leaves it."""
+    """Return whether the tensor as a whole is as near as rounding to 8 bits leaves it."""
     return found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB
 
 
@@ -426,7 +426,7 @@ def _judge_constants(
 
 
 def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
-    """Whether the expected tensor varies by more than rounding: a dead output is found with any tolerance."""
+    """Return whether the expected tensor varies by more than rounding: a dead output is found with any tolerance."""
     rel = default_tolerance(found.dtype[0]).rel or 0.0
     least = max(rel * expected.largest, rounding)
     return found.count > 1 and (found.count > expected.finite or expected.spread > least)
@@ -450,14 +450,14 @@ def _find_flags(
 
 
 def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
-    """Note another ranking within the tolerance: it decides nothing, but should be seen."""
+    """Report another ranking within the tolerance as a flag: it decides nothing, but should be seen."""
     if ranking is not None and ranking.agree < ranking.rows:
         text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
         yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
 
 
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
-    """Rows, columns and channels that are all zero in the actual tensor alone: most often a lost part of a kernel."""
+    """Find rows, columns and channels that are all zero only in the actual tensor: usually a lost part of a kernel."""
     for axis, length in enumerate(expected.shape):
         if length < 2 or expected.size // length < FEWEST:
             continue
@@ -486,7 +486,7 @@ def _render_value(value: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    """Whether a string is a number: `nan`, `-inf` and complex numbers are strings too."""
+    """Return whether a string is a number: `nan`, `-inf` and complex numbers are strings too."""
     try:
         complex(text)
     except ValueError:

@@ -48,26 +48,26 @@ FLOATS = {
     "float8_e4m3b11fnuz": FloatType(2.0**-3, 2.0**-13, 8, 2.0**-3),
     "float8_e5m2": FloatType(2.0**-2, 2.0**-16, 8, 2.0**-2),
     "float8_e5m2fnuz": FloatType(2.0**-2, 2.0**-17, 8, 2.0**-2),
-    "float8_e8m0fnu": FloatType(1.0, 0.0, 8, 0.0),  # powers of two that scale blocks: the next one is twice as large
+    "float8_e8m0fnu": FloatType(1.0, 0.0, 8, 0.0),  # powers of two that scale blocks: each is twice the one before
     "float6_e2m3fn": FloatType(2.0**-3, 2.0**-3, 6, 2.0**-3),
     "float6_e3m2fn": FloatType(2.0**-2, 2.0**-4, 6, 2.0**-2),
     "float4_e2m1fn": FloatType(2.0**-1, 2.0**-1, 4, 2.0**-1),
 }
 COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64", "complex256": "float128"}
-SMALL_INTEGERS = frozenset({"int2", "uint2", "int4", "uint4"})  # that numpy itself does not know
+SMALL_INTEGERS = frozenset({"int2", "uint2", "int4", "uint4"})  # types that numpy does not have
 
-# exp and division turn what is a small absolute error before them into a larger relative one
+# exp and division turn a small absolute error of their inputs into a larger relative one
 _AMPLIFYING = """
     Exp Pow Log Div Reciprocal Softmax LogSoftmax Tan Sinh Cosh Attention MultiHeadAttention GroupQueryAttention
     LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization InstanceNormalization GroupNormalization
     RMSNormalization LpNormalization MeanVarianceNormalization LRN
 """
-_RECURRENT = "LSTM GRU RNN Scan Loop"  # each step starts from the rounding of the one before
+_RECURRENT = "LSTM GRU RNN Scan Loop"  # rounding of each step is an input of the next one
 _WIDER = dict.fromkeys(_AMPLIFYING.split(), 5.0) | dict.fromkeys(_RECURRENT.split(), 3.0)
 
 _SQUASHING = "Sigmoid HardSigmoid Tanh Erf Softplus Celu Elu Selu LSTM GRU RNN"
 
-# all zeros from these mean that there was nothing to compute with, and so nothing was tested
+# all zeros from these operators mean that their inputs were empty, so nothing was tested
 _SUMMING = """
     MatMul Gemm Conv ConvTranspose ConvInteger MatMulInteger QLinearConv QLinearMatMul Einsum Softmax LogSoftmax
     BatchNormalization GlobalAveragePool AveragePool LSTM GRU RNN Attention MultiHeadAttention GroupQueryAttention
@@ -75,23 +75,23 @@ _SUMMING = """
     FusedConv FusedMatMul FusedGemm
 """
 
-# they round into their integer type: a value halfway between two may go either way
-_ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # and all whose name begins with QLinear
-_TIES = 0.25  # of all elements may be one off: correct targets are in up to 16%, one that cuts off instead in 50%
+# operators that round into their integer type: a value halfway between two may go either way
+_ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # as well as all whose name begins with QLinear
+_TIES = 0.25  # fraction of elements that may be one off: up to 16% in correct targets, 50% in one that truncates
 _ROUNDED = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
 
-# they round what goes in to 8 bits by themselves, and give floats: a step is some 3% of what a tensor is made of.
+# operators that round their inputs to 8 bits, and output floats: a step is some 3% of a tensor's magnitude.
 # OpenVINO, which computes a DynamicQuantizeLSTM in floats, is 10% from onnxruntime at worst (cosine 0.998)
 _QUANTIZING = {
     "DynamicQuantizeLSTM": 0.2, "DynamicQuantizeMatMul": 0.1, "MatMulIntegerToFloat": 0.1, "QAttention": 0.1,
 }  # fmt: skip
 
-_QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of what a tensor is made of; a few of them meet
+_QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of a tensor's magnitude; a few of them add up
 _QUANTIZED_STEPS = 5
 _QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
-# of many elements a few are on the edge of a step in several layers at once: so many may be further off, while the
-# whole is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
+# a few of many elements are on the edge of a step in several layers at once: so many may be further off, if the
+# whole tensor is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
 TAIL_SHARE = 1e-3
 TAIL_SQNR_DB = 30.0
 
@@ -99,11 +99,11 @@ TAIL_SQNR_DB = 30.0
 def default_tolerance(
     dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
 ) -> Tolerance:
-    """The bounds of a tensor of this type that this operator made; with no operator, of a whole model's output.
+    """Return the bounds of a tensor of this type that this operator made; without an operator, of a model's output.
 
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
-    of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a
-    layer in isolation is as exact as ever. `maker`: the last operator of such a model, which may amplify.
+    of them moves by a whole one, and all that follows moves with it. That counts for the outputs of the whole model; a
+    layer in isolation is as exact as any other. `maker`: the last operator of such a model, which may amplify.
     """
     is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
@@ -112,7 +112,7 @@ def default_tolerance(
     if kind.bits < 16:
         return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
     rel = kind.rel * _WIDER.get(op or "", 1.0)
-    # units of one for what is computed around one; for the others what may get lost near zero
+    # units of one for functions computed around one; for the others numbers near zero may get lost
     absolute = _count_units(kind) * kind.eps if op in _SQUASHING.split() else kind.least
     plain = Tolerance(abs=absolute, rel=rel, int_abs=0, int_share=0.0)
     if op in _QUANTIZING:
@@ -122,18 +122,18 @@ def default_tolerance(
 
 
 def _count_units(kind: FloatType) -> int:
-    """How many units rounding may do: two of the long types, whose units are small; one of the others."""
+    """Return how many units rounding may change: two of the long types, whose units are small; one of the others."""
     return 2 if kind.bits >= 32 else 1
 
 
 def rounding_units(dtypes: tuple[str, str]) -> float:
-    """What rounding may do to a sum, as a fraction of its terms' magnitudes; of two types the coarser one counts."""
+    """Return the rounding of a sum, as a fraction of its terms' magnitudes; of two types the coarser one counts."""
     kinds = [FLOATS.get(COMPLEX_PARTS.get(dtype, dtype)) for dtype in dtypes]
     return max((_count_units(kind) * kind.eps for kind in kinds if kind and kind.bits >= 16), default=0.0)
 
 
 def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
-    """Only what is rounded into a type may be off: shapes, indices and ids are exact."""
+    """Return the bounds of integers. Only results that are rounded may be off: shapes, indices and ids are exact."""
     exact = Tolerance(abs=0.0, rel=0.0, int_abs=0, int_share=0.0)
     if is_loose and dtype in _ROUNDED:
         steps = 1 if dtype in SMALL_INTEGERS else _QUANTIZED_STEPS
@@ -143,24 +143,23 @@ def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
 
 
 def step_tolerance(step: float) -> Tolerance:
-    """The bounds of floats after a quantiser inside a model that computes in steps of this size."""
+    """Return the bounds of floats after a quantiser inside a model that computes in steps of this size."""
     bounds = Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE)
     return replace(bounds, quantized=True, allowed_wrong=TAIL_SHARE)
 
 
 def coarse_tolerance(dtype: str) -> Tolerance:
-    """The bounds of a tensor after a cast into this type inside a model: an element on the edge between two numbers of
-    it moves by a whole step, and all that follows with it."""
+    """Return the bounds of a tensor after a cast into this type inside a model: an element on the edge between two
+    numbers of it moves by a whole step, and all that follows with it."""
     return Tolerance(rel=FLOATS[dtype].rel, min_cosine=_QUANTIZED_COSINE)
 
 
 def complete_tolerance(
     given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
 ) -> Tolerance:
-    """The tolerance with every bound that was left open filled in; of two types the coarser counts. Raises UsageError.
+    """Return the tolerance with every open bound filled in; of two types the coarser one counts. Raises UsageError.
 
-    `maker`: the operator that an output of a whole model comes from. Its bound holds, unless the model computes in
-    steps.
+    `maker`: the operator of an output of a whole model. Its bound holds, unless the model computes in steps.
     """
     check_tolerance(given)
     op = op or (None if given.quantized else maker)
@@ -168,7 +167,7 @@ def complete_tolerance(
     default = max(defaults, key=lambda each: each.rel or 0.0)
     has_bounds = given.abs is not None or given.rel is not None
     has_tail = given.quantized and op is None and not has_bounds and given.int_abs is None and not given.allowed_wrong
-    share = default.int_share if given.int_abs is None else 1.0  # a step without a share is meant for all elements
+    share = default.int_share if given.int_abs is None else 1.0  # a step without a fraction is for all elements
     return replace(
         given,
         abs=default.abs if given.abs is None else given.abs,
@@ -182,7 +181,7 @@ def complete_tolerance(
 
 
 def check_tolerance(tolerance: Tolerance) -> None:
-    """Raises UsageError for a bound that could let everything pass: NaN, infinite, negative, a share of everything."""
+    """Raise UsageError for a bound that could let everything pass: NaN, infinite, negative, a fraction of 1."""
     for name in ("abs", "rel", "ulp", "int_abs", "max_shift", "min_sqnr_db"):
         value = getattr(tolerance, name)
         if value is not None and (not math.isfinite(value) or (value < 0 and name != "min_sqnr_db")):
@@ -200,6 +199,6 @@ def check_tolerance(tolerance: Tolerance) -> None:
 
 
 def is_zero_significant(op: str) -> bool:
-    """Whether all zeros, as expected, say something of a target. Not so for sums of products; a mask, a dead Relu, a
-    padded block or a first hidden state is all zero in models that are well."""
+    """Return whether all zeros, as expected, are evidence. They are not for sums of products; a mask, a dead Relu, a
+    padded block or a first hidden state is all zero in correct models."""
     return op not in _SUMMING.split()

@@ -1,8 +1,8 @@
 """One case in one test, and the text of a test that does not pass.
 
 The steps of a case run as fixtures request them; the comparison comes last. A step that fails fails the fixture, so
-pytest reports ERROR with its name; outputs that differ fail the test. The texts hold everything that a person needs to
-go on, and no traceback of ours.
+pytest reports ERROR with its name; outputs that differ fail the test. The texts contain everything that is needed to
+continue, and no traceback of ours.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 CACHE_SECTION = "artifact cache"
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
-_MOST_LINES = 200  # of a tool's output: the first and the last of them
+_MOST_LINES = 200  # of a tool's output: its first and last lines
 _REASON = "assay_reason"
 _SECTION = "models that did not pass"
 _NAMES = {"error": "ERROR", "failed": "FAILED"}
-_LEAST_WIDTH = 30  # columns that a reason needs in the short summary to say anything
+_LEAST_WIDTH = 30  # fewer columns of a reason in the short summary would not be readable
 
 
 class MadePath(PosixPath):
-    """A file or folder that a step made: that of the first sample. `samples` has those of all of them."""
+    """A file or folder that a step made for the first sample. `samples` has those of all samples."""
 
     samples: tuple[str, ...] = ()
 
 
 class Arrays(list[Any]):
-    """Tensors in the graph's order, of the first sample. `samples` has all of them, by name."""
+    """Tensors in the graph's order, for the first sample. `samples` has those of all samples, by name."""
 
     def __init__(self, samples: Sequence[dict[str, Any]]) -> None:
         super().__init__(samples[0].values())
@@ -60,7 +60,7 @@ def build_path(paths: Sequence[str]) -> MadePath:
 
 
 def read_arrays(value: Any, names: Sequence[str]) -> Any:
-    """What a fixture returned, by sample: the samples of ours, with what the user has changed in the first one."""
+    """Return a fixture's result by sample: our samples, with the user's changes in the first one."""
     from assay.models.flow.stepwise import read_samples
 
     if isinstance(value, Arrays):
@@ -76,7 +76,7 @@ class FixtureCase:
         self.plan = plan
         self.given = given
         self.steps = steps
-        self.is_replaced = False  # a piece of the user's own is in it: a second reference, which has ours, has no vote
+        self.is_replaced = False  # a fixture of the user is in use: a second reference, which has ours, has no vote
         self._node = node
         self._keep = keep
 
@@ -86,12 +86,12 @@ class FixtureCase:
 
     @property
     def model(self) -> str:
-        """The file that the case is from."""
+        """The file of the case's model."""
         return self.steps.cases.request.model
 
     @contextmanager
     def reporting(self, fixture: str, note: str = "") -> Iterator[None]:
-        """Report errors of a fixture. With -s, a step from the cache is named: its tool prints nothing."""
+        """Report errors of a fixture. With -s, name a step from the cache: its tool prints nothing."""
         before = len(self.steps.steps)
         with reporting(fixture, self.model, note):
             yield
@@ -105,7 +105,7 @@ class FixtureCase:
         return self.steps.write_inputs(read_arrays(value, self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
-        """Take what a fixture returned: paths of ours, or one of the user's own."""
+        """Use the result of a fixture: paths of ours, or one of the user's own."""
         paths = getattr(value, "samples", ())
         self.is_replaced |= not paths
         return [self.steps.stand.take_in(path, artifact) for path in paths or (os.fspath(value),)]
@@ -114,7 +114,7 @@ class FixtureCase:
         return build_path([self.steps.stand.hand_out(product) for product in products])
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
-        """Hand out the folders of artifacts instead of their files."""
+        """Return the folders of artifacts instead of their files."""
         paths = []
         for each in products:
             folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
@@ -124,8 +124,8 @@ class FixtureCase:
     # ------------------------------------------------------------ the comparison
 
     def compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
-        """Ends the test unless all outputs are correct. Where the references disagree, that is reported instead of
-        failing; what proves nothing is not a pass."""
+        """End the test unless all outputs are correct. If the references disagree, that is reported instead of a
+        failure; a comparison that proves nothing does not pass."""
         try:
             report, note = self._compare(reference, target, expected, actual)
         except AssayError as error:
@@ -140,7 +140,7 @@ class FixtureCase:
         raise build_failure(text, text.removeprefix(f"{self.given.label}: "))
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> tuple[CaseReport, str]:
-        """The comparison, and why a voter of the settings has no vote."""
+        """Return the comparison, and why a voter of the settings has no vote."""
         from assay.models.flow.targets import Vote, choose_voter
 
         assert self.given.model is not None
@@ -156,7 +156,7 @@ class FixtureCase:
         return self.steps.compare(request, self._keep, *samples), vote.note
 
     def _record(self, report: CaseReport) -> None:
-        """Record facts for JUnit files and dashboards. A time from the cache was measured by an earlier session."""
+        """Record facts for JUnit files and dashboards, but no time from the cache: an earlier session measured it."""
         times = {f"{step.step}_s": step.elapsed_s for step in report.steps if not step.cached}
         errors = {f"error {each.name}": each.error for each in report.local}
         tools = {"compiler": report.target, "runtime": report.target}
@@ -167,7 +167,7 @@ class FixtureCase:
 
 
 def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
-    """The folder for what this test's last failure leaves: tensors that differ, files that a failed step was given."""
+    """Empty and return the folder for this test's last failure: tensors that differ, files of a failed step."""
     key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', label)[:100]}-{key}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -179,8 +179,8 @@ def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
 
 @contextmanager
 def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
-    """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
-    or settings, not for what a tool reports about a model."""
+    """End a fixture on an error with a text, without a traceback of ours. `note` is for problems of tools or settings,
+    not for what a tool reports about a model."""
     from assay.models.flow.cases import StepFailedError
 
     try:
@@ -198,7 +198,7 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
 
 
 def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
-    """A failed step with its command line and all of the tool's output."""
+    """Render a failed step with its command line and all of the tool's output."""
     outcome = error.outcome
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
@@ -219,7 +219,7 @@ def _shorten_output(text: str) -> str:
 
 
 def _name_model(hint: str, model: str) -> str:
-    """A command in a hint is one that can be pasted: the file is the model's, not that of a layer cut out of it."""
+    """Name the model's file, not that of a layer cut out of it, so that the command in a hint can be pasted."""
     return hint.replace(" MODEL ", f" {shlex.quote(model)} ")
 
 
@@ -229,7 +229,7 @@ def render_error(fixture: str, error: AssayError, model: str) -> str:
 
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
-    """A comparison that failed, with its numbers and the command that shows them."""
+    """Render a comparison that failed, with its numbers and the command that shows them."""
     from assay.models.report.summary import build_diff_commands, describe_finding, find_bad
     from assay.models.report.tensor_diff import build_document
     from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff
@@ -249,7 +249,7 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
 
 
 def judge_report(label: str, report: ModelReport) -> None:
-    """Ends the test of a whole model unless all of it is correct."""
+    """End the test of a whole model unless all of it is correct."""
     from assay.models.report.check import build_document
     from assay.models.report.summary import describe_outcome
     from assay.show.terminal_report import render_terminal
@@ -260,7 +260,7 @@ def judge_report(label: str, report: ModelReport) -> None:
 
 
 def build_failure(text: str, reason: str) -> BaseException:
-    """An exception with the whole text for the report, and the reason alone."""
+    """Build an exception with the whole text for the report, and the reason alone."""
     error: BaseException = pytest.fail.Exception(text, pytrace=False)
     setattr(error, _REASON, reason.partition("\n")[0])
     return error
@@ -270,12 +270,12 @@ def build_failure(text: str, reason: str) -> BaseException:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Without a traceback pytest knows no place where it went wrong, and shows no reason in its summary."""
+    """Add the reason to the report: pytest shows no reason in its summary for an error without a traceback."""
     report = yield
     reason = getattr(call.excinfo.value, _REASON, None) if call.excinfo is not None else None
     if call.excinfo is None or reason is None:
         return report
-    setattr(report, _REASON, reason)  # pytest hands on what it does not know, between processes too
+    setattr(report, _REASON, reason)  # pytest keeps attributes that it does not know, between processes too
     shown: Any = report.longrepr
     crash = call.excinfo.getrepr(style="short", chain=False).reprcrash
     if crash is not None and getattr(shown, "chain", None):
@@ -285,7 +285,7 @@ def pytest_runtest_makereport(
 
 
 def report_reasons(reporter: Any) -> None:
-    """Print the reasons of tests whose names fill the whole line of pytest's own summary."""
+    """Print the reasons of tests whose names are too long for them in pytest's own summary."""
     width: int = reporter._tw.fullwidth  # noqa: SLF001 pytest has no other way to ask
     lines = [
         f"{word} {find_label(report.nodeid)}: {getattr(report, _REASON)}"
@@ -300,6 +300,6 @@ def report_reasons(reporter: Any) -> None:
 
 
 def find_label(name: str) -> str:
-    """What is between the brackets of a test's name."""
+    """Return the part of a test's name between the brackets."""
     match = re.search(r"\[(.*)\]$", name)
     return match[1] if match else name

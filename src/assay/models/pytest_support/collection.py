@@ -41,7 +41,7 @@ _LINE = re.compile(
 class ExpectedFailure:
     name: str
     issue: str | None
-    path: str  # of the list
+    path: str  # path of the list
     line: int
 
     @property
@@ -53,7 +53,7 @@ class ExpectedFailure:
         return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
 
     def is_linked(self, issue: str) -> bool:
-        """Whether the failure is linked to this issue: `12`, `#12` or `owner/repo#12`."""
+        """Return whether the failure is linked to this issue: `12`, `#12` or `owner/repo#12`."""
         if self.issue is None:
             return False
         number = re.split(r"[#/]", self.issue)[-1]
@@ -61,7 +61,7 @@ class ExpectedFailure:
 
 
 def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
-    """The entries of a list; none where there is no such file. Raises UsageError for one that cannot be read."""
+    """Load the entries of a list; none if there is no such file. Raises UsageError if it cannot be read."""
     try:
         text = read_text(path, "strict")
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
 
 
 class Lists:
-    """The lists that hold for a session, each read once."""
+    """The lists of expected failures for a session, each of which is read once."""
 
     def __init__(self, common: str | None, folder: str) -> None:
         self._loaded: dict[str, tuple[ExpectedFailure, ...]] = {}
@@ -96,7 +96,7 @@ class Lists:
                 yield from self._loaded[path]
 
     def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
-        """Entries that name no case of any hardware and chip: mistyped, or of a model that is missing."""
+        """Find entries that match no case of any hardware and chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
         return [
@@ -105,7 +105,7 @@ class Lists:
 
 
 def _unescape(name: str, item: pytest.Item) -> str:
-    """A node id with the case's name as the file spells it: pytest writes letters beyond ASCII as `\\xe9`."""
+    """Return a node id with the case's name as in the file: pytest writes letters beyond ASCII as `\xe9`."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     label = getattr(params.get("assay_case"), "label", None)
     return name if label is None else name.replace(find_label(item.name), label)
@@ -124,7 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _register_fixtures(config: pytest.Config) -> None:
-    """Register all fixtures of ours but those that another plugin has under the same name."""
+    """Register all our fixtures, except those that another plugin has under the same name."""
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
     others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
     offered = types.ModuleType("assay_model_fixtures")
@@ -136,7 +136,7 @@ def _register_fixtures(config: pytest.Config) -> None:
 
 
 def refuse_options(config: pytest.Config) -> None:
-    """Report mistyped options at once. Without options of ours nothing is even read."""
+    """Report mistyped options at once. Without options of ours nothing is read."""
     plan = get_plan(config)
     asked = plan.options
     if asked.chips is None and asked.reference is None and not asked.targets:
@@ -168,7 +168,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if not plan.models:
                 rows = [plan.build_empty(middles[0])]
             metafunc.parametrize(CASE, rows, ids=[row.label for row in rows], indirect=True)
-        else:  # a test that has to do with the chips alone is run once for each of them, not once for each layer
+        else:  # a test of the chips alone is run once for each of them, not once for each layer
             for name, known in ((TARGET, "targets"), (HARDWARE, "hardware"), (CHIP, "chips")):
                 if name in asked:
                     values = getattr(plan, known)
@@ -177,11 +177,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         message = error.render()
     else:
         return
-    raise pytest.Collector.CollectError(message)  # after the handler: pytest would print the error as its cause
+    raise pytest.Collector.CollectError(message)  # outside the handler: pytest would print the error as its cause
 
 
 def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
-    """A test of the user's own may be for some models only."""
+    """Return whether a test is for this model: a user's own test may be for some models only."""
     from fnmatch import fnmatchcase
 
     marks = list(metafunc.definition.iter_markers("assay_models"))
@@ -197,7 +197,7 @@ def _is_model_test(item: pytest.Item) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """An imported test is the importing file's: reports do not point into Assay."""
+    """Give an imported test the location of the importing file: reports do not point into Assay."""
     if _is_model_test(item) and getattr(getattr(item, "function", None), "__module__", "") == "assay.models":
         setattr(item, "reportinfo", lambda: (item.path, 0, item.name))  # noqa: B010 mypy: a method
 
@@ -228,7 +228,7 @@ def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> Non
         strange = lists.find_strange([*modules, *(case.shown for model in plan.models for case in model.cases)])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-    if plan.options.folders:  # lists and settings are about other models
+    if plan.options.folders:  # lists and settings are for other models
         return
     stems = [model.stem for model in plan.models]
     for text in find_unknown_stems(plan.project.settings, stems) if stems else ():
@@ -249,7 +249,7 @@ def _mark(item: pytest.Item, entry: ExpectedFailure, options: ModelOptions) -> N
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print where dumps are and the reasons of hits and misses, also of tests that ran in other processes."""
+    """Print the folders of dumps and the reasons of hits and misses, also of tests that ran in other processes."""
     reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "sections")]
     lines = [text for report in reports for title, text in report.sections if CACHE_SECTION in title]
     if lines:

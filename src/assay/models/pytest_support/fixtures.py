@@ -70,7 +70,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups = plan.project.settings.groups
-            # the first that can computes the values that a layer sees. In Torq's tests it is not the reference: IREE
+            # the first one that can computes the inputs of a layer. In Torq's tests it is not the reference: IREE
             # may be unable to compile one layer, and the others are tested all the same
             is_ours = "assay_target" in request.fixturenames
             tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]
@@ -84,7 +84,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
 
 
 def _choose(request: pytest.FixtureRequest, field: str) -> str:
-    """What this test is given: by its case, or, of a test without one, by its parameter."""
+    """Return the value for this test: by its case, or without a case by its parameter."""
     given = request.node.callspec.params.get("assay_case")
     return str(request.param if given is None else getattr(given, field))
 

@@ -36,7 +36,7 @@ _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_fil
 
 
 def _borrow(field: str, *names: str, **changes: Any) -> Any:
-    """An option of `assay model check`, under the names that it has in pytest."""
+    """Return an option of `assay model check` under its names in pytest."""
     return replace(ModelFlags.OPTIONS[field], names=names, **changes)
 
 
@@ -48,7 +48,7 @@ _WORDS: Mapping[str, Any] = {"multiple": True, "parse": _split_all, "metavar": "
 
 
 class ModelOptions(Request):
-    """Options of ours. None or empty is one that was not given; folders are absolute."""
+    """Our options. None or empty means that an option was not given; folders are absolute."""
 
     folders: tuple[str, ...] = option(
         "--model-folder", multiple=True, metavar="DIR", help="Where .onnx files are; may be given several times."
@@ -123,7 +123,7 @@ def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
 
 
 def _build_check(declared: Option) -> Callable[[str], Any]:
-    """A function that refuses a bad value at once, as argparse reports it; values are parsed later."""
+    """Return a function that refuses a bad value at once, as argparse reports it; values are parsed later."""
 
     def check(text: str) -> Any:
         if declared.type is int:
@@ -159,7 +159,7 @@ def read_options(config: pytest.Config) -> ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    label: str  # between the brackets of its name
+    label: str  # the text between the brackets of its name
     model: ModelFile | None
     case: NamedCase | None
     middle: str  # the target, or the hardware type
@@ -168,7 +168,7 @@ class Given:
 
 
 class ModelTestPlan:
-    """The tests by options and settings. One for each pytest process; settings are read when a test needs them."""
+    """The tests by options and settings. Each pytest process has one; settings are read when a test needs them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -186,7 +186,7 @@ class ModelTestPlan:
 
         settings = self.project.settings
         found = find_models(self.options.folders or self.project.folders, settings.groups)
-        if not self.options.folders:  # else the settings are about other models
+        if not self.options.folders:  # otherwise the settings are for other models
             refuse_unknown_names(settings, found)
         return found
 
@@ -203,7 +203,7 @@ class ModelTestPlan:
         return choose_target_names(self.project, self.split_targets()[0])
 
     def split_targets(self) -> tuple[list[str], list[str]]:
-        """Targets of the flags, else of the settings: those for ONNX models, and those for torch modules."""
+        """Split the targets of the flags, else of the settings: those for ONNX models, those for torch modules."""
         from assay.models.flow.options import is_torch_target
 
         settings = self.project.settings
@@ -213,7 +213,7 @@ class ModelTestPlan:
 
     @cached_property
     def modules(self) -> dict[str, ModelRequest]:
-        """Torch modules of the settings on each target, by name of the test. Raises UsageError."""
+        """Return the settings' torch modules on each target, by name of the test. Raises UsageError."""
         from assay.models.flow.options import build_request
 
         named, targets = self.project.settings.modules, self.split_targets()[1]
@@ -243,7 +243,7 @@ class ModelTestPlan:
         return str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
 
     def find_folder(self, name: str) -> str:
-        """A folder in pytest's cache; without a cache, in a folder for temporary files."""
+        """Return a folder in pytest's cache; without a cache, one in a folder for temporary files."""
         return os.path.join(self._base, name)
 
     def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
@@ -252,7 +252,7 @@ class ModelTestPlan:
                 yield Given(f"{case.shown}-{middle}-{chip}", model, case, middle, chip, model.problem)
 
     def build_empty(self, middle: str) -> Given:
-        """A case that fails: no model is not a pass."""
+        """Build a case that fails: a test without a model must not pass."""
         folders = ", ".join(self.options.folders or self.project.folders)
         hint = 'put .onnx files there, or name their folder: [tool.assay.models] folder = "…", or --model-folder'
         problem = f"there is no model in {folders}\n  {hint}"
@@ -280,7 +280,7 @@ class ModelTestPlan:
         return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
 
     def open_stepwise(self) -> Stepwise:
-        """The driver of all cases, with the artifact store that every command of this user shares."""
+        """Open the driver of all cases, with the artifact store that every command of this user shares."""
         from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
         from assay.models.flow.stepwise import Stepwise
         from assay.models.store.artifacts import ArtifactStore, choose_store_folder

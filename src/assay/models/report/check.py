@@ -35,17 +35,17 @@ from assay.values.table import Column, Table
 from assay.values.verdict import Finding, VerdictKind
 
 CASES = "Cases"  # the title of the table on a page
-_MOST_ROWS = 60  # of a larger model, long sequences of correct layers are left out
-_NEIGHBOURS = 2  # correct layers that are shown around what is not
-_NAMED = ("layer", "op", "outcome")  # columns that are always there
+_MOST_ROWS = 60  # a longer list leaves out sequences of correct layers
+_NEIGHBOURS = 2  # correct layers that are shown around an incorrect one
+_NAMED = ("layer", "op", "outcome")  # columns that are never omitted
 _IN_FULL = 3  # mismatches and failures that a terminal shows in full
-_TAIL_LINES = {"terminal": 8, "markdown": 40, "html": 200}  # of a tool's output
-_MOST_FINDINGS = 5  # of one case
+_TAIL_LINES = {"terminal": 8, "markdown": 40, "html": 200}  # lines of a tool's output, by form
+_MOST_FINDINGS = 5  # findings of one case
 _VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no result"}
 
 
 def render_case_line(case: CaseReport) -> str:
-    """The line of a log: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
+    """Render the line of a log: `mismatch m_layer_Conv_3 error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
     metrics = summary.build_case_metrics(case)
     error = metrics.accumulated if case.layer is None else metrics.local
     numbers = [
@@ -63,7 +63,7 @@ def render_case_line(case: CaseReport) -> str:
 
 
 def build_document(report: ModelReport, *, every: bool = False) -> Document:
-    """`every`: the terminal's table leaves no layer out."""
+    """Build the report. `every`: the terminal's table omits no layer."""
     return Document(
         title=f"{report.verdict.kind} {summary.name_subject(report)}",
         blocks=(
@@ -82,7 +82,7 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
 
 
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
-    """The answer first, then the table, then what failed and how, then what to do, then what it was made with."""
+    """Build the terminal's report: the answer, the table, the failures, what to do next, and the tools."""
     kind, sentence = str(report.verdict.kind), summary.describe_outcome(report)
     around = summary.describe_surroundings(report)
     head = Text((Span(kind, kind), f" {summary.name_subject(report)}: {sentence}"))
@@ -101,13 +101,13 @@ def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
 
 
 def _from_here(text: str) -> str:
-    """A terminal is in a folder: what is below it is named from there. Pages and files are read elsewhere."""
+    """Shorten paths below the terminal's folder. Pages and files keep them: they are read in other places."""
     here = os.getcwd()
     return text.removeprefix(f"cd {shlex.quote(here)} && ").replace(f"{here}/", "")
 
 
 def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Iterator[Block]:
-    """A line for each failure, and each hint once."""
+    """Yield a line for each further failure, and each hint once."""
     hints = {step.hint for step, _ in groups[:_IN_FULL]} | {""}
     for step, names in groups[_IN_FULL:]:
         yield Text(f"{step.step} {step.ending} in {summary.join_names(names)}: {step.message}")
@@ -119,7 +119,7 @@ def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Ite
 
 
 def _build_mismatches(report: ModelReport) -> Iterator[Block]:
-    """Numbers that differ. Once the first layer is wrong, many after it are too: the first ones are shown in full."""
+    """Build the wrong cases. After the first wrong layer many are wrong too: only the first are shown in full."""
     wrong = find_mismatches(report)
     later = [command for _, command in summary.build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
@@ -136,7 +136,7 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
-    """The first wrong layer before all others, then the full model: its outputs are what users see.
+    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others.
 
     A case that was never computed is not among them.
     """
@@ -204,7 +204,7 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
 
 
 def _link_first(answer: str, report: ModelReport) -> tuple[str | Span, ...]:
-    """The name of the first wrong layer leads to its row."""
+    """Link the name of the first wrong layer to its row."""
     first = summary.find_first(report)
     head, name, tail = answer.partition(summary.label_of(first, report)) if first else (answer, "", "")
     return (head, *([Span(name, "first")] if name else []), tail)
@@ -229,7 +229,7 @@ _LEGEND = (
 
 def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_open: bool = False) -> Details:
     what, rest = f"{step.step} {step.ending}", f" in {summary.join_names(names)}: {step.message or 'no output'}"
-    title = what + rest if form == "markdown" else (Span(what, "ERROR"), rest)  # a summary takes no Markdown
+    title = what + rest if form == "markdown" else (Span(what, "ERROR"), rest)  # a Markdown summary is plain text
     tail = "\n".join(summary.build_tail(step, _TAIL_LINES[form]))
     blocks: list[Block] = [Code(summary.render_command(step), wraps=True)] if step.command else []
     if tail:
@@ -240,7 +240,7 @@ def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_ope
 
 
 def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
-    """The least needed columns are left out first on a narrow screen; a column without a value is left out at once."""
+    """Build the table. A narrow screen omits the least needed columns first; one without a value is never shown."""
     columns = (
         Column("layer"),
         Column("op", rank=5),
@@ -296,7 +296,7 @@ def _build_table_block(shown: Sequence[CaseReport], report: ModelReport, *, is_p
 
 
 def _list_gaps(shown: Sequence[CaseReport], report: ModelReport) -> dict[int, str]:
-    """A line for each sequence of layers that was left out."""
+    """List a line for each sequence of layers that was left out."""
     indices = {case.name: index for index, case in enumerate(report.cases)}
     gaps, before = {}, -1
     for row, case in enumerate(shown):
@@ -309,7 +309,7 @@ def _list_gaps(shown: Sequence[CaseReport], report: ModelReport) -> dict[int, st
 
 
 def choose_cases(report: ModelReport) -> list[CaseReport]:
-    """All cases; of a large model those that are not correct, the layers around them, and the full model."""
+    """Choose all cases; of a large model only the incorrect ones, the layers around them, and the full model."""
     cases = report.cases
     if len(cases) <= _MOST_ROWS:
         return list(cases)
@@ -326,10 +326,10 @@ def choose_cases(report: ModelReport) -> list[CaseReport]:
 
 
 def _build_suite(report: ModelReport) -> Suite:
-    """One test case for each layer and one for the full model; what was found about the model is a case of its own."""
+    """Build one test case for each layer and the full model; what was found about the model is a case of its own."""
     cases = [_build_case(case, report) for case in report.cases]
     cases += [_build_whole(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
-    if not cases:  # nothing was compared: never green
+    if not cases:  # nothing was compared: this must not pass
         cases = [_build_whole(Finding(VerdictKind.ERROR, report.stem, summary.describe_outcome(report)), report)]
     properties: list[tuple[str, object]] = [
         ("model", report.model),
@@ -373,7 +373,7 @@ def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
 
 
 def _list_lines(case: CaseReport) -> Iterator[str]:
-    """The text of a test case: findings, command lines, and the tool's output."""
+    """List the text of a test case: findings, command lines, and the tool's output."""
     yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in summary.find_bad(case))
     step = case.failed_step
     if step is not None:
@@ -387,7 +387,7 @@ def _list_lines(case: CaseReport) -> Iterator[str]:
 
 
 def build_model_facts(report: ModelReport) -> dict[str, Any]:
-    """Everything in the report, and what follows from it."""
+    """Build the JSON of the whole report, with what follows from it."""
     facts = asdict(report)
     facts |= {
         "verdict": str(report.verdict.kind),

@@ -15,16 +15,16 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Chart, Curve, Panel
 from assay.values.verdict import Finding, VerdictKind
 
-_TAIL_WIDTH = 400  # of one line of a tool's output
+_TAIL_WIDTH = 400  # characters of one line of a tool's output
 _MOST_NAMES = 6
-_LARGE = 1e4  # an error beyond this is shown by its power of ten
+_LARGE = 1e4  # a larger error is shown by its power of ten
 _LONGEST_VERSION = 80
-_LEAST_POWER, _MOST_POWER = -20, 20  # powers of ten that are drawn
+_LEAST_POWER, _MOST_POWER = -20, 20  # powers of ten on the axis
 _MOST_TICKS = 9
 _MOST_LABELS = 60
 _NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
-_FATAL = "Fatal Python error"  # as faulthandler prints it
-_PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
+_FATAL = "Fatal Python error"  # the first line of faulthandler's output
+_PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call in Python, which is not a shell command
 
 
 # ---------------------------------------------------------------- numbers of a case
@@ -32,7 +32,7 @@ _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 @dataclass(frozen=True, slots=True)
 class CaseMetrics:
-    """The worst of a case's outputs; None where nothing was compared or measured."""
+    """The worst numbers of a case's outputs; None if nothing was compared or measured."""
 
     local: float | None
     accumulated: float | None
@@ -43,7 +43,7 @@ class CaseMetrics:
 
 
 def build_case_metrics(case: CaseReport) -> CaseMetrics:
-    """The full model has no error of its own: what comes out of it has accumulated."""
+    """Build the numbers of a case. The full model has no error of its own: that of its outputs has accumulated."""
     local, accumulated = case.local, case.accumulated
     if case.layer is None and not accumulated:
         local, accumulated = (), case.local
@@ -58,13 +58,13 @@ def build_case_metrics(case: CaseReport) -> CaseMetrics:
 
 
 def _measured(case: CaseReport, step: Step) -> float | None:
-    """The time of a step; None where it failed: that time has nothing to do with the target's speed."""
+    """Return the time of a step; None if it failed: then the time does not show the target's speed."""
     return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
 
 
 def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
-    """Seconds that were measured now: of each timed execution, or of the step as a whole; none where it is from the
-    store or failed."""
+    """Return the seconds that were measured now: of each timed execution, or of the step as a whole; none if the step
+    is from the store or failed."""
     for each in reversed(case.steps):
         if each.step is step and each.is_ok and not each.cached and not each.is_copy:
             return each.times_s or (each.elapsed_s,)
@@ -72,13 +72,13 @@ def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
 
 
 def _least(values: Sequence[float | None]) -> float | None:
-    """The smallest value; NaN is worse than any number."""
+    """Return the smallest value; NaN is worse than any number."""
     found = [value for value in values if value is not None]
     return math.nan if any(map(math.isnan, found)) else min(found, default=None)
 
 
 def render_error(value: float | None) -> str | None:
-    """An error with two digits; `0` is bit-equal."""
+    """Render an error with two digits; `0` means equal bit for bit."""
     if value is None:
         return None
     if abs(value) >= _LARGE and math.isfinite(value):
@@ -103,7 +103,7 @@ def render_db(value: float | None) -> str | None:
 
 
 def label_of(case: CaseReport, report: ModelReport | None = None) -> str:
-    """`Conv_3`, `full_model`: the case's name without the model's; `--only` takes it too."""
+    """Return `Conv_3` or `full_model`: the case's name without the model's; `--only` accepts it too."""
     if case.layer is not None:
         return case.layer.label
     if case.name.endswith(FULL_MODEL):
@@ -116,7 +116,7 @@ def ops_of(case: CaseReport) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """`Conv_1, Conv_4 and 12 more`."""
+    """Join names: `Conv_1, Conv_4 and 12 more`."""
     return formatting.join_first(names, _MOST_NAMES - (len(names) > _MOST_NAMES))
 
 
@@ -124,13 +124,13 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def name_subject(report: ModelReport) -> str:
-    """`net on iree`; of two models `int8 against float`."""
+    """Name the subject: `net on iree`; of two models `int8 against float`."""
     other = os.path.splitext(os.path.basename(report.other))[0]
     return f"{other} against {report.stem}" if other else f"{report.stem} on {report.target}"
 
 
 def describe_outcome(report: ModelReport) -> str:
-    """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
+    """Describe the outcome in one sentence: the first wrong layer, or another problem, or that nothing is wrong."""
     first = find_first(report)
     if report.command and report.cases:
         case = report.cases[0]
@@ -141,7 +141,7 @@ def describe_outcome(report: ModelReport) -> str:
     kind = report.verdict.kind
     if kind is VerdictKind.PASS:
         return f"{_count_cases(report)} with {report.stem if report.other else report.reference}"
-    for finding in report.findings:  # what the verdict is based on; a finding about the whole before one about a part
+    for finding in report.findings:  # the finding that decides; one about the whole precedes one about a part
         if finding.kind is kind:
             return finding.message
     for case in report.cases:
@@ -162,7 +162,7 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     full = next((each for each in report.cases if each.layer is None), None)
     verdicts = [case.verdict, *(each.verdict for each in (*case.local, *case.accumulated))]
     if full is not None and all(verdict.kind not in WRONG for verdict in verdicts):
-        # the case itself does not show what is wrong; the model as a whole does, once it holds this layer
+        # the case itself does not show the fault; the model as a whole does, once it contains this layer
         return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.unseen:
@@ -180,7 +180,7 @@ def _describe_alone(case: CaseReport) -> str:
 
 
 def _describe_trouble(case: CaseReport) -> str:
-    """What is wrong, in short where there is a number for it; the findings have the rest."""
+    """Describe what is wrong, in short if there is a number for it; the findings have the rest."""
     if case.failed_step is not None:
         return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
     local, inside = _find_furthest(case.local), _find_furthest(case.accumulated)
@@ -193,7 +193,7 @@ def _describe_trouble(case: CaseReport) -> str:
 
 
 def _describe_difference(compared: TensorComparison) -> str:
-    """A difference by its size; a type, a shape, a NaN or a bound on the whole by what was found."""
+    """Describe a difference by its size; a type, a shape, a NaN or a bound on the whole by its finding."""
     if compared.wrong and not compared.is_broken and math.isfinite(compared.error):
         share = f"{compared.wrong} of {formatting.render_count(compared.count, 'element')}"
         return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
@@ -203,7 +203,7 @@ def _describe_difference(compared: TensorComparison) -> str:
 
 
 def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
-    """The tensor that is furthest off of those that are wrong. A NaN is as far off as anything can be."""
+    """Return the wrong tensor with the largest error. A NaN counts as the largest."""
     wrong = [each for each in comparisons if each.verdict.kind in WRONG]
     return max(wrong, key=lambda each: (_rank_error(each), each.is_broken), default=None)
 
@@ -213,7 +213,7 @@ def _rank_error(compared: TensorComparison) -> float:
 
 
 def find_main_finding(case: CaseReport) -> Finding | None:
-    """The finding of the output that is furthest off, whose error is shown for the case."""
+    """Return the finding of the output with the largest error, which is shown for the case."""
     bad, furthest = find_bad(case), _find_furthest(case.local)
     name = furthest.name if furthest and case.failed_step is None else ""
     return next((each for each in bad if each.subject == name), bad[0] if bad else None)
@@ -233,7 +233,7 @@ def find_bad(case: CaseReport) -> list[Finding]:
 
 
 def describe_finding(finding: Finding, case: CaseReport) -> str:
-    """A finding without what is shown next to it: the case's name and its outcome."""
+    """Describe a finding without the case's name and outcome, which are shown next to it."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
@@ -262,16 +262,16 @@ def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:
-    """The last lines of the tool's stderr, or of its stdout where its errors are there."""
+    """Return the last lines of the tool's stderr, or of its stdout if that has its errors."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
     fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
-    # where Python itself died the first lines of its trace, which has the innermost frame first
+    # if Python itself crashed: the first lines of its trace, which has the innermost frame first
     chosen = said[fatal[-1] :][:lines] if fatal else said[-lines:]
     return [formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH) for line in chosen]
 
 
 def render_command(step: StepOutcome) -> str:
-    """The command as it is to be pasted: into a shell, or into Python."""
+    """Render the command for pasting into a shell, or into Python."""
     command = formatting.clean(step.command)
     return f">>> {command}" if _PYTHON.match(command) else f"$ {command}"
 
@@ -288,8 +288,8 @@ def build_diff_commands(case: CaseReport) -> list[str]:
 
 
 def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
-    """The purpose and the text of each command to type next."""
-    # where the reference fails, nothing was asked of the target
+    """Yield the purpose and the text of each command to run next."""
+    # if the reference fails, the target was not run
     asked = (case for case in report.cases if case.target == report.target and (case.steps or case.local))
     wrong = (case for case in asked if case.verdict.kind in WRONG)
     first = find_first(report) or next(wrong, None)
@@ -298,7 +298,7 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     commands = build_diff_commands(first)
     if commands:
         yield "show the numbers", commands[0]
-    if report.other:  # no part of one model shows the fault
+    if report.other:  # a part of one model alone does not show the fault
         return
     # a command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them
     there = f"cd {shlex.quote(report.folder)} && " if report.folder else ""
@@ -312,7 +312,7 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
 
 
 def describe_times(report: ModelReport) -> str:
-    """Warnings about times that cannot be taken as they are."""
+    """Return warnings about times that are not reliable."""
     remembered = sum(step.cached for case in report.cases for step in case.steps)
     parts = ["times are a simulator's estimates"] if report.is_estimate else []
     if remembered:
@@ -322,14 +322,14 @@ def describe_times(report: ModelReport) -> str:
 
 
 def describe_surroundings(report: ModelReport) -> str:
-    """`iree-compile 3.13, 2 samples, 12s`. Builds, processors, files and their hashes are in the JSON."""
+    """Describe tools and samples: `iree-compile 3.13, 2 samples, 12s`. The JSON has builds, files and hashes."""
     named = [name for name in report.tools if name != "cpu" and "/" not in name and not name.endswith(": words")]
     tools = [f"{name} {_shorten_version(report.tools[name])}" for name in named]
     return ", ".join((*tools, *_list_amounts(report)))
 
 
 def describe_briefly(report: ModelReport) -> str:
-    """A line for the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
+    """Return a line for the head of a page, whose provenance has tools and paths: `cnn.onnx, reference ort, 12s`."""
     models = [os.path.basename(path) for path in (report.other, report.model) if path]
     return ", ".join((" against ".join(models), f"reference {report.reference}", *_list_amounts(report)))
 
@@ -340,7 +340,7 @@ def _list_amounts(report: ModelReport) -> list[str]:
 
 
 def _shorten_version(text: str) -> str:
-    """The number of a version, or what comes before the licence in a program's whole notice."""
+    """Return the number of a version, or the part before the licence in a program's notice."""
     first = _NOTICE.split(" ".join(text.split()), maxsplit=1)[0]
     if first[:1].isdigit():
         return first.split(maxsplit=1)[0]
@@ -351,12 +351,12 @@ def _shorten_version(text: str) -> str:
 
 
 def build_chart(report: ModelReport) -> Chart:
-    """Errors on a logarithmic axis: bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
+    """Build a logarithmic chart of errors: bit-equal layers at the bottom, infinite or incomparable ones on top."""
     cases, metrics = report.cases, [build_case_metrics(case) for case in report.cases]
     allowed = [min((each.tolerance.rel for each in case.local if each.tolerance.rel), default=None) for case in cases]
     scale = _Scale([value for each in metrics for value in (each.local, each.accumulated)] + allowed)
     local, failed, whole, strokes, hovers = [], [], [], [], []
-    inside: list[float | None] = []  # None breaks the line
+    inside: list[float | None] = []  # None interrupts the line
     for x, (case, each, bound) in enumerate(zip(cases, metrics, allowed, strict=True)):
         if each.local is not None:
             local.append((float(x), scale.y(each.local)))
@@ -400,7 +400,7 @@ class _Scale:
 
     def y(self, value: float) -> float:
         if not value > 0:
-            return self.bottom if value == 0 else self.top  # NaN compares with nothing
+            return self.bottom if value == 0 else self.top  # NaN is not equal to anything
         power = math.log10(value)
         return self.bottom if power < self.low else self.top if power > self.high else power
 
@@ -422,7 +422,7 @@ def _split_at_gaps(values: Sequence[float | None]) -> Iterator[list[tuple[float,
 
 
 def _list_x_ticks(report: ModelReport) -> list[tuple[float, str]]:
-    """Names; of many layers some numbers, and the name of the first wrong one."""
+    """List names; for many layers some numbers, and the name of the first wrong one."""
     names = [label_of(case, report) for case in report.cases]
     if len(names) <= _MOST_LABELS:
         return [(float(x), name) for x, name in enumerate(names)]

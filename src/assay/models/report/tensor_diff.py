@@ -27,8 +27,8 @@ from assay.values.document import (
 from assay.values.table import Column, Table
 from assay.values.verdict import Verdict, VerdictKind
 
-_LEAST_ABS = 1e-30  # a smaller absolute bound is only what a type may lose near zero
-_LIMITS = (0.0, 1.0, 10.0, 100.0)  # multiples of the tolerance
+_LEAST_ABS = 1e-30  # a smaller absolute bound only covers the numbers near zero that a type may lose
+_LIMITS = (0.0, 1.0, 10.0, 100.0)  # colours change at these multiples of the tolerance
 _LEVELS = (
     "equal",
     "within the tolerance",
@@ -43,7 +43,7 @@ _LEVELS = (
 
 
 def build_document(diffs: Sequence[TensorDiff], verdict: Verdict, *, title: str = "Tensor comparison") -> Document:
-    """On a terminal with several tensors: a table of all of them, then everything about each that did not pass."""
+    """Build the report. On a terminal several tensors get a table of all, then details of each that did not pass."""
     outcome = describe_outcome(diffs, verdict)
     named = {each.comparison.name for each in diffs}
     loose = [finding for finding in verdict.findings if finding.subject not in named]
@@ -214,7 +214,7 @@ def render_value(value: float | str) -> str:
 
 
 def list_bars(histogram: ErrorHistogram) -> list[tuple[str, int]]:
-    """Label and count, equal elements first, what has no error last."""
+    """List label and count of each bar, equal elements first, those without an error last."""
     bars = [("equal", histogram.zero)]
     for low, high, count in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):
         bars.append((f"below {high:.0e}" if low == 0 else f"{low:.0e} to {high:.0e}", count))

@@ -20,8 +20,8 @@ from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.values.options import Request, option, quiet_option
 
-_CACHE = ("caches", "models")  # in the shared place
-_FOLDER = "@folder@"  # of the entry, in the paths among its facts
+_CACHE = ("caches", "models")  # folder in the shared place
+_FOLDER = "@folder@"  # stands for the entry's folder, in paths among its facts
 _AT_ONCE = 4
 
 
@@ -73,10 +73,10 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
 
 
 def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False) -> Iterator[Sent]:
-    """Send what is not there yet; with `check` compare everything."""
+    """Send the entries that the shared place lacks; with `check` compare everything."""
     there = set() if check else _list_keys(remote)
     folders = []
-    for entry in reversed(store.load_entries()):  # loading one counts as use: the order of use stays as it was
+    for entry in reversed(store.load_entries()):  # loading an entry counts as use: the order of use stays the same
         if entry.key in there or (artifact := store.load(entry.key)) is None or not _can_be_sent(artifact.folder):
             continue
         facts = {
@@ -91,7 +91,7 @@ def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False)
 def find_artifacts(
     store: ArtifactStore, remote: Remote, damaged: list[FormatError]
 ) -> tuple[list[FolderManifest], int]:
-    """What is there and not here, and how many more the limit of the store leaves no room for."""
+    """Find the entries that are there and not here, and how many of them exceed the limit of the store."""
     here = store.load_entries()
     keys = sorted(_list_keys(remote) - {entry.key for entry in here})
     room = store.limit_bytes - sum(entry.size_bytes for entry in here)
@@ -144,7 +144,7 @@ def pull_artifacts(
 
 
 def _can_be_sent(folder: str) -> bool:
-    """Locks, secrets and temporary files are never sent; an artifact without one of its files would not be whole."""
+    """Return whether an artifact is complete and can be sent: locks, secrets and temporary files never are."""
     names, links, _ = exchange.list_folder(folder)
     entries = ((found, name) for found, folders, files in os.walk(folder) for name in (*folders, *files))
     paths = (os.path.join(found, name) for found, name in entries)
@@ -152,7 +152,7 @@ def _can_be_sent(folder: str) -> bool:
 
 
 def _stays_inside(path: object) -> bool:
-    """Whether the path of what a step made, relative to its entry or marked with `_FOLDER`, is in the entry."""
+    """Return whether a path that a step made, relative to its entry or marked with `_FOLDER`, is inside the entry."""
     if not isinstance(path, str):
         return False
     relative = os.path.normpath(path.removeprefix(_FOLDER).lstrip("/") if path.startswith(_FOLDER) else path or ".")

@@ -1,4 +1,4 @@
-"""The flags of a model check as they were given; None and empty: not given."""
+"""The flags of a model check as the user gave them; None and empty: not given."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tolerance_option() -> Any:
 
 
 class RunFlags(Request):
-    """How the run of a check, a bisection or a reduction itself is made."""
+    """Flags for the run of a check, a bisection or a reduction."""
 
     label: str | None = option(
         "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
@@ -87,7 +87,7 @@ class InputFlags(Request):
 
 
 class ModelFlags(InputFlags):
-    """The model and its inputs, the target, what is compared, and what is written."""
+    """Flags for the model and its inputs, the target, the comparison, and the output files."""
 
     target: str | None = option("--target", metavar="TARGET", help=f"What is tested: {_TARGETS}.")
     only: tuple[str, ...] = only_option()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MODEL_FILE = "model.json"
-MODEL_REQUEST_PREFIX = "request-"  # inside .assay: what was asked for, where a command line cannot hold it
-MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: what differs
+MODEL_REQUEST_PREFIX = "request-"  # inside .assay: a request that is too long for a command line
+MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: tensors that differ
 MODEL_ERROR_FILE = "error.json"  # why there is no report
 MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}

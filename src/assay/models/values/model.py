@@ -1,4 +1,4 @@
-"""Model numerics: targets, layers, the steps of a case and how each ended, and what a check came to."""
+"""Values of models: targets, layers, the steps of a case and how each ended, and the result of a check."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study
 FULL_MODEL = "full_model"
-DEFAULT_GROUPS = (("Conv", "Clip"),)  # operators that stay together
+DEFAULT_GROUPS = (("Conv", "Clip"),)  # operators that form one layer together
 SKIPPED = "trivial"
 NOT_COMPARED = "not compared"
-SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # their times are estimates
+SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # names of targets whose times are estimates
 
 
 # ---------------------------------------------------------------- targets and steps
 
 
 class Step(StrEnum):
-    """What a back end does with a model, in this order; one without an importer or a compiler leaves that step out."""
+    """The steps of a back end on a model, in this order; one without an importer or a compiler omits that step."""
 
-    IMPORT = "import"  # ONNX → the back end's own language
+    IMPORT = "import"  # ONNX → the back end's own format
     COMPILE = "compile"
     RUN = "run"
 
@@ -37,15 +37,15 @@ class StepEnding(StrEnum):
 
     OK = "ok"
     ERROR = "error"  # the tool refused
-    UNSUPPORTED = "unsupported"  # it refused since it lacks this operator, type or opset
+    UNSUPPORTED = "unsupported"  # the tool lacks this operator, type or opset
     TIMEOUT = "timeout"
     CRASH = "crash"  # its process died
-    MEMORY = "memory"  # it wanted more than the limit
+    MEMORY = "memory"  # it exceeded the memory limit
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A back end with its options, under the name that ids have: `iree`, `ort:unoptimized`, `sim`.
+    """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`.
 
     `options` are the back end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command:
     templates), `address`, `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only.
@@ -59,19 +59,19 @@ class Target:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its hardware, or its name where no hardware is given, is a simulator: `sim`, `torq-sim`."""
+        """Whether the hardware, or without one the target's name, is a simulator: `sim`, `torq-sim`."""
         hardware = str(self.options.get("hardware") or self.name).lower()
         return any(word in SIMULATORS for word in re.split(r"[^a-z]+", hardware))
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The limits of one step; None limits nothing."""
+    """The limits of one step; None means no limit."""
 
     import_s: float | None = 300.0
     compile_s: float | None = 300.0
     run_s: float | None = 240.0
-    memory_bytes: int | None = None  # of the worker and everything that it started
+    memory_bytes: int | None = None  # of the worker and all its descendants
 
     def seconds(self, step: Step) -> float | None:
         return {Step.IMPORT: self.import_s, Step.COMPILE: self.compile_s, Step.RUN: self.run_s}[step]
@@ -79,14 +79,14 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One step of one case, as a worker gets it. JSON-like: it travels to another process."""
+    """One step of one case, in the form that a worker receives. JSON-like: it is sent to another process."""
 
     step: Step
-    source: str  # path of the model (import; compile, where there is no import), else of what the step before made
-    folder: str  # exists, empty: what is made goes in here and nowhere else
+    source: str  # path of the model (import; compile without import), else of the previous step's result
+    folder: str  # exists, empty: results are written here and nowhere else
     inputs: str | None = None  # RUN: folder of tensors, see graph.tensorfile
     outputs: tuple[str, ...] = ()  # RUN: names in the graph's order
-    output_specs: tuple[TensorSpec, ...] = ()  # where they are known: a command's raw files have neither type nor shape
+    output_specs: tuple[TensorSpec, ...] = ()  # empty if unknown: a command's raw files have neither type nor shape
     ir_dir: str | None = None  # dump intermediate representations here; this folder and the next are there
     profile_dir: str | None = None  # write the back end's own profile here
     case: str = ""  # for names of files and messages
@@ -95,21 +95,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How one step of one case ended, with everything needed to do it again by hand."""
+    """How one step of one case ended, with everything that is needed to repeat it by hand."""
 
     step: Step
     ending: StepEnding
     message: str = ""  # one line
-    path: str = ""  # what was made: a file or a folder inside Job.folder; RUN: the folder of output tensors
-    command: str = ""  # the command line, or what comes closest to it
+    path: str = ""  # the result: a file or a folder inside Job.folder; RUN: the folder of output tensors
+    command: str = ""  # the command line, or its nearest equivalent
     stdout: str = ""
     stderr: str = ""
     elapsed_s: float = 0.0
     times_s: tuple[float, ...] = ()  # RUN: of the executions alone, without loading
-    profiles: tuple[str, ...] = ()  # files
+    profiles: tuple[str, ...] = ()  # profile files
     cached: bool = False
-    key: str = ""  # in the artifact store
-    hint: str = ""  # what to do
+    key: str = ""  # key in the artifact store
+    hint: str = ""  # what to do next
 
     @property
     def is_ok(self) -> bool:
@@ -117,7 +117,7 @@ class StepOutcome:
 
     @property
     def is_copy(self) -> bool:
-        """A target without a compiler passes the model on: that is not a compilation, and its time is not a result."""
+        """Whether the step only copied the model, as for a target without a compiler: its time is not a result."""
         return self.step is Step.COMPILE and self.command.startswith("cp ")
 
 
@@ -129,17 +129,17 @@ class Layer:
     """A part of a model that is tested in isolation: one node, or a group that must stay together."""
 
     name: str  # "<stem>_layer_<Op>_<number>": the case's name
-    number: int  # of the part, from 0; constants do not count
-    ops: tuple[str, ...]  # of its nodes
-    nodes: tuple[int, ...]  # their places in the graph
+    number: int  # number of the part, from 0, without constants
+    ops: tuple[str, ...]  # operators of its nodes
+    nodes: tuple[int, ...]  # their positions in the graph
     inputs: tuple[str, ...]  # activations; initialisers and constants do not count
     outputs: tuple[str, ...]  # used outside, or outputs of the graph
-    node_names: tuple[str, ...] = ()  # as other viewers show them; "": a node without one
+    node_names: tuple[str, ...] = ()  # names of the nodes as in other viewers; "" for a node without one
     path: str = ""  # of a call inside a torch module: `layers.0.attn`, `layers.0.attn:backward`
 
     @property
     def title(self) -> str:
-        """The nodes' own names joined, where they have any."""
+        """The nodes' own names joined, if they have any."""
         return "+".join(name for name in self.node_names if name)
 
     @property
@@ -150,15 +150,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A model as its graph alone describes it: nothing is executed for it, no weight is read."""
+    """A model as its graph describes it: nothing is executed for it, no weight is read."""
 
     stem: str
     path: str
     opset: int
-    inputs: tuple[TensorSpec, ...]  # initialisers that are listed as inputs do not count
+    inputs: tuple[TensorSpec, ...]  # without initialisers that are listed as inputs
     outputs: tuple[TensorSpec, ...]
     layers: tuple[Layer, ...]
-    tensors: tuple[TensorSpec, ...] = ()  # intermediate ones, as far as shape inference knows them
+    tensors: tuple[TensorSpec, ...] = ()  # intermediate tensors, if shape inference knows them
 
     @property
     def full_name(self) -> str:
@@ -169,14 +169,14 @@ class Outline:
         return (*(layer.name for layer in self.layers), self.full_name)
 
     def choose(self, names: Sequence[str]) -> list[Layer]:
-        """The layers of these names, in the model's order."""
+        """Return the layers of these names, in the model's order."""
         wanted = set(names)
         return [layer for layer in self.layers if layer.name in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """The allowed differences. The more special one holds: tensor, then operator, then model."""
+    """The allowed differences. The most specific one applies: tensor, then operator, then model."""
 
     model: Tolerance = field(default_factory=Tolerance)
     by_op: Mapping[str, Tolerance] = field(default_factory=dict)
@@ -188,20 +188,20 @@ class Tolerances:
 
 @dataclass(frozen=True, slots=True)
 class InputChoice:
-    """Where a model's inputs come from: files, else a function, else seeded random numbers in fitting ranges."""
+    """The source of a model's inputs: files, else a function, else seeded random numbers in fitting ranges."""
 
     samples: int = 1
     seed: int = 1234
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by input
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # input → range
     dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)  # "batch" → size, or an input → its shape
     files: tuple[str, ...] = ()
     function: str | None = None  # "module:function"
-    most: int | None = None  # of the samples that the files hold, where a number was asked for
-    keep_dims: bool = False  # open dimensions are not closed, to the sample's sizes, for a second view of the model
+    most: int | None = None  # the number of samples to use of those in the files, if it was given
+    keep_dims: bool = False  # do not set open dimensions to the sample's sizes, for a second view of the model
 
 
 def is_torch_model(text: str) -> bool:
-    """Whether it is `net.py:build` and not the path of an ONNX file."""
+    """Return whether a text is `net.py:build` and not the path of an ONNX file."""
     return re.search(r"\.py:\w+$", text) is not None
 
 
@@ -209,25 +209,25 @@ Flags = tuple[tuple[str, str], ...]  # (flag, value): `--vote`, `ort`; `--compil
 
 
 def render_flags(flags: Flags) -> str:
-    """The flags for a shell. A flag that ends with `=` is one word with its value, which may begin with a dash."""
+    """Render the flags for a shell. A flag that ends with `=` is one word with its value, which may begin with `-`."""
     pairs = ((flag + value,) if flag.endswith("=") or not value else (flag, value) for flag, value in flags)
     return shlex.join([word for pair in pairs for word in pair])
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a command asks for. JSON-like throughout: it travels to the process that does the work."""
+    """The request of a command. JSON-like throughout: it is sent to the process that does the work."""
 
-    model: str  # absolute
+    model: str  # absolute path
     reference: Target
     target: Target
-    voter: Target | None = None  # a second reference, asked where the target differs
+    voter: Target | None = None  # a second reference, used if the target differs
     goal: Literal["check", "compare", "bisect", "reduce"] = "check"
-    other: str = ""  # compare: the second model, which the target computes; absolute
+    other: str = ""  # compare: the second model, which the target computes; absolute path
     inputs: InputChoice = field(default_factory=InputChoice)
     tolerances: Tolerances = field(default_factory=Tolerances)
     groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
-    only: tuple[str, ...] = ()  # cases by name or shell pattern; none: all
+    only: tuple[str, ...] = ()  # cases by name or shell pattern; empty: all
     limits: StepLimits = field(default_factory=StepLimits)
     repeats: int = 1
     recompute: bool = False
@@ -238,19 +238,19 @@ class ModelRequest:
     store: str = ""  # folder of the artifact store
     keep_outputs: str = ""  # folder for the tensors of both sides
     output: str = ""  # reduce: where the smallest model goes
-    folder: str = ""  # working directory of the caller: functions of inputs are looked for there
-    manner: Flags = ()  # of a command line that asks for the same of another model: targets, tolerances, limits
-    origin: Flags = ()  # where the inputs come from
-    notes: tuple[str, ...] = ()  # what a command reports besides
-    ops: bool = False  # of a torch module: each op of its exported graph in the place of each module
-    backward: bool = True  # of a torch module: gradients too
+    folder: str = ""  # working directory of the caller, where functions of inputs are found
+    manner: Flags = ()  # flags of a command for the same request of another model: targets, tolerances, limits
+    origin: Flags = ()  # flags for the source of the inputs
+    notes: tuple[str, ...] = ()  # further messages of the command
+    ops: bool = False  # for a torch module: test each op of its exported graph instead of each module
+    backward: bool = True  # for a torch module: test gradients too
 
     @property
     def is_torch(self) -> bool:
         return is_torch_model(self.model)
 
 
-# ---------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +261,12 @@ class CaseReport:
     target: str
     verdict: Verdict
     layer: Layer | None = None  # None: the full model
-    steps: tuple[StepOutcome, ...] = ()  # of the target; the last one is where it ended
-    local: tuple[TensorComparison, ...] = ()  # fed with the reference's inputs
-    accumulated: tuple[TensorComparison, ...] = ()  # as it comes out of the model on the target
+    steps: tuple[StepOutcome, ...] = ()  # of the target, in order; the last one shows where it ended
+    local: tuple[TensorComparison, ...] = ()  # computed with the reference's inputs
+    accumulated: tuple[TensorComparison, ...] = ()  # as computed inside the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
-    skipped: str = ""  # why it was not computed alone, though it is correct
-    matched: str = ""  # compare: how the two layers were found to be one
+    skipped: str = ""  # why it was not computed alone, although it is correct
+    matched: str = ""  # compare: how the two layers were paired
 
     @property
     def failed_step(self) -> StepOutcome | None:
@@ -274,9 +274,9 @@ class CaseReport:
 
     @property
     def outcome(self) -> str:
-        """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A case that the
-        target was never given, since the reference has no result for it, is `not compared`; a layer of shapes and
-        constants that is correct inside the model is `trivial`."""
+        """The outcome in one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A
+        case that the target was never given, since the reference has no result for it, is `not compared`; a layer of
+        shapes and constants that is correct inside the model is `trivial`."""
         failed = self.failed_step
         if failed is not None:
             return f"{failed.step} {failed.ending}"
@@ -296,26 +296,26 @@ class CaseReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    model: str  # path
+    model: str  # path of the model
     stem: str
     reference: str
     target: str
     cases: tuple[CaseReport, ...]
-    first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are correct
-    confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: there was nothing to confirm
+    first_wrong: str | None = None  # the case's name: its own outputs are wrong although its inputs are correct
+    confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: nothing needed confirmation
     findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
     samples: int = 1
-    tools: Mapping[str, str] = field(default_factory=dict)  # versions
+    tools: Mapping[str, str] = field(default_factory=dict)  # tool → version
     elapsed_s: float = 0.0
     run_dir: str = ""
     notes: tuple[str, ...] = ()
     is_estimate: bool = False  # times of a simulator: they are estimates, and never raise an alarm
     manner: str = ""  # flags as a shell takes them: see ModelRequest
     origin: str = ""
-    command: str = ""  # shows again what was found, without looking for it: of a reduction
-    folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
-    unseen: int = 0  # layers before `first_wrong` that were not requested: it is the first that was tried
-    other: str = ""  # path of the second model, where two were compared
+    command: str = ""  # for a reduction: the command that shows its result again, without a new search
+    folder: str = ""  # the folder to run commands in: settings and the user's own code are found from there
+    unseen: int = 0  # layers before `first_wrong` that were not requested: it is the first of those that were tried
+    other: str = ""  # path of the second model, if two were compared
     coverage: str = ""  # how many layers of the two were paired, and how
 
     @property
@@ -335,11 +335,11 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The step that failed, how, and with which message; or outputs that differ."""
+    """The step that failed, how, and with which message; or that outputs differ."""
 
-    step: str  # "" : all steps went well, and the outputs differ
+    step: str  # "": all steps succeeded, and the outputs differ
     ending: str = ""
-    words: str = ""  # of the message, without numbers, names and paths
+    words: str = ""  # the message, without numbers, names and paths
 
     def __str__(self) -> str:
         if not self.step:
@@ -347,12 +347,12 @@ class Signature:
         return f"{self.step} {self.ending}: {self.words}" if self.words else f"{self.step} {self.ending}"
 
     def resembles(self, other: Signature | None) -> bool:
-        """Whether both are of one step and ended in one way, with any message."""
+        """Return whether both failed in the same step and way, with any message."""
         return other is not None and (self.step, self.ending) == (other.step, other.ending)
 
 
 def build_signature(report: CaseReport) -> Signature | None:
-    """The signature of a case; None where nothing is wrong."""
+    """Build the signature of a case; None if nothing is wrong."""
     failed = report.failed_step
     if failed is not None:
         return sign_failure(failed)
@@ -364,7 +364,7 @@ def sign_failure(failed: StepOutcome) -> Signature:
 
 
 def normalise(message: str) -> str:
-    """Numbers, quoted names and paths belong to a model, not to the failure."""
+    """Remove numbers, quoted names and paths from a message: these belong to a model, not to the failure."""
     text = re.sub(r"\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|`[^`]*`|%\w+|@\w+|<[^<>]*>", "…", message)
     text = re.sub(r"(?<!\w)(?:~|\.{1,2})?(?:/[\w.+@-]+)+/?|0x[0-9a-fA-F]+", "…", text)
     text = re.sub(r"\d+(?:[x.:,]\d+)*", "N", text)
@@ -372,9 +372,9 @@ def normalise(message: str) -> str:
 
 
 def find_same(reports: Sequence[CaseReport], wanted: Signature | None) -> CaseReport | None:
-    """The first case that fails as the whole does: word for word, else in the same step and way.
+    """Find the first case that fails as the whole does: with the same message, else in the same step and way.
 
-    A part may fail in isolation for a reason of its own, which the whole never meets: it comes first only where nothing
+    A part may fail in isolation for a reason that does not occur in the whole: it counts only if no other case
     resembles the whole's failure more.
     """
     wrong = [report for report in reports if report.verdict.kind in WRONG]

@@ -1,6 +1,6 @@
-"""Tensors as values: what one is, where one is, and how two of them compare.
+"""Tensors as values: their type and shape, their location, and how two of them compare.
 
-No array is ever in a value: `graph` and `judge` load them where they are needed.
+No array is ever in a value: `graph` and `judge` load arrays where they need them.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Verdict, VerdictKind
 
-EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is all zero" comes next to them
+EXPECTED_CONSTANT = "expected is constant"  # flags that code looks for; "… is all zero" is similar
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
-ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it
-OTHER_LARGEST = "the largest element is another one in"  # so many rows, of what looks like scores of classes
+ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as on the command line
+OTHER_LARGEST = "the largest element is another one in"  # the rows of what looks like scores of classes follow
 
-Dim = int | str | None  # known, a symbol such as "batch", or nothing at all
-Number = float | int | str  # of one element; text for what JSON has no number for: "nan", "-inf", complex numbers
+Dim = int | str | None  # a number, a symbol such as "batch", or None if unknown
+Number = float | int | str  # of one element; text for numbers that JSON lacks: "nan", "-inf", complex ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A tensor in a file. `path` is absolute; types that numpy's files do not know lie there as unsigned integers."""
+    """A tensor in a file. `path` is absolute; types that numpy's files do not have are stored as unsigned integers."""
 
     name: str
     path: str
@@ -55,15 +55,15 @@ class Tolerance:
     rel: float | None = None
     ulp: int | None = None
     int_abs: int | None = None  # integers have no other bound; exact, but where an operator rounds into its type
-    int_share: float | None = None  # of the integers that may make use of int_abs: a tie is rare, a wrong rounding not
-    allowed_wrong: float = 0.0  # share of elements that may break abs/rel/ulp
+    int_share: float | None = None  # fraction of integers that may use int_abs: a tie is rare, a wrong rounding is not
+    allowed_wrong: float = 0.0  # fraction of elements that may exceed abs/rel/ulp
     min_cosine: float | None = None
     min_sqnr_db: float | None = None
-    max_shift: float | None = None  # of a factor or an offset that all elements share, at the scale
+    max_shift: float | None = None  # for a factor or an offset that all elements share, relative to the scale
     top_k: int | None = None  # the k largest along the last axis must be the same ones
-    allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless this allows it
+    allow_constant: bool = False  # two tensors that are all zero prove nothing, and are not PASS unless this is set
     check_dtype: bool = True
-    quantized: bool = False  # the model computes in steps: what it gives as a whole may be a few of them off
+    quantized: bool = False  # the model computes in steps: its outputs may be a few of them off
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,76 +77,76 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class ErrorHistogram:
-    """Counts of absolute errors between powers of ten; `zero` counts what is equal."""
+    """Counts of absolute errors between powers of ten; `zero` counts equal elements."""
 
-    edges: tuple[float, ...]  # one more than counts
+    edges: tuple[float, ...]  # one more than there are counts
     counts: tuple[int, ...]
     zero: int = 0
-    broken: int = 0  # NaN or infinities where the other has something else: no error can be named
+    broken: int = 0  # NaN or infinities where the other side has another value: the error is not defined
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The largest error in each part of a tensor, seen along its two longest axes.
+    """The largest error in each part of a tensor, by its two longest axes.
 
     Errors are in units of what the tolerance allows: up to 1 is correct. Infinite: NaN or infinity out of place.
     """
 
-    axes: tuple[int, ...]  # of the tensor: down, across; one alone runs across
+    axes: tuple[int, ...]  # of the tensor: down, across; a single one runs across
     lengths: tuple[int, int]  # elements down and across
     cells: tuple[tuple[float, ...], ...]  # at most as many as there are elements
 
 
 @dataclass(frozen=True, slots=True)
 class TensorComparison:
-    """Two tensors next to each other, with every number that a person could ask for."""
+    """The comparison of two tensors, with every number of a report."""
 
     name: str
     verdict: Verdict
     dtype: tuple[str, str]  # expected, actual
     shape: tuple[tuple[int, ...], tuple[int, ...]]
     count: int = 0  # elements that were compared
-    wrong: int = 0  # of these, outside the tolerance
+    wrong: int = 0  # of these, the elements outside the tolerance
     max_abs: float = 0.0
     mean_abs: float = 0.0
     max_rel: float = 0.0  # relative to max(|expected|, scale)
     max_ulp: int | None = None
     scale: float = 0.0  # of the expected tensor
     cosine: float | None = None
-    sqnr_db: float | None = None  # inf: equal
-    top_k: float | None = None  # share of rows whose k largest agree; k is 1 where no bound was asked for
-    nan: tuple[int, int] = (0, 0)  # in expected, in actual
+    sqnr_db: float | None = None  # inf: the tensors are equal
+    top_k: float | None = None  # fraction of rows whose k largest agree; k is 1 without a requested bound
+    nan: tuple[int, int] = (0, 0)  # counts in expected, in actual
     inf: tuple[int, int] = (0, 0)
-    misplaced: int = 0  # NaN or infinities where the other has something else, or the other sign
+    misplaced: int = 0  # NaN or infinities where the other side has another value, or the other sign
     flags: tuple[str, ...] = ()  # "actual is all zero", "expected is constant", …
     worst: tuple[Element, ...] = ()  # largest error first
-    tolerance: Tolerance = field(default_factory=Tolerance)  # with the bounds filled in that were used
+    tolerance: Tolerance = field(default_factory=Tolerance)  # with all bounds that were used
 
     @property
     def error(self) -> float:
-        """One number to rank by: the relative error at the tensor's scale; infinite where nothing can be compared."""
+        """A number to rank by: the relative error at the tensor's scale; infinite if nothing can be compared."""
         return float("inf") if self.misplaced or self.shape[0] != self.shape[1] else self.max_rel
 
     @property
     def is_dead(self) -> bool:
-        """All zero or constant where the expected tensor is not."""
+        """Whether the tensor is all zero or constant although the expected one is not."""
         return ACTUAL_CONSTANT in self.flags and EXPECTED_CONSTANT not in self.flags
 
     @property
     def is_broken(self) -> bool:
-        """Wrong in a way that no rounding explains, however large the numbers are."""
+        """Whether the tensor is wrong in a way that no rounding explains, however large the numbers are."""
         retyped = self.tolerance.check_dtype and self.dtype[0] != self.dtype[1]
-        nothing = self.count == 0  # another shape, or texts next to numbers
+        nothing = self.count == 0  # the shapes differ, or texts are compared with numbers
         return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or nothing or self.is_dead)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """A comparison with its pictures, and where the two tensors lie."""
+    """A comparison with its charts, and the location of the two tensors."""
 
     comparison: TensorComparison
-    expected: str  # path, with the tensor's name where the file holds several; empty: shown elsewhere
+    expected: str  # path, with the tensor's name if the file contains several; empty: shown elsewhere
     actual: str
-    histogram: ErrorHistogram | None = None  # None: there was nothing to compare
+    histogram: ErrorHistogram | None = None  # None: nothing was compared
     heat: Heat | None = None
-    part: str = ""  # what of the tensors was compared: `slice 0,:,:`; empty: all
+    part: str = ""  # the part that was compared: `slice 0,:,:`; empty: all

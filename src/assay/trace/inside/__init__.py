@@ -1,1 +1,1 @@
-"""What a traced program loads: torch and the standard library alone. A copy of it is in the run directory."""
+"""Modules that a traced program loads: they use only torch and the standard library. The run directory has a copy."""

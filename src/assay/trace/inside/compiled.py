@@ -1,4 +1,4 @@
-"""torch.compile and traces: hooks are not seen by dynamo, so that compiled regions are what they are without them."""
+"""torch.compile and traces: dynamo does not see our hooks, so that compiled regions are the same as without them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _hidden: list[tuple[Any, dict[Any, Any]]] = []
 
 
 def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
-    """Neither this function nor, with `is_deep`, what it calls is ever compiled, nor counted as a frame."""
+    """Make a function, and with `is_deep` all that it calls, invisible to the compiler and to its count of frames."""
     from torch._C._dynamo import eval_frame
 
     code = getattr(function, "__func__", function).__code__
@@ -24,12 +24,12 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
 
 
 def watch_compiler() -> Callable[[], None]:
-    """While dynamo traces, the global hooks are away; called when torch._dynamo is loaded. Returns what undoes it."""
+    """Remove the global hooks while dynamo traces; called when torch._dynamo is loaded. Returns its undo function."""
     from torch._dynamo.callback import callback_handler as handler
 
     start, end = handler.run_start_callbacks, handler.run_end_callbacks
 
-    def run_start(args: Any) -> None:  # not a callback of theirs: torch._dynamo.reset() removes those
+    def run_start(args: Any) -> None:  # not one of dynamo's callbacks: torch._dynamo.reset() removes those
         start(args)
         _hide()
 
@@ -74,7 +74,7 @@ class _Inside:
 
         self.mark = torch.zeros(
             1, device="cpu"
-        )  # the operation changes it, so that no compiler leaves the operation out
+        )  # the operation changes this argument, so that no compiler leaves the operation out
         self._rows, self._names, self.hooks = rows, names, hooks
         self._modules: list[tuple[str, str]] = []
         record = guard(self._record)
@@ -107,11 +107,11 @@ _inside: list[_Inside] = []
 
 
 def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> Callable[[], None]:
-    """From now on what is compiled records the outputs of its modules by itself. Dynamo compiles again when the global
-    hooks are others: these two stay until the end, on every step."""
+    """Make code that is compiled from now on record the outputs of its modules. Dynamo compiles again when the global
+    hooks change: these two stay until the end, on every step."""
     _inside[:] = [_Inside(rows, names, hooks, guard)]
     for each in (_enter_inside, _leave_inside):
-        hide_from_dynamo(each)  # not a region by itself; inside of one dynamo traces it
+        hide_from_dynamo(each)  # not compiled as a region; inside a region dynamo traces it
     hooks.hold(_enter_inside, _leave_inside)
 
     def undo() -> None:
@@ -129,7 +129,7 @@ def _enter_inside(module: Any, args: Any) -> None:
 
 
 def _leave_inside(module: Any, args: Any, *rest: Any) -> None:
-    """What dynamo traces of it is the operation alone."""
+    """Record a module's output; for dynamo this is nothing but the operation."""
     import torch
 
     if not torch.compiler.is_compiling():
@@ -144,7 +144,7 @@ def _leave_inside(module: Any, args: Any, *rest: Any) -> None:
 
 
 def count_graphs() -> dict[str, int]:
-    """Graphs, breaks and compiled frames so far: those of a program that is not traced must be the same."""
+    """Return the graphs, breaks and compiled frames so far: those of a program that is not traced must be the same."""
     if "torch._dynamo.utils" not in sys.modules:
         return {}
     counters = sys.modules["torch._dynamo.utils"].counters
@@ -163,7 +163,7 @@ def _load_questions() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def is_in_compiled() -> bool:
-    """Whether what runs belongs to a compiled region, forward or backward."""
+    """Return whether the running code belongs to a compiled region, forward or backward."""
     find_callback, find_node = _load_questions()
     if find_callback() is not None:
         return True

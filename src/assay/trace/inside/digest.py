@@ -25,13 +25,13 @@ BUCKETS = 64
 SLOT = struct.Struct("<QQQddd64f")  # hash, not finite, zeros, sum, sum of squares, largest, sketch
 WORDS = SLOT.size // 8
 NOT_PLAIN, NO_VALUES = 1, 2  # flags of a row
-Where = tuple[int, int, int]  # index of the first element in the whole, length of a run, from one run to the next
+Where = tuple[int, int, int]  # index of the first element in the whole tensor, length of a run, distance between runs
 WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
-_TINY = 8  # bytes
-_ROWS = 4  # blocks at once on the CPU: more of them no longer fit its cache
-_PART = 1 << 18  # elements that have an index each at once: about 20 MB
+_TINY = 8  # bytes of a tensor that is digested as a number
+_ROWS = 4  # blocks processed together on the CPU: more of them do not fit its cache
+_PART = 1 << 18  # elements whose indices are computed at once: about 20 MB
 
 
 def mix32(x: Any) -> Any:
@@ -42,7 +42,7 @@ def mix32(x: Any) -> Any:
 
 
 def block_factors(number: Any) -> tuple[Any, Any]:
-    """The odd multiplier of a block's hash, of 31 bits, and the sign of its sketch; of a number, or of a tensor."""
+    """Return the odd multiplier of a block's hash, of 31 bits, and the sign of its sketch; for numbers or tensors."""
     x = mix32((number + 1) ^ _OTHER)
     return (x >> 1) | 1, 1.0 - 2.0 * (x & 1)
 
@@ -53,7 +53,7 @@ def _wrap(words: Any) -> Any:
 
 @lru_cache(16)
 def load_tables(device: Any) -> tuple[Any, Any, Any]:
-    """t (int32), h (int64) and s (float32) for the elements of a block: one megabyte."""
+    """Return t (int32), h (int64) and s (float32) for the elements of a block: one megabyte."""
     import torch
 
     word = mix32(torch.arange(1, BLOCK + 1, dtype=torch.int64, device="cpu"))
@@ -65,7 +65,7 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
 
 @lru_cache(4096)
 def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
-    """The tables of the CPU for some elements of a block: t, h as int32 and as float64, s."""
+    """Return the tables of the CPU for some elements of a block: t, h as int32 and as float64, s."""
     import torch
 
     if length < BLOCK:
@@ -76,32 +76,32 @@ def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
 
 @lru_cache(256)
 def _load_scratch(thread: int, dtype: Any, *shape: int) -> Any:
-    """Room for intermediate values; each thread has its own."""
+    """Return memory for intermediate values; each thread has its own."""
     import torch
 
     if shape != (_ROWS * BLOCK,):
         return _load_scratch(thread, dtype, _ROWS * BLOCK)[: math.prod(shape)].view(shape)
-    if dtype is torch.float32:  # it shares memory: more of the cache is left
+    if dtype is torch.float32:  # both share memory, which leaves more of the cache
         return _load_scratch(thread, torch.int32, *shape).view(dtype)
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 @lru_cache(4096)
 def _load_signs(number: int, rows: int) -> Any:
-    """The signs of the sketch, of blocks from this number on."""
+    """Return the signs of the sketch for blocks from this number on."""
     import torch
 
     return block_factors(torch.arange(number, number + rows, device="cpu"))[1].to(torch.float32)
 
 
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
-    """The values of any tensor as a dense one of real numbers, and flags; None: it has no values here."""
+    """Return the values of any tensor as a dense one of real numbers, and flags; None: it has no values here."""
     import torch
 
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # of a collective operation
+        tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # wait for a collective operation
         if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
-            return None, NO_VALUES  # it only holds others
+            return None, NO_VALUES  # the tensor only holds others
     is_fake = tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
     if is_fake or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001 of torch.func: many, or none
         return None, NO_VALUES
@@ -117,12 +117,12 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
     if tensor.is_complex():
         tensor, flags = torch.view_as_real(tensor.resolve_conj()), NOT_PLAIN
     if tensor.numel() and not tensor.data_ptr():
-        return None, NO_VALUES  # zeros that torch.func.jvp never makes, memory that FSDP has freed: reading would crash
+        return None, NO_VALUES  # zeros that torch.func.jvp never makes, memory freed by FSDP: reading would crash
     return (tensor.resolve_neg() if tensor.is_neg() else tensor), flags
 
 
 def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
-    """The digest of a dense tensor of real numbers in the memory of this process."""
+    """Return the digest of a dense tensor of real numbers in the memory of this process."""
 
     flat = tensor.detach().contiguous().view(-1)
     if flat.nbytes <= _TINY and where == WHOLE:
@@ -132,7 +132,7 @@ def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
 
 @lru_cache(1024)
 def _digest_tiny(data: bytes, dtype: Any) -> bytes:
-    """The digest of a number: the steps that an optimiser keeps for each parameter are all the same."""
+    """Return the digest of a number: the steps that an optimiser stores for each parameter are all the same."""
     import torch
 
     return _digest(torch.frombuffer(bytearray(data), dtype=dtype), WHOLE)
@@ -147,7 +147,7 @@ def _digest(flat: Any, where: Where) -> bytes:
         digest_into(flat, slot, where)
         return ctypes.string_at(slot.data_ptr(), SLOT.size)
     begin = first % BLOCK
-    begin, end = (begin, begin + count) if begin + count <= BLOCK else (0, BLOCK)  # places in a block that have some
+    begin, end = (begin, begin + count) if begin + count <= BLOCK else (0, BLOCK)  # positions that have elements
     begin, end = begin - begin % BUCKETS, end + -end % BUCKETS
     thread, hashed, counts, sums = threading.get_ident(), 0, [0, 0], [0.0, 0.0, 0.0]
     columns = torch.zeros(end - begin, dtype=torch.float32, device="cpu")  # the sum of the blocks, with their signs
@@ -171,7 +171,7 @@ def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -
     count, own = values.numel(), values.dtype
     spare = _load_scratch(thread, own, count)
     bits = torch.abs(values, out=spare).view(torch.int32 if own is torch.float32 else torch.int64)
-    least, largest = (each.view(own).item() for each in torch.aminmax(bits))  # of floats it takes twice as long
+    least, largest = (each.view(own).item() for each in torch.aminmax(bits))  # for floats this takes twice as long
     if not math.isfinite(largest):
         finite = torch.isfinite(values)
         values = torch.where(finite, values, 0)
@@ -188,10 +188,9 @@ def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -
 
 
 def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, int, Any]]:
-    """Parts: the number of the first block, the place in it, how many blocks, or 1 for some of one, and the elements.
-
-    `first`: the index of the first element. Several blocks are one part, because each call of torch takes time.
-    """
+    """Yield parts: the number of the first block, the position in it, how many blocks, or 1 for some of one, and the
+    elements. `first`: the index of the first element. Several blocks are one part, because each call of torch takes
+    time."""
     at, count = 0, flat.numel()
     while at < count:
         number, place = divmod(first + at, length)
@@ -202,7 +201,7 @@ def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, int, 
 
 
 def _hash(flat: Any, first: int, thread: int) -> int:
-    """The hash of the elements from index `first` on.
+    """Return the hash of the elements from index `first` on.
 
     torch multiplies numbers of 64 bits one by one, and has fast code for 32 bits and for float64: the former gives the
     sum of a block mod 2^32, the latter within about 2^23, because t and h are random. Both together are exact.
@@ -223,7 +222,7 @@ def _hash(flat: Any, first: int, thread: int) -> int:
         table, odd, real, _ = _cut_tables(place, shape[1])
         mixed = torch.bitwise_xor(part.view(shape), table, out=_load_scratch(thread, torch.int32, *shape))
         if size == 2 and count % 2 and number * length + place + part.numel() == first + words.numel():
-            mixed[-1, -1] &= 0xFFFF  # one element alone
+            mixed[-1, -1] &= 0xFFFF  # the last word has one element only
         near = torch.mv(_load_scratch(thread, torch.float64, *shape).copy_(mixed), real).tolist()
         low = mixed.mul_(odd).sum(1, dtype=torch.int32).tolist()
         for row, (about, rest) in enumerate(zip(near, low, strict=True)):
@@ -235,7 +234,7 @@ def _hash(flat: Any, first: int, thread: int) -> int:
 
 
 def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
-    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, which nothing waits for."""
+    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, without a wait for it."""
     import torch
 
     flat, (start, run, stride) = tensor.detach().contiguous().view(-1), where
@@ -275,7 +274,7 @@ def _add_sums(part: Any, slot: Any) -> Any:
 
 
 def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
-    """Places in the hash and the numbers there."""
+    """Yield positions in the hash and the numbers there."""
     import torch
 
     if part.element_size() == 8:

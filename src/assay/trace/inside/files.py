@@ -1,4 +1,4 @@
-"""The files of a trace, written by the process that is traced: only appended to, and readable after a kill."""
+"""The files of a trace, written by the traced process: they are only appended to, and readable after a kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TraceFiles:
             file.write(json.dumps({"format": FORMAT, **facts}))
 
     def append(self, name: str, data: bytes) -> None:
-        """One write: what follows a cut is never read. No file stays open: a program may close what it did not open."""
+        """Append with one write: text after a cut is never read. No file stays open: a program may close it."""
         with open(os.path.join(self.folder, name), "ab", buffering=0) as file:
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, "only a part was written", name)
@@ -34,7 +34,7 @@ class TraceFiles:
             self.append(name, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
 
     def append_weights(self, found: list[tuple[dict[str, Any], Any]]) -> None:
-        """Hashes of rows, as tensors of int64, and what each belongs to."""
+        """Append hashes of rows, given as tensors of int64, with what each belongs to."""
         lines, offset = [], 0
         for facts, hashes in found:
             self.append("weights.bin", ctypes.string_at(hashes.data_ptr(), 8 * len(hashes)))
@@ -44,7 +44,7 @@ class TraceFiles:
 
 
 def _make_folder(parent: str, name: str) -> str:
-    """A new one for each process: several may have the same rank, one after another."""
+    """Make a new folder for each process: several may have the same rank, one after another."""
     os.makedirs(parent, exist_ok=True)
     number = 1
     while True:
@@ -58,6 +58,6 @@ def _make_folder(parent: str, name: str) -> str:
 
 
 def build_row(point: int, step: int, flags: int, inputs: tuple[int, ...], count: int, digest: bytes) -> bytes:
-    """One row of `rows.bin`; `digest` is a slot of 304 bytes."""
+    """Build one row of `rows.bin`; `digest` is a slot of 304 bytes."""
     head = HEAD.pack(point, step, flags, 0, *(*inputs, 0, 0, 0, 0)[:4])
     return head + digest[:8] + COUNT.pack(count) + digest[8:]

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def call_after_import(name: str, function: Callable[[], None]) -> None:
-    """Nothing is imported for it, and the module's own loader stays in its place."""
+    """Call a function after an import. This imports nothing, and the module's own loader stays in its place."""
     if name in sys.modules:
         function()
     else:

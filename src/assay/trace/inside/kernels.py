@@ -21,9 +21,9 @@ SETTING = {
     "UNROLL": 2,
     "num_warps": 4,
     "maxnreg": 128,
-}  # words of a program at a time, blocks that are fetched at once
-DEPTH = 16  # blocks that a program has at least
-MOST_GROUPS = 16  # programs that share the blocks of a column, of a tensor that is alone
+}  # TILE: words of a program at a time; UNROLL: blocks that are fetched at once
+DEPTH = 16  # the fewest blocks of a program
+MOST_GROUPS = 16  # programs that share the blocks of a column, for a tensor that is digested alone
 
 
 @lru_cache(1)
@@ -34,12 +34,12 @@ def _load_kinds() -> dict[Any, int]:
 
 
 def can_digest(values: Any, where: Any = WHOLE) -> bool:
-    """Whether the kernels have its type, and the part of the whole tensor that it is: one run from an even index."""
+    """Return whether the kernels support the type, and the part of the whole tensor: one run from an even index."""
     return values.dtype in _load_kinds() and where[1] >= values.numel() and where[0] % 2 == 0
 
 
 def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
-    """Write the digests of tensors of one device: values, the number of a slot of zeros, the index of the first."""
+    """Write digests of tensors of one device, each given by values, number of a zeroed slot, and its first index."""
     import torch
 
     kinds: dict[Any, list[Any]] = {}
@@ -66,7 +66,7 @@ def digest_into(values: Any, slots: Any, number: int, start: int = 0) -> None:
 
 
 def _prepare(values: Any, start: int) -> tuple[Any, Any]:
-    """The elements one after another, and what a kernel is compiled for: type, and whether it reads 16 bytes."""
+    """Return the elements one after another, and the variant of the kernel: type, and whether it reads 16 bytes."""
     flat = values.detach().contiguous()
     address, size = flat.data_ptr(), flat.element_size()
     if address % 4:
@@ -80,7 +80,7 @@ def _name(kind: Any) -> dict[str, Any]:
 
 
 def _plan(flat: Any, start: int, most: int) -> tuple[int, int, int]:
-    """Elements, columns of a block that have some, and programs for each."""
+    """Return the number of elements, of columns of a block that have some, and of programs for each."""
     count = flat.numel()
     tile = SETTING["TILE"] * (4 // flat.element_size())
     columns = BLOCK // tile if start else min(BLOCK // tile, -(-count // tile))
@@ -106,7 +106,7 @@ def _launch_one(flat: Any, number: int, start: int, kind: Any, slots: Any) -> No
 
 
 def hash_rows(values: Any) -> Any:
-    """One hash for each row, as `digest.hash_rows`."""
+    """Return one hash for each row, as `digest.hash_rows` does."""
     import torch
 
     rows = values.detach().reshape(values.shape[0] if values.dim() > 1 else 1, -1).to(torch.bfloat16).contiguous()
@@ -115,12 +115,12 @@ def hash_rows(values: Any) -> Any:
     return found
 
 
-_compiled: dict[Any, Any] = {}  # by what a kernel was compiled for: to call one takes 11 us instead of 28
+_compiled: dict[Any, Any] = {}  # compiled kernels by variant: a call of one takes 11 us instead of 28
 
 
 @lru_cache(1)
 def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Triton's own language
-    """The kernels for one tensor, for many, and for rows; ImportError where Triton is not installed."""
+    """Return the kernels for one tensor, for many, and for rows; raises ImportError if Triton is not installed."""
     global tl, _mix32, _block_factors, _find_odd, _add_plain, _add_careful, _load, _sum, _digest  # noqa: PLW0603 where Triton looks for names
     import triton
     import triton.language as tl
@@ -142,7 +142,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
 
     @triton.jit
     def _load(word, KIND: tl.constexpr):
-        """The numbers in a word: one, or two."""
+        """Load the numbers in a word: one, or two."""
         if KIND == 0:
             first = word.to(tl.float32, bitcast=True)
             second = first
@@ -156,7 +156,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
 
     @triton.jit
     def _add_plain(word, table, block, sums, KIND: tl.constexpr):
-        """Add whole words of finite numbers; one that is not finite shows in the sum."""
+        """Add whole words of finite numbers; a number that is not finite shows in the sum."""
         hashed, bad, filled, total, squares, largest, sketch, other = sums
         factor, sign = _block_factors(block)
         hashed += (word ^ table).to(tl.int64) * factor
@@ -177,7 +177,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
 
     @triton.jit
     def _add_careful(word, table, mask, half, block, sums, KIND: tl.constexpr):
-        """`mask`: which words there are; `half`: which of them have a second number."""
+        """Add words. `mask`: which words exist; `half`: which of them have a second number."""
         hashed, bad, filled, total, squares, largest, sketch, other = sums
         factor, sign = _block_factors(block)
         mixed = word ^ table
@@ -208,14 +208,14 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
         address, start, count, column, group, groups, table, CAREFUL: tl.constexpr,
         KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
     ):  # fmt: skip
-        """The sums of a program: its places in the blocks group, group + groups, …"""
+        """Compute the sums of a program: for its columns, in the blocks group, group + groups, …"""
         EACH: tl.constexpr = 1 if KIND == 0 else 2
         LENGTH: tl.constexpr = 65536 // EACH
         place = column * TILE + tl.arange(0, TILE)
         none, nothing = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.float32)
         sums = (tl.zeros([TILE], tl.int64), none, none, nothing, nothing, nothing, nothing, nothing)
-        begin, end = start // EACH, (start + count) // EACH  # in words that are whole
-        origin = address - begin * 4  # of the whole tensor
+        begin, end = start // EACH, (start + count) // EACH  # in whole words
+        origin = address - begin * 4  # address of the whole tensor
         source = origin.to(tl.pointer_type(tl.int32))
         if ALIGNED:
             source = tl.multiple_of(source, 16)
@@ -256,7 +256,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
         tl.atomic_add(slot + 2, -some.to(tl.int64), sem="relaxed")
         tl.atomic_add(doubles + 3, tl.sum(total.to(tl.float64), 0), sem="relaxed")
         tl.atomic_add(doubles + 4, tl.sum(squares.to(tl.float64), 0), sem="relaxed")
-        biggest = tl.max(largest, 0).to(tl.float64)  # the bits of doubles that are not negative have their order
+        biggest = tl.max(largest, 0).to(tl.float64)  # doubles that are not negative have the same order as their bits
         tl.atomic_max(slot + 5, biggest.to(tl.int64, bitcast=True), sem="relaxed")
         if KIND == 0:
             pair = _mix32((place // 2 + 1).to(tl.uint32)) >> (place % 2).to(tl.uint32)
@@ -269,7 +269,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
             at = tl.arange(0, 32) * 2
             tl.atomic_add(floats + at, tl.sum(tl.reshape(first, [TILE // 32, 32]), 0), sem="relaxed")
             tl.atomic_add(floats + at + 1, tl.sum(tl.reshape(second, [TILE // 32, 32]), 0), sem="relaxed")
-        if program == 0:  # zeros are what is left of all
+        if program == 0:  # the zeros are all elements but the others
             tl.atomic_add(slot + 2, count, sem="relaxed")
 
     @triton.jit(do_not_specialize=["address", "number", "start", "count", "columns", "groups"])
@@ -277,7 +277,7 @@ def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Tr
         address, data, number, start, count, columns, groups,
         KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
     ):  # fmt: skip
-        long = tl.full([], 0, tl.int64)  # added to a number, it makes a long one
+        long = tl.full([], 0, tl.int64)  # added to a number, it makes a number of 64 bits
         _digest(
             long + address, data, long + number, long + start, long + count, columns, groups, tl.program_id(0),
             KIND, ALIGNED, TILE, UNROLL,

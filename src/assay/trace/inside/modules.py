@@ -36,15 +36,15 @@ class ModuleHooks:
         self._plain: dict[str, Any] = {}
         self._calls: dict[Any, int] = {}
         self._without_grad: dict[str, list[int]] = {}
-        self.backwards = 0  # nested ones: reentrant checkpoints
-        self.backward_path = ""  # of the module whose gradient came last
+        self.backwards = 0  # nested backward passes, by reentrant checkpoints
+        self.backward_path = ""  # path of the module whose gradient came last
         self._guard: Guard = lambda function: function
         self.on_begin: Callable[[], None] = _do_nothing
         self.on_end: Callable[[Any, Any, Any], None] = _do_nothing
 
     @property
     def stack(self) -> list[Any]:
-        """The modules that this thread is in, with their paths."""
+        """Return the modules that this thread is executing, with their paths."""
         found: list[Any] | None = self._local.__dict__.get("stack")
         if found is None:
             found = self._local.stack = []
@@ -52,7 +52,7 @@ class ModuleHooks:
 
     @property
     def path(self) -> str:
-        """The module that is executed."""
+        """Return the path of the module that is being executed."""
         if self.backwards:
             return self.backward_path
         stack = self.stack
@@ -65,7 +65,7 @@ class ModuleHooks:
             self._register(self.enter, self.leave)
 
     def hold(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        """Keep these two hooks until `release`; they call `enter` and `leave`."""
+        """Install these two hooks until `release`; they call `enter` and `leave`."""
         self._is_held = True
         self._register(enter, leave)
 
@@ -80,7 +80,7 @@ class ModuleHooks:
         module._has_any_global_hook = lambda: False  # noqa: SLF001 it would warn of ours
 
     def watch_backward(self, guard: Guard) -> None:
-        """The loss is what `backward` is called on; while it runs, modules that are called are called again."""
+        """Record the argument of `backward` as the loss; modules called during it are called a second time."""
         import torch
 
         add_losses = guard(self._add_losses)
@@ -128,7 +128,7 @@ class ModuleHooks:
         self.backward_path = ""
 
     def count(self, key: Any) -> int:
-        """How often this was asked for in the step, from 0."""
+        """Return how often this key was requested in the step, from 0."""
         number = self._calls.get(key, 0)
         self._calls[key] = number + 1
         return number
@@ -137,13 +137,13 @@ class ModuleHooks:
         return not self._only or any(fnmatchcase(path, each) for each in self._only)
 
     def _is_wrapper(self, module: Any) -> bool:
-        """Whether it only hands on to a module that is recorded, or is a graph that torch.compile made."""
+        """Return whether a module only calls another one that is recorded, or is a graph that torch.compile made."""
         kind = type(module).__name__
         is_graph = kind.startswith(_GRAPHS) and self._names.find_module(module).startswith(_GRAPHS)
         return is_graph or kind in _WRAPPERS
 
     def is_kept(self, path: str | None = None) -> bool:
-        """Whether whole tensors of a module are kept; without one, of the module that is executed."""
+        """Return whether whole tensors of a module are stored; without `module`, of the one that is being executed."""
         return bool(self._keep) and any(fnmatchcase(self.path if path is None else path, each) for each in self._keep)
 
     # ------------------------------------------------------------ hooks
@@ -161,13 +161,13 @@ class ModuleHooks:
         stack.append((module, path))
 
     def _leave(self, module: Any, args: Any, *rest: Any) -> None:
-        """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
+        """Leave a module. `rest`: keyword arguments and result; after an exception torch omits the former."""
         if self._is_wrapper(module):
             return
         result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
         while stack and stack.pop()[0] is not module:
-            pass  # one that ended with an exception
+            pass  # left by an exception
         path = self._names.find_module(module)
         if self.backwards:
             self._watch_again(path, module, result)
@@ -177,7 +177,7 @@ class ModuleHooks:
         if self.is_wanted(path) and not (stack and self._is_outer_only):
             inputs = tuple(self._rows.find(each) for each in find_tensors((args, kwargs))[:4])
             self._add_outputs(path, module, result, inputs)
-        if not stack and len(rest) > 1:  # a call that failed is no step
+        if not stack and len(rest) > 1:  # a call that failed does not count as a step
             self.on_end(module, args, result)
 
     def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
@@ -202,7 +202,7 @@ class ModuleHooks:
             if self.is_watching:
                 known = self._rows.find(gradient)
                 row = self._rows.add(key, gradient, (forward,))
-                self.backward_path = path if not known else self.backward_path  # the innermost of equal outputs
+                self.backward_path = path if not known else self.backward_path  # of equal outputs the innermost counts
                 if is_kept:
                     self._rows.keep(row, gradient)
 
@@ -210,7 +210,7 @@ class ModuleHooks:
         return True
 
     def _watch_again(self, path: str, module: Any, result: Any) -> None:
-        """The second forward of a reentrant checkpoint: its first one had no gradients."""
+        """Watch the second forward of a reentrant checkpoint: the first one had no gradients."""
         calls = self._without_grad.get(path)
         tensors = find_tensors(result)
         if calls and any(each.requires_grad for each in tensors):
@@ -225,11 +225,11 @@ class ModuleHooks:
 
 
 def _do_nothing(*_args: Any) -> None:
-    """The hook of a step that is not traced."""
+    """Do nothing: the hook of a step that is not traced."""
 
 
 def find_tensors(value: Any) -> list[Any]:
-    """The tensors in nested lists, tuples, dictionaries and dataclasses, in order; of each such object once."""
+    """Return the tensors in nested lists, tuples, dictionaries and dataclasses, in order; each object only once."""
     import torch
 
     found, todo, seen = [], [value], {}
@@ -238,7 +238,7 @@ def find_tensors(value: Any) -> list[Any]:
         if isinstance(each, torch.Tensor):
             found.append(each)
         elif id(each) not in seen:
-            seen[id(each)] = each  # kept, so that no other object gets its id
+            seen[id(each)] = each  # store the object, so that no other one gets its id
             todo += reversed(_list_inner(each))
     return found
 
@@ -252,7 +252,7 @@ def _list_inner(value: Any) -> list[Any]:
 
 
 def _find_keywords() -> Any:
-    """The keyword arguments of the module call: torch hands them to hooks of one module only."""
+    """Return the keyword arguments of the module call: torch passes them only to hooks of a single module."""
     frame: Any = sys._getframe(1)  # noqa: SLF001
     for _ in range(6):
         frame = frame.f_back if frame is not None else None
@@ -262,7 +262,7 @@ def _find_keywords() -> Any:
 
 
 def _find_places(tensor: Any) -> int:
-    """The last bits of a tensor that autocast's type has not: a change of one of them would be rounded away."""
+    """Return the number of last bits that autocast's type does not have: a change of one would be rounded away."""
     import torch
 
     device = tensor.device.type
@@ -272,8 +272,8 @@ def _find_places(tensor: Any) -> int:
 
 
 def move_first(tensors: list[Any], number: int) -> bool:
-    """Noise: move each element of the first floating-point tensor by one unit in the last place (of the type that
-    autocast uses, where it is on), up or down by a pattern that `number` chooses."""
+    """Add noise: move each element of the first floating-point tensor by one unit in the last place (of the type that
+    autocast uses, if it is on), up or down by a pattern that `number` chooses."""
     import torch
 
     found = next((each for each in tensors if each.is_floating_point() and each.element_size() in _INTEGERS), None)
@@ -287,5 +287,5 @@ def move_first(tensors: list[Any], number: int) -> bool:
     moved = (bits + (steps.to(bits.dtype) << _find_places(flat))).view(flat.dtype)
     keep = torch.isfinite(flat) & torch.isfinite(moved) & (flat != 0)
     with torch.inference_mode(found.is_inference()):
-        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
+        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # autograd does not record it
     return True

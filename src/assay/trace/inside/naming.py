@@ -1,4 +1,4 @@
-"""Names of modules and parameters: paths in the model, the same at every level and under wrappers."""
+"""Names of modules and parameters: paths in the model, which are the same at every level and under wrappers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Names:
         return self._modules[module] if module in self._modules else self._add(module)
 
     def find_parameter(self, parameter: Any, otherwise: str) -> tuple[str, str]:
-        """Module and name. `otherwise`: the name of a parameter that no module has."""
+        """Return module and name. `otherwise`: the name of a parameter that is in no module."""
         if not self._is_known(parameter):
             self._scan()
         if not self._is_known(parameter):
@@ -42,7 +42,7 @@ class Names:
         return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]
 
     def list_buffers(self) -> Iterator[tuple[str, str, Any]]:
-        """Buffers that were written to since the last call: running means, not masks. Ranks may have other ones."""
+        """Yield buffers that were written to since the last call: running means, not masks. Ranks may differ."""
         for module, path in [] if self._placements.is_parallel else list(self._modules.items()):
             seen = self._versions.setdefault(module, {}) if module._buffers else {}  # noqa: SLF001
             for name, buffer in module._buffers.items():  # noqa: SLF001
@@ -51,7 +51,7 @@ class Names:
                     yield path, name, buffer
 
     def list_known(self) -> Iterator[tuple[str, str, Any]]:
-        """Module, name and parameter, of all that were found and have values."""
+        """Yield module, name and parameter, for all parameters that were found and have values."""
         from torch.nn.parameter import is_lazy
 
         for reference, module, name in list(self._parameters.values()):
@@ -60,7 +60,7 @@ class Names:
                 yield module, name, parameter
 
     def forget(self) -> None:
-        """A module that was called while its model was built has the name of a part: name all of them again."""
+        """Forget the names: a module that was called while its model was built has the name of a part."""
         self._modules.clear()
         self._parameters.clear()
         self._prefixes.clear()
@@ -71,7 +71,7 @@ class Names:
         return list(self._modules.items())
 
     def _scan(self) -> None:
-        """Find new models among all objects: those that are in no other one, the largest first."""
+        """Find new models among all objects: modules that are not part of another one, the largest first."""
         from torch.nn import Module
 
         found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
@@ -80,7 +80,7 @@ class Names:
         for root in sorted(roots, key=_count_parameters, reverse=True):
             self._add(root)
         for module, path in list(self._modules.items()):
-            self._add_parameters(module, path)  # a program may give a module others
+            self._add_parameters(module, path)  # a program may give other parameters to a module
 
     def _add(self, root: Any) -> str:
         prefix = ""
@@ -104,7 +104,7 @@ class Names:
         self._add_parameters(module, path)
 
     def _add_parameters(self, module: Any, path: str) -> None:
-        """Not what stands in for a parameter during a call, as in `torch.func.functional_call`."""
+        """Add parameters, but not what replaces one during a call, as in `torch.func.functional_call`."""
         from torch.nn import Parameter
 
         for name, parameter in module._parameters.items():  # noqa: SLF001
@@ -117,7 +117,7 @@ class Names:
 
 
 def _count_parameters(root: Any) -> tuple[int, int]:
-    """The number of trained parameters, and of all: a copy with averages has as many as the model, and trains none."""
+    """Count the trained parameters, and all of them: a copy with averages has as many as the model, but trains none."""
     from torch.nn.parameter import is_lazy
 
     found = [each for each in root.parameters() if not is_lazy(each)]

@@ -1,4 +1,4 @@
-"""Level `op`: every dispatched operation, by a mode that leaves compiled regions compiled."""
+"""Level `op`: every dispatched operation, recorded by a mode that leaves compiled regions compiled."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from assay.trace.inside.rows import Rows, find_source
 
 
 def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
-    """The mode; it is not on the stack yet. What it calls itself is below all other modes and autograd."""
+    """Build the mode; it is not on the stack yet. Its own calls are below all other modes and autograd."""
     from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     observe = _build_observer(rows, hooks, skip)
-    # with ranks it does not wait for the collective operations that still compute a tensor
+    # with several ranks do not wait for collective operations that are still computing a tensor
     apart = _DisableTorchDispatch if find_group() is not None else nullcontext
     calls = _KeptCalls(rows, hooks, skip)
     begin_call, end_call = guard(calls.begin), guard(calls.end)
@@ -28,11 +28,11 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
     class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            return True  # else torch.compile would silently run everything eagerly
+            return True  # otherwise torch.compile would silently run everything eagerly
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # it would load the compiler
+            return False  # True would load the compiler
 
         def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             is_ours = not is_in_compiled()
@@ -43,7 +43,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
                 try:
                     with apart():
                         observe(func, args, kwargs, result)
-                except Exception as error:  # noqa: BLE001 the record ends, the program goes on
+                except Exception as error:  # noqa: BLE001 recording ends, the program goes on
                     fail(error)
             if is_kept:
                 end_call(func, result)
@@ -86,27 +86,27 @@ def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Ca
 
 
 def _is_view(func: Any) -> bool:
-    """Whether it computes nothing: every result shows the values of an argument."""
+    """Return whether an operation computes nothing: every result is a view of an argument."""
     returns = func._schema.returns  # noqa: SLF001
     aliases = [each.alias_info for each in returns]
     return bool(returns) and all(each is not None and not each.is_write for each in aliases)
 
 
 class _KeptCalls:
-    """Writes calls of operations of the modules that are kept, with all that went in and came out: `calls.jsonl`."""
+    """Writes the calls of operations in the selected modules, with all arguments and results: `calls.jsonl`."""
 
     def __init__(self, rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> None:
         self._rows, self._hooks, self._skip = rows, hooks, skip
-        self._open: dict[int, dict[str, Any]] = {}  # by thread: what went in
+        self._open: dict[int, dict[str, Any]] = {}  # by thread: the arguments of the call
         self._has_begun = False
 
     def is_wanted(self) -> bool:
-        """Whether the module that is executed is kept; what comes before the step's first module makes weights."""
+        """Return whether the current module is selected; operations before the step's first module make weights."""
         self._has_begun = self._has_begun or bool(self._hooks.stack)
         return self._has_begun and self._hooks.is_kept()
 
     def begin(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Keep what goes in before the operation can change it."""
+        """Store the arguments before the operation can change them."""
         named = {name: self._describe(value) for name, value in (kwargs or {}).items()}
         names = [each.name for each in func._schema.arguments]  # noqa: SLF001
         facts = {"names": names, "args": self._describe(args), "kwargs": named}
@@ -129,7 +129,7 @@ class _KeptCalls:
         self._rows.append_line("calls.jsonl", facts)
 
     def _describe(self, value: Any) -> Any:
-        """A value as JSON; a tensor by its facts and where its values are kept."""
+        """Describe a value as JSON; a tensor by its facts and the offset of its values."""
         import torch
 
         if value is None or type(value) in (bool, int, float, str):
@@ -148,7 +148,7 @@ class _KeptCalls:
 
 
 def push_below(mode: Any) -> None:
-    """Put the mode below those of the program, which end in an order of their own."""
+    """Push the mode below those of the program, which end in their own order."""
     _replace_modes(lambda modes: [mode, *modes])
 
 

@@ -1,4 +1,4 @@
-"""Which part of a whole tensor a process has, by DTensors, DDP and FSDP, or a declaration. Indices are global."""
+"""The part of a whole tensor that a process has, by DTensors, DDP and FSDP, or a declaration. Indices are global."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Placements:
         self.is_parallel = False
 
     def find(self, key: tuple[Any, ...], tensor: Any) -> tuple[dict[str, Any] | None, Where]:
-        """The facts of a point, and where the values of this process are in the whole tensor."""
+        """Return the facts of a point, and the positions of this process's values in the whole tensor."""
         if type(tensor).__name__ == "DTensor":
             return _describe_dtensor(tensor)
         rank, world = (find_group() if self._declared or self.is_parallel else None) or (0, 1)
         if world < 2:
             return None, WHOLE
         phase, module, _, name, *_ = key
-        is_own = phase in _OF_PARAMETERS  # as `module:weight`
+        is_own = phase in _OF_PARAMETERS  # matched as `module:weight`
         own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
         facts, where = self._assume(phase, tensor.shape, rank, world)
         for pattern, text in self._declared:
@@ -41,11 +41,11 @@ class Placements:
                 facts, where = _place(text, tensor.shape, rank, world)
                 break
         if facts and self.is_parallel and phase == "backward":
-            facts["mean"] = True  # each rank has the gradients of its own mean
+            facts["mean"] = True  # each rank has the gradients of its own mean loss
         return facts, where
 
     def _assume(self, phase: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any] | None, Where]:
-        """What DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss."""
+        """Assume the behaviour of DDP and FSDP: each rank has its part of the batch, and a mean over it as its loss."""
         if not self.is_parallel:
             return None, WHOLE
         facts, where = _place(
@@ -55,7 +55,7 @@ class Placements:
 
 
 def find_group() -> tuple[int, int] | None:
-    """The rank of this process and the number of all, where torch has a group of them."""
+    """Return the rank of this process and the number of ranks, if torch has a process group."""
     import torch
 
     ranks = torch.distributed
@@ -78,7 +78,7 @@ def _place(text: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any]
 
 
 def _describe_dtensor(tensor: Any) -> tuple[dict[str, Any], Where]:
-    """`global`: the shape of the whole, where indices are those of it."""
+    """Describe a DTensor. `global`: the shape of the whole tensor, if indices refer to it."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh = tensor.device_mesh

@@ -1,4 +1,4 @@
-"""Records the steps of a torch program that are asked for. On other steps nothing is registered but the counter."""
+"""Records the requested steps of a torch program. On other steps nothing is registered but the counter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Note = Callable[..., None]
 
 
 class Recorder:
-    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` gets what goes wrong."""
+    """The recorder of a process. `settings`: steps, level, in, keep, inside, perturbed. `note` receives problems."""
 
     def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
         self.step, self.is_active = 1, False
@@ -52,8 +52,8 @@ class Recorder:
         self._random = ""
         self._has_weights, self._is_whole = False, True
         self._undo: list[Callable[[], None]] = []
-        self._failure = getattr(sys, "last_value", None)  # of what came before, in a notebook
-        self._root: Callable[[], Any] = lambda: None  # of a program that only infers
+        self._failure = getattr(sys, "last_value", None)  # an exception of an earlier cell, in a notebook
+        self._root: Callable[[], Any] = lambda: None  # the outermost module of a program that only infers
         self._root_hook: Any = None
 
     # ------------------------------------------------------------ beginning and end
@@ -80,7 +80,7 @@ class Recorder:
         return self
 
     def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
-        """Call `after` with the arguments each time that a method has returned."""
+        """Make a method call `after` with its arguments each time that it has returned."""
         plain, guarded = getattr(owner, name), self._guard(after)
 
         @functools.wraps(plain)
@@ -94,7 +94,7 @@ class Recorder:
         self._undo.append(lambda: setattr(owner, name, plain))
 
     def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard a hook: its error ends the record, never the program; what it computes is not recorded."""
+        """Guard a hook: its error ends recording, never the program; its own operations are not recorded."""
         import torch
 
         find_tracing, no_transforms = torch._C._get_tracing_state, torch._C._DisableFuncTorch  # noqa: SLF001
@@ -102,16 +102,16 @@ class Recorder:
         def call(*args: Any, **kwargs: Any) -> None:
             if self._pid != os.getpid():
                 return
-            if find_tracing() is not None:  # what is computed here would become a part of what is traced
+            if find_tracing() is not None:  # operations here would become a part of the traced graph
                 self._rows.problem = self._rows.problem or "what torch.jit.trace called in a traced step"
                 return
             apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
-            # buffers that are made in a program's inference mode could not be written to after it
+            # buffers that are created in a program's inference mode could not be written to after it
             plain = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
             try:
                 with self._lock, apart(), plain, no_transforms(), torch.no_grad():
                     function(*args, **kwargs)
-            except BaseException as error:  # whatever it is
+            except BaseException as error:  # any exception, also that of a signal
                 self._fail(error)
                 if not isinstance(error, Exception) or _is_of_signal(error):
                     raise
@@ -125,12 +125,12 @@ class Recorder:
         self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
 
     def abandon(self) -> None:
-        """A forked child records nothing."""
+        """Stop recording in a forked child."""
         self._leave()
         self._steps, self._files, self._pid = frozenset(), None, 0
 
     def close(self) -> None:
-        """Write what is left, and remove everything."""
+        """Write the remaining rows, and remove all hooks."""
         if self._pid != os.getpid():
             return
         has_failed = getattr(sys, "last_value", None) is not self._failure or sys.exc_info()[0] is not None
@@ -194,7 +194,7 @@ class Recorder:
         self._begin_step()
 
     def _note_random(self) -> None:
-        """Note the random state at the first call of the outermost module: the program may set it in this step."""
+        """Note the random state at the first call of the outermost module: the program may have set it in this step."""
         if not self._hooks.count("random"):
             self._random = hash_random()
 
@@ -212,7 +212,7 @@ class Recorder:
         if not self.is_active:
             return
         if self._mode is not None:
-            remove_mode(self._mode)  # what the optimiser computes is in its parameters and states
+            remove_mode(self._mode)  # the optimiser's results are recorded as parameters and states
         self._rows.begin_batch()
         for module, name, parameter in self._list_parameters(optimiser):
             if parameter.grad is not None:
@@ -220,7 +220,7 @@ class Recorder:
         self._rows.end_batch()
         self._groups += [describe_group(each) for each in optimiser.param_groups]
         for each in self._optimisers:
-            self._list_parameters(each)  # those that no module has get a name
+            self._list_parameters(each)  # gives a name to parameters that are in no module
         self._add_weights(
             [(each, *found) for *found, each in self._names.list_known() if self._hooks.is_wanted(found[0])]
         )
@@ -244,7 +244,7 @@ class Recorder:
         self._count_step(optimiser, skipped=None if getattr(optimiser, "found_inf", None) is not None else False)
 
     def _on_scaler(self, optimiser: Any) -> None:
-        """GradScaler has left the optimiser's step out: it ends all the same."""
+        """Count a step that GradScaler has skipped: the step ends all the same."""
         if self._last_stepped != id(optimiser):
             self._before_optimiser(optimiser, (), {})
             self._count_step(optimiser, skipped=True)
@@ -253,24 +253,24 @@ class Recorder:
     _last_stepped = 0
 
     def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
-        """A step ends when each optimiser has stepped that ever does."""
+        """Count a step: it ends when each optimiser that ever steps has stepped."""
         self._optimisers.add(optimiser)
         self._idle.discard(optimiser)
         self._last_stepped = id(optimiser)
-        if id(optimiser) in self._stepped:  # the second time: others that have not stepped by now are not in the cycle
+        if id(optimiser) in self._stepped:  # the second time: optimisers that have not stepped yet are not in the cycle
             self._idle.update(each for each in self._optimisers if id(each) not in self._stepped)
         self._stepped.add(id(optimiser))
         if all(id(each) in self._stepped for each in self._optimisers if each not in self._idle):
             self._end_step(skipped=skipped)
 
     def _list_parameters(self, optimiser: Any) -> list[tuple[str, str, Any]]:
-        """Module, name and parameter, of modules that are wanted."""
+        """Return module, name and parameter of the selected modules."""
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
 
     def _add_others(self) -> None:
-        """Parameters that no optimiser has: averages of weights, what is frozen, what the program changes itself."""
+        """Add parameters without an optimiser: averages of weights, frozen ones, those that the program changes."""
         groups = [group for each in self._optimisers for group in each.param_groups]
         trained = {id(parameter) for group in groups for parameter in group["params"]}
         self._rows.begin_batch()
@@ -287,7 +287,7 @@ class Recorder:
     # ------------------------------------------------------------ programs that only infer
 
     def _on_outermost(self, module: Any, _args: Any, result: Any) -> None:
-        """A call of the outermost module is a step where there is no optimiser and nothing to be learned."""
+        """Count a call of the outermost module as a step if there is no optimiser and nothing is trained."""
         if self._optimisers or any(each.requires_grad for each in find_tensors(result)):
             return
         self._root = self._root if self._root() is not None else weakref.ref(module)
@@ -310,7 +310,7 @@ class Recorder:
             self._root_hook = module.register_module_forward_pre_hook(self._guard(self._find_root))
 
     def _find_root(self, module: Any, _args: Any) -> None:
-        """The first module that is called; from now on it alone has a hook."""
+        """Find the first module that is called; from now on only this one has a hook."""
         self._forget_root()
         self._root = weakref.ref(module)
         self._root_hook = module.register_forward_hook(self._guard(self._on_outermost))
@@ -322,7 +322,7 @@ class Recorder:
 
 
 def _is_of_signal(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised it: a limit of time, say. It happened to come while we work."""
+    """Return whether an error is from a signal handler of the program (a time limit, say), while a hook was running."""
     handlers = {getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()}
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code not in handlers:

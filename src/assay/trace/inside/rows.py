@@ -46,14 +46,14 @@ class DeviceSlots:
 
 
 class Rows:
-    """Points, rows and parameters' hashes of one process. A row is known by its number, counted from 1."""
+    """Points, rows and parameters' hashes of one process. A row is identified by its number, counted from 1."""
 
     def __init__(self, open_files: Callable[[], TraceFiles], placements: Placements) -> None:
         self._open_files, self._placements = open_files, placements
         self._points: dict[Any, tuple[int, Where]] = {}
         self._new_points: list[dict[str, Any]] = []
         self._pending: list[tuple[int, int, tuple[int, ...], int, Any]] = []  # point, flags, inputs, count, digest
-        self._waiting: Any = None  # what was copied and not written: rows, lines of points, facts
+        self._waiting: Any = None  # copied but not yet written: rows, lines of points, facts
         self._slots: dict[Any, DeviceSlots] = {}
         self._batch: list[tuple[Any, DeviceSlots, int, int]] | None = None  # tensors that one launch will digest
         self._known: dict[int, tuple[Any, int, int, Any]] = {}  # id of a tensor -> itself, version, row, digest
@@ -63,7 +63,7 @@ class Rows:
         self.count = 0
         self.loss: int | None = None
         self.problem = ""
-        self.is_silent = False  # noise moves the program; this step is not recorded
+        self.is_silent = False  # noise is being added to the program; this step is not recorded
         self.step = 1
 
     def add(
@@ -73,7 +73,7 @@ class Rows:
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
         parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
-        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape  # its parts have lengths of their own
+        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape  # its parts differ in length
         whole = (*key, shape, tensor.dtype, tensor.device, parts)
         known = self._points.get(whole)
         if known is None:
@@ -88,7 +88,7 @@ class Rows:
         return self.count
 
     def begin_batch(self) -> None:
-        """From now on digests are made by few kernels for all tensors together, which do not change until then."""
+        """Collect digests and make them with few kernels for all tensors together, which must not change until then."""
         self._batch = []
 
     def end_batch(self) -> None:
@@ -97,7 +97,7 @@ class Rows:
             load_kernels().digest_many([(each[0], *each[2:]) for each in found if each[1] is slots], slots)
 
     def _is_refused(self) -> bool:
-        """Whether a CUDA graph is being captured: what is recorded then would be replayed with it."""
+        """Return whether a CUDA graph is being captured: what is recorded then would be replayed with it."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -112,16 +112,16 @@ class Rows:
         self._known[id(tensor)] = (weakref.ref(tensor), version, row, digest)
 
     def forget(self, tensor: Any) -> None:
-        """Compiled code writes to its buffers again without another version."""
+        """Forget a tensor: compiled code writes to its buffers again without a new version."""
         self._known.pop(id(tensor), None)
 
     def find(self, tensor: Any) -> int:
-        """The row of the tensor's values; 0: not known."""
+        """Return the row of the tensor's values; 0 if it is not known."""
         known = self._known.get(id(tensor))
         return known[2] if known is not None and known[0]() is tensor else 0
 
     def _find_digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
-        """Bytes, or the device and the number of a slot; flags; elements. What has not changed is digested once."""
+        """Return bytes, or the device and a slot's number; flags; elements. An unchanged tensor is digested once."""
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and not tensor.is_inference() and known[3] is not None:
             digest, place = known[3]
@@ -172,7 +172,7 @@ class Rows:
             self.append_line("kept.jsonl", {"row": row, **facts})
 
     def write_tensor(self, tensor: Any) -> dict[str, Any] | None:
-        """Append the values to `kept.bin`, once; what and where they are, or None for a kind that is not kept."""
+        """Append the values to `kept.bin`, once; return their facts, or None for a kind that is not stored."""
         values, _ = plain_tensor(tensor.detach())
         name = str(values.dtype).removeprefix("torch.") if values is not None else ""
         if name not in _RAW:
@@ -213,7 +213,7 @@ class Rows:
     def _start_copy(self, facts: dict[str, Any] | None) -> None:
         self._weights = [(each, hashes.to("cpu", non_blocking=True)) for each, hashes in self._weights]
         for slots in self._slots.values():
-            slots.copy()  # and marks the end of all copies
+            slots.copy()  # also marks the end of all copies
         loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counted from the end
         self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
         self._pending, self._new_points, self._weights = [], [], []
@@ -246,7 +246,7 @@ def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
 
 @functools.cache
 def load_kernels() -> Any:
-    """One kernel for each tensor; None where Triton is not installed, and torch operations do it."""
+    """Load the kernels, one for each tensor; None if Triton is not installed, then torch operations are used."""
     from assay.trace.inside import kernels
 
     try:
@@ -264,7 +264,7 @@ def _describe_point(whole: Any, placement: dict[str, Any] | None, source: str | 
 
 
 def find_source(skip: tuple[str, ...]) -> str | None:
-    """The line of the program that is executed: the innermost one that is neither torch's nor ours."""
+    """Find the line of the program that is executed: the innermost frame that is neither torch's nor ours."""
     frame: Any = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         file = frame.f_code.co_filename
@@ -275,10 +275,10 @@ def find_source(skip: tuple[str, ...]) -> str | None:
 
 
 def _shorten(file: str) -> str:
-    """Relative to the working directory, or to where packages are installed."""
+    """Return a path relative to the working directory, or to the folder of installed packages."""
     try:
         here = os.getcwd()
-    except OSError:  # it was removed
+    except OSError:  # the working directory was removed
         here = ""
     roots = sorted({here, *sys.path}, key=len, reverse=True)
     return next((os.path.relpath(file, root) for root in roots if root and file.startswith(f"{root}{os.sep}")), file)

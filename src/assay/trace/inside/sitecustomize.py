@@ -17,7 +17,7 @@ _SETTINGS = "ASSAY_TRACE"  # JSON
 
 
 def _note(event: str, **facts: Any) -> None:
-    """One line of `processes.jsonl`: what became of the recorder in this process."""
+    """Write one line of `processes.jsonl`: the state of the recorder in this process."""
     line = json.dumps({"pid": os.getpid(), "event": event, **facts}) + "\n"
     try:
         path = os.path.join(os.path.dirname(_FOLDER), "processes.jsonl")
@@ -31,19 +31,19 @@ def _note(event: str, **facts: Any) -> None:
 
 
 def _start() -> None:
-    """Start to record; nothing that fails here may stop the program."""
+    """Start to record; no error here may stop the program."""
     try:
         from assay.trace.inside.recorder import Recorder
 
         settings = json.loads(os.environ[_SETTINGS])
         Recorder(os.path.join(os.path.dirname(_FOLDER), settings.get("below", "")), settings, _note).install()
         _note("torch")
-    except Exception as error:  # noqa: BLE001 whatever it is, the program goes on
+    except Exception as error:  # noqa: BLE001 whatever the error is, the program goes on
         _note("problem", text=f"{type(error).__name__}: {error}")
 
 
 def _load_hidden() -> None:
-    """The `sitecustomize` that Python would have loaded without this one."""
+    """Load the `sitecustomize` that Python would have loaded without this one."""
     others = [each for each in sys.path if os.path.abspath(each or os.curdir) != _FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
@@ -56,7 +56,7 @@ def _prepare() -> None:
     from assay.trace.inside.imports import call_after_import
 
     if '"inside":true' in os.environ[_SETTINGS]:
-        os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # else hooks in a compiled region move its result
+        os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # otherwise hooks change a compiled result
     call_after_import("torch", _start)
     _note("python")
 

@@ -1,4 +1,4 @@
-"""What else a program depends on: versions, torch's flags, random states, the values of parameter groups."""
+"""The other state that a program depends on: versions, torch's flags, random states, the values of parameter groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def describe_program(settings: dict[str, Any]) -> dict[str, Any]:
-    """The facts of `trace.json`."""
+    """Return the facts of `trace.json`."""
     import torch
 
     rank, world = find_group() or (_find_number(_RANKS, 0), _find_number(_WORLDS, 1))
@@ -61,7 +61,7 @@ def load_flags() -> dict[str, Any]:
 
 
 def describe_group(group: dict[str, Any]) -> dict[str, Any]:
-    """The values of a parameter group that JSON has."""
+    """Return the values of a parameter group that JSON can represent."""
     known = {name: _build_plain(value) for name, value in group.items() if name != "params"}
     return {**{name: value for name, value in known.items() if value is not None}, "parameters": len(group["params"])}
 
@@ -76,7 +76,7 @@ def _build_plain(value: Any) -> Any:
 
 
 def hash_random() -> str:
-    """One hash of torch's random states: the CPU's, and each GPU's that was used."""
+    """Return one hash of torch's random states: the CPU's, and that of each GPU in use."""
     import torch
 
     state = hashlib.blake2b(bytes(torch.get_rng_state().tolist()), digest_size=8)

@@ -1,4 +1,4 @@
-"""Where two sequences of operations part: everything before is equal bit for bit, so no pairing is needed."""
+"""Compares two sequences of operations: all before the first difference are equal, so they need no pairing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 60  # characters of an argument
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first call that is not the same. `a`, `b`: None where that side computes nothing more."""
+    """The first call that differs. `a`, `b`: None if that side has no further call."""
 
     kind: Kind
     a: Call | None
@@ -33,8 +33,8 @@ class Parting:
 
 
 def find_parting(a: Sequence[Call], b: Sequence[Call]) -> Parting | None:
-    """The first call that differs; None: all calls are equal."""
-    garbage: set[tuple[str, str]] = set()  # pairs of hashes of memory that was not written yet
+    """Find the first call that differs; None if all are equal."""
+    garbage: set[tuple[str, str]] = set()  # pairs of hashes of memory that was not yet written
     for mine, theirs in zip_longest(a, b):
         if found := _compare(mine, theirs, garbage):
             return found
@@ -63,7 +63,7 @@ def _compare(a: Call | None, b: Call | None, garbage: set[tuple[str, str]]) -> P
 
 
 def _list_unequal(a: Call, b: Call, garbage: set[tuple[str, str]], is_tensor: bool) -> Iterator[str]:
-    """The arguments that are not the same, of one sort. What an operation in place overwrites may be anything."""
+    """List the arguments that differ, of one kind. Those that an operation in place overwrites may have any value."""
     overwrites = a["op"].split(".")[1].endswith("_")
     mine, theirs = (dict(zip(each["names"], each["args"], strict=False)) | each["kwargs"] for each in (a, b))
     for name in dict.fromkeys((*mine, *theirs)):
@@ -90,7 +90,7 @@ def has_tensor(value: Any) -> bool:
 
 
 def walk_tensors(value: Any) -> Iterator[dict[str, Any]]:
-    """The facts of each tensor in arguments or results."""
+    """Yield the facts of each tensor in arguments or results."""
     if isinstance(value, dict):
         if "hash" in value:
             yield value
@@ -103,7 +103,7 @@ def walk_tensors(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def find_unknown(value: Any) -> str | None:
-    """The type of an argument that could not be kept."""
+    """Return the type of an argument that could not be stored."""
     if isinstance(value, dict) and "unknown" in value:
         return str(value["unknown"])
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -111,7 +111,7 @@ def find_unknown(value: Any) -> str | None:
 
 
 def _build_key(value: Any) -> str:
-    """Equal for equal bits, wherever they are kept, and on whatever device."""
+    """Build a key that is equal for equal bits, on any device and at any offset."""
     if isinstance(value, list):
         return f"[{','.join(map(_build_key, value))}]"
     if isinstance(value, dict) and "hash" in value:
@@ -121,7 +121,7 @@ def _build_key(value: Any) -> str:
 
 # ---------------------------------------------------------------- the opinion of float64
 
-_NEARER = 4.0  # times as near to float64 as the other side
+_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""What two sides were given, apart from their tensors: flags of torch, groups of the optimiser, random state, weights.
+"""The inputs of two sides apart from their tensors: torch's flags, optimiser groups, random state, weights.
 
-These are facts, not errors: whether one of them began a difference is decided by when the tensors begin to differ.
+These are facts, not errors: whether one of them began a difference depends on when the tensors begin to differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from assay.trace.judge.sides import Side
 from assay.trace.records import Weight
 
 Kind = Literal["flag", "group", "random", "weights", "ranks"]
-# what changes the order of sums at most: never named as the cause of what is beyond noise
+# these change the order of sums at most: never named as the cause of a difference beyond noise
 _BENIGN = ("thread", "deterministic", "benchmark", "emulate_precision_casts")
 _BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # of an optimiser's groups
 
@@ -25,7 +25,7 @@ _BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # of an o
 @dataclass(frozen=True, slots=True)
 class Cause:
     kind: Kind
-    step: int  # from which on it can show
+    step: int  # the first step in which it can show
     name: str
     text: str
     module: str = ""
@@ -33,7 +33,7 @@ class Cause:
 
 
 def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
-    """All of them, in the order in which they can show within a step."""
+    """Return all causes, in the order in which they can show within a step."""
     steps = sorted(set(a.steps) & set(b.steps))
     found = [*_find_weights(a, b, pairs, steps[0] if steps else 0)]
     for step in steps:
@@ -66,8 +66,8 @@ def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:
-    """Groups are compared by what each of their parameters gets; how they are split does not matter. A model with fused
-    weights has fewer parameters: there only the values count."""
+    """Compare groups by the values that each of their parameters gets; how they are split does not matter. A model with
+    fused weights has fewer parameters: there only the values count."""
     counts, others = _count_settings(mine), _count_settings(theirs)
     if counts == others or (counts.total() != others.total() and set(counts) == set(others)):
         return
@@ -79,7 +79,7 @@ def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step:
         different = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
         if names := [name for name in different if name != "parameters"] or different:
             text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
-            # another version of torch may know a value that is switched off
+            # another version of torch may have a value that is switched off
             meant = [name for name in names if name not in _BENIGN_VALUES and (one.get(name) or other.get(name))]
             what = f"group {number} of the optimiser"
             yield Cause("group", step, f"optimiser group {number}", f"{what} has {text}", is_benign=not meant)
@@ -98,7 +98,7 @@ def _show(value: Any) -> str:
 
 
 def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
-    """Parameters that differ before the first traced step; when that is not the first one, they may have been trained
+    """Find parameters that differ before the first traced step; if that is not step 1, they may have been trained
     apart, within noise."""
     if step > 1:
         return

@@ -1,4 +1,4 @@
-"""The verdict on two traces: the first point whose inputs agree and whose output does not, or what began it."""
+"""The verdict on two traces: the first point whose inputs agree and whose output differs, or another cause."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from assay.trace.judge.sides import Key, Side, load_lean
 from assay.trace.records import Point
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-LEAST_COVERAGE = 0.7  # of the points of the side that has fewer
-_PRECISION = 0.1  # of all pairs may differ in their type; more is another precision
+LEAST_COVERAGE = 0.7  # fraction of the points of the side that has fewer
+_PRECISION = 0.1  # fraction of all pairs that may differ in type; above it a side has another precision
 _SPREAD = 10.0  # times the error that clipping spreads
-_COMMON_FACTOR = 0.9  # of all gradients have the same factor
+_COMMON_FACTOR = 0.9  # fraction of all gradients that have the same factor
 OUTERMOST = "(model)"
 PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")
 NAMED = ("gradient", "parameter", "optimiser", "buffer")  # phases of tensors that have a name in their module
@@ -40,13 +40,13 @@ class Coverage:
     paired_a: int
     paired_b: int
     by: Mapping[str, int]  # how pairs were made → number
-    rows: int  # compared
+    rows: int  # rows that were compared
     unplaced: int  # points of several ranks whose placement is not known
 
     @property
     def fraction(self) -> float:
-        """Of the side that recorded fewer points: a compiled program is recorded at the borders of its regions. Pairs
-        by order alone count up to the number of all others."""
+        """The fraction of the side with fewer points: a compiled program is recorded at the borders of its regions.
+        Pairs by order alone count up to the number of all others."""
         fewest = min(self.points_a, self.points_b)
         paired = self.paired_a if self.points_a <= self.points_b else self.paired_b
         sure = paired - self.by.get(SEQUENCE, 0)
@@ -55,8 +55,8 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """What began the difference. `inside`: the module whose code, before this point, can be meant as well, because not
-    all of what went in was recorded."""
+    """The beginning of the difference. `inside`: the module whose code, before this point, is suspect as well, because
+    not all of its inputs were recorded."""
 
     kind: str  # module, gradient, optimiser, input, flag, group, random, weights, ranks, missing, nonfinite
     step: int
@@ -71,14 +71,14 @@ class First:
     inputs: tuple[str, ...] = ()
     source: tuple[str, str] = ("", "")
     how: str = ""
-    index: int = -1  # in the rows that were compared
-    call: int = 0  # of its module in the step, from 0
+    index: int = -1  # position among the compared rows
+    call: int = 0  # number of the module's call in the step, from 0
 
 
 def judge_traces(
     a: Side, b: Side, noise_a: Sequence[Side] = (), noise_b: Sequence[Side] = (), names: Sequence[tuple[str, str]] = ()
 ) -> Comparison:
-    """`noise_a`, `noise_b`: perturbed executions of a side."""
+    """Compare and judge two sides. `noise_a`, `noise_b`: perturbed executions of a side."""
     pairs = pair_points(a, b, names)
     perturbed = [
         [(each, np.array(pair_points(side, each).other, int)) for each in found]
@@ -89,8 +89,8 @@ def judge_traces(
 
 
 class Comparison:
-    """Two sides, their rows that were compared, and what began the difference. A row is known by its number among
-    those that were compared."""
+    """Two sides, their compared rows, and what began the difference. A row is identified by its position among the
+    compared rows."""
 
     def __init__(self, a: Side, b: Side, pairs: Pairs, compared: Compared, has_noise: bool) -> None:
         self.a, self.b, self.pairs, self.compared, self.has_noise = a, b, pairs, compared, has_noise
@@ -99,9 +99,9 @@ class Comparison:
         if has_noise:
             self._allow_scales()
         self.coverage = _measure_coverage(a, b, pairs, compared)
-        self.other_precision = _find_precision(a, b, compared)  # the type of B, where most points have another one
+        self.other_precision = _find_precision(a, b, compared)  # the type of B, if most points have another one
         compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
-        self._compiled = compiled if len(compiled) == 1 else []  # the side that is, where the other one is not
+        self._compiled = compiled if len(compiled) == 1 else []  # the compiled side, if only one is
         self._reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
         self.verdict = Verdict.of(self._list_findings(), len(compared.a))
@@ -115,16 +115,16 @@ class Comparison:
         return self.a.keys[int(self.compared.point[number])]
 
     def _find_phases(self, *phases: str) -> Array:
-        """Whether each row is of one of these phases."""
+        """Return whether each row is of one of these phases."""
         return self.a.find_phases(*phases)[self.compared.point]
 
     def _find_step(self, number: int, *phases: str) -> Array:
-        """Whether each row is of one of these phases, in the step of a row."""
+        """Return whether each row is of one of these phases, in the same step as row `number`."""
         return self._find_phases(*phases) & (self.compared.step == self.compared.step[number])
 
     def _allow_scales(self) -> None:
-        """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
-        taken after the backward pass. The gradients of outputs must show it: of one number any other is a multiple."""
+        """Allow another scale of a loss if the gradients of its step agree: that of GradScaler, or a mean taken after
+        the backward pass. The gradients of outputs must show it, but not single numbers, which always have a factor."""
         is_loss, is_gradient, is_backward = map(self._find_phases, ("loss", "gradient", "backward"))
         for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
@@ -138,7 +138,7 @@ class Comparison:
                 self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
 
     def _divide(self, rows: Array, factor: float) -> Array:
-        """How many times the noise these rows differ where B is divided by a factor."""
+        """Return how many times the noise these rows differ after B is divided by a factor."""
         compared = self.compared
         mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
         rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
@@ -157,21 +157,21 @@ class Comparison:
         return self._name_draws(self._blame(row or self._find_drift())) or self._find_unseen()
 
     def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
-        """Whether tensors of other shapes come before a row: what a layer did wrong can change shapes after it."""
+        """Return whether tensors of other shapes come before a row: an error in a layer can change shapes after it."""
         if self.compared.reshaped is None or row.index < 0:
             return _comes_before(reshaped, row)
         shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
         return (reshaped.step, int(shaped)) < (row.step, int(other))
 
     def _find_drift(self) -> First | None:
-        """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
+        """Find replicas that have become different, on one side alone; the first of them may still be right."""
         if (self.a.drift is None) == (self.b.drift is None):
             return None
         step, module, name = self.a.drift or self.b.drift or (0, "", "")
         return First("ranks", step, "parameter", module, name, "")
 
     def _find_unseen(self) -> First | None:
-        """Values of the optimiser that are not the same and that no tensor shows: a momentum does not in step 1."""
+        """Find values of the optimiser that differ without effect on a tensor: a momentum has none in step 1."""
         cause = next((each for each in self.causes if each.kind == "group" and not each.is_benign), None)
         if cause is None:
             return None
@@ -179,26 +179,26 @@ class Comparison:
         return First("group", cause.step, "optimiser", "", cause.name, text)
 
     def _find_row(self) -> int | None:
-        """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
+        """Find the first row beyond noise; if precisions differ, the row at which the error grows most."""
         if self.other_precision:
             return self._find_growth()
         found = np.flatnonzero(self.ratio > WITHIN)
         return self._find_state(self._choose_gradient(int(found[0]))) if len(found) else None
 
     def _find_growth(self) -> int | None:
-        """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
+        """Find the row of a forward pass at which the error grows most, from the largest one before it in the step."""
         compared = self.compared
         is_first = self._find_phases("input", "forward", "loss") & (compared.step == compared.step[:1])
         at = np.flatnonzero(is_first & np.isfinite(compared.error))
         if not len(at):
             return None
         errors = np.maximum.accumulate(compared.error[at])
-        growth = errors / np.maximum(np.r_[0.0, errors[:-1]], 1e-3)  # below a thousandth everything is rounding
+        growth = errors / np.maximum(np.r_[0.0, errors[:-1]], 1e-3)  # an error below a thousandth is rounding
         return int(at[int(growth.argmax())])
 
     def _choose_gradient(self, number: int) -> int:
-        """Gradients of parameters are recorded together, when clipping has spread an error over all of them: the
-        largest one is meant, unless a gradient before them was not recorded."""
+        """Return the gradient with the largest error if clipping has spread an error over all gradients of parameters,
+        which are recorded together, unless a gradient before them was not recorded."""
         if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
         same = np.flatnonzero(self._find_step(number, "gradient") & (self.ratio > WITHIN))  # others may be noise alone
@@ -207,7 +207,7 @@ class Comparison:
         return largest if is_clear and self._find_inputs(largest)[2] else number
 
     def _find_state(self, number: int) -> int:
-        """The first state of the optimiser that differs with this parameter, which is computed from it; or the row."""
+        """Return the first optimiser state that differs, from which this parameter is computed; else the row."""
         phase, module, name, *_ = self._key(number)
         for index in range(number + 1, len(self.ratio)) if phase == "parameter" else ():
             other = self._key(index)
@@ -218,7 +218,7 @@ class Comparison:
         return number
 
     def _blame(self, row: First | None) -> First | None:
-        """What began the difference that this row shows; without one, nothing did."""
+        """Return what began the difference that this row shows; None if there is no row."""
         if row is None:
             return None
         for cause in self.causes:
@@ -234,12 +234,12 @@ class Comparison:
         return row
 
     def _draws(self, row: First) -> bool:
-        """Whether the module of a row draws random numbers."""
+        """Return whether the module of a row draws random numbers."""
         return row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
 
     def _name_draws(self, row: First | None) -> First | None:
-        """Inductor draws other random numbers than torch: dropout in a region that one side compiles is not the same,
-        and nothing after it can be."""
+        """Name dropout as the cause in a region that only one side compiles: inductor draws other random numbers than
+        torch, so the region and everything after it differ."""
         if row is None or row.kind != "module" or row.phase != "forward" or not self._compiled:
             return row
         label, side = self._compiled[0]
@@ -252,7 +252,7 @@ class Comparison:
         return replace(row, kind="random", name=_DRAWS, text=text)
 
     def _has_draws(self, row: First) -> bool:
-        """Whether random numbers are drawn in the module of a row, or by the step somewhere."""
+        """Return whether random numbers are drawn in the module of a row, or anywhere in the step."""
         inside = "" if row.module == OUTERMOST else row.module
         if any(_has_dropped(side, inside, row.step) for side in (self.a, self.b)):
             return True
@@ -279,11 +279,11 @@ class Comparison:
         return replace(row, text="; ".join(self._explain(row)))
 
     def _find_inputs(self, number: int) -> tuple[tuple[str, ...], float | None, bool]:
-        """What went into a row: names, the largest error, and whether all of it was recorded and agrees."""
+        """Return the inputs of a row: names, the largest error, and whether all were recorded and agree."""
         compared, phase = self.compared, self._key(number)[0]
         if phase in _BEFORE:
             wanted = [self._find_same(number, _BEFORE[phase])]
-        elif phase == "backward":  # what it came from is the gradient of another module
+        elif phase == "backward":  # the input is the gradient of another module
             wanted = []
         else:
             rows = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
@@ -295,18 +295,18 @@ class Comparison:
         return names, max(errors, default=None), agree
 
     def _is_own(self, number: int) -> bool:
-        """Whether a row is a parameter that no optimiser changes."""
+        """Return whether a row is a parameter that no optimiser changes."""
         return self._key(number)[0] == "parameter" and self._find_same(number, "gradient") is None
 
     def _find_same(self, number: int, phase: str) -> int | None:
-        """The row of the same parameter, or of its module's output, in another phase of the step."""
+        """Return the row of the same parameter, or of its module's output, in another phase of the step."""
         _, module, name, *_ = self._key(number)
         is_any = phase == "backward"
         owners = [each[1] == module and (is_any or each[2] == name.split(".")[0]) for each in self.a.keys]
         return _get_one(np.array(owners, bool)[self.compared.point] & self._find_step(number, phase), -1)
 
     def _find_before(self, number: int) -> str | None:
-        """The module of the last point before it that agrees, in the same step and phase."""
+        """Return the module of the last point before this row that agrees, in the same step and phase."""
         agrees = self._find_step(number, self._key(number)[0]) & (self.ratio <= WITHIN)
         at = _get_one(agrees[:number], -1)
         return None if at is None else self._key(at)[1]
@@ -330,7 +330,7 @@ class Comparison:
             yield from self._describe_state(row.index)
 
     def _find_factor(self, number: int) -> float | None:
-        """The number that B is A multiplied by, where that explains the difference."""
+        """Return the number that B is A multiplied by, if that explains the difference."""
         error = float(self.compared.error[number])
         if not 0 < error < math.inf:
             return None
@@ -346,7 +346,7 @@ class Comparison:
         factor = self._find_factor(row.index)
         if factor is None:
             return
-        is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
+        is_many = self.a.rows["count"][self.compared.a] > 1  # any number is a multiple of one number
         is_same = self._find_step(row.index, row.phase) & is_many
         others = [self._find_factor(n) for n in np.flatnonzero(is_same)[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
@@ -359,7 +359,7 @@ class Comparison:
             yield "a sum over the ranks in place of a mean, or the reverse"
 
     def _describe_state(self, number: int) -> Iterator[str]:
-        """Whether one side had lost the state: after the step it has the gradient alone."""
+        """Report whether one side had lost the state: after the step it is a multiple of the gradient."""
         gradient = self._find_same(number, "gradient")
         if gradient is None:
             return
@@ -370,7 +370,7 @@ class Comparison:
                 yield f"in {label} it was zero before this step: it is {render_number(factor, 4)} times the gradient"
 
     def _describe_data(self, row: First) -> str:
-        """Whether the other side saw the same data in another step."""
+        """Describe whether the other side read the same data in another step."""
         if self._is_assumed(row):
             return "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[row.index]]
@@ -393,7 +393,7 @@ class Comparison:
             yield Finding(VerdictKind.INCONCLUSIVE, subject, text)
 
     def _list_doubts(self) -> Iterator[tuple[str, str]]:
-        """Why the two sides may differ although no row shows it: a subject and a sentence."""
+        """Yield reasons why the sides may differ although no row shows it: a subject and a sentence."""
         precision, cover, unread = self.other_precision, self.coverage, self.compared.unread
         if precision:
             yield "precision", f"the two sides compute in other precisions (B: {precision}): an error may be rounding"
@@ -415,7 +415,7 @@ class Comparison:
             yield from self._list_unproved()
 
     def _list_unproved(self) -> Iterator[tuple[str, str]]:
-        """What equal rows do not prove: what one side alone trains (an additional bias is 0 at first), and NaN."""
+        """Yield what equal rows do not prove: what only one side trains (an additional bias is 0 at first), and NaN."""
         own = [{f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "gradient"} for keys in self._find_alone()]
         for label, mine, theirs in zip("AB", own, own[::-1], strict=True):
             if mine and not theirs:
@@ -424,7 +424,7 @@ class Comparison:
             yield "not finite", "both sides have values that are not finite in the loss, a gradient or a parameter"
 
     def _find_alone(self) -> list[list[Key]]:
-        """The points that one side alone has, of A and of B."""
+        """Return the points that only one side has, of A and of B."""
         sides = zip((self.a, self.b), self.pairs.left, self.pairs.parts, strict=True)
         return [[side.keys[i] for i in left if i not in fused] for side, left, fused in sides]
 
@@ -443,7 +443,7 @@ class Comparison:
         return bool(self.a.by_norm[a] or self.b.by_norm[b])
 
     def _is_assumed(self, first: First) -> bool:
-        """Whether it is data that the ranks may share in another way than it was assumed."""
+        """Return whether a row is data that the ranks may share differently than was assumed."""
         i, j = (int(each[first.index]) for each in (self.compared.point, self.compared.other))
         placements = [self.a.points[i].placement, self.b.points[j].placement]
         return first.kind == "input" and any(each and each.get("assumed") for each in placements)
@@ -457,7 +457,7 @@ class Comparison:
         return f"{rows} are within noise: the largest error is {size} times it, at {self._key(worst)[1] or OUTERMOST}"
 
     def _is_broken(self) -> bool:
-        """Whether what is not finite reached what is trained, in a step that was not skipped."""
+        """Return whether values that are not finite reached a trained tensor, in a step that was not skipped."""
         lean = load_lean(self.a.rows)
         reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
         return bool(reached & {"loss", *NAMED})
@@ -479,7 +479,7 @@ class Comparison:
             yield f"{render_count(aligned, 'point')} paired by their order alone"
 
     def _list_unpaired(self) -> Iterator[str]:
-        """The parameters that one side alone has: a weight that is no longer shared, a layer that was added."""
+        """List the parameters that only one side has: a weight that is no longer shared, a layer that was added."""
         for label, keys in zip("AB", self._find_alone(), strict=True):
             names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "parameter"))
             if names:
@@ -488,13 +488,13 @@ class Comparison:
 
 
 def _get_one(is_meant: Array, at: int) -> int | None:
-    """The first (0) or last (-1) of the rows that are meant."""
+    """Return the first (0) or last (-1) of the selected rows."""
     found = np.flatnonzero(is_meant)
     return int(found[at]) if len(found) else None
 
 
 def _start(point: Point, step: int, other: Point | None = None) -> First:
-    """What is known of a point, and of the other side's, without its values."""
+    """Return the known facts of a point, and of the other side's, without values."""
     sources = point.source or "", (other.source if other else "") or ""
     kind = _KINDS.get(point.phase, "module")
     return First(kind, int(step), point.phase, point.module or OUTERMOST, point.name, "", source=sources)
@@ -505,13 +505,13 @@ def _comes_before(one: First, other: First) -> bool:
 
 
 def _has_unplaced_data(side: Side) -> bool:
-    """Whether the data of several ranks may not be those of the other side."""
+    """Return whether the data of several ranks may differ from those of the other side."""
     points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
     return any(side.keys[int(number)][0] == "input" for number in points)
 
 
 def _can_show(cause: Cause, row: First) -> bool:
-    """Whether a cause of the same step comes before the row."""
+    """Return whether a cause of the same step comes before the row."""
     if row.phase == "input":
         return False
     late = cause.kind in ("group", "ranks")
@@ -530,7 +530,7 @@ def render_error(value: float | None) -> str:
 
 
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
-    """Points count as paired when a row of theirs was compared."""
+    """Measure the coverage. A point counts as paired if a row of it was compared."""
     mine, theirs = (
         {*np.unique(points).tolist(), *fused}
         for points, fused in zip((compared.point, compared.other), pairs.parts, strict=True)
@@ -543,7 +543,7 @@ def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Cov
 
 
 def _find_precision(a: Side, b: Side, compared: Compared) -> str:
-    """The type of B where the floating-point types of more than a few pairs differ."""
+    """Return the type of B if the floating-point types of more than a few pairs differ."""
     points, at = np.unique(compared.point, return_index=True)
     pairs = zip(points, compared.other[at], strict=True)
     types = [(a.points[int(i)].dtype, b.points[int(j)].dtype) for i, j in pairs]
@@ -552,7 +552,7 @@ def _find_precision(a: Side, b: Side, compared: Compared) -> str:
 
 
 def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
-    """The first gradient that one side has and the other has not, of a parameter that both have."""
+    """Find the first gradient that only one side has, of a parameter that both have."""
     for side, without, left in zip((a, b), "BA", map(set, pairs.left), strict=True):
         known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in left}
         for i, key in enumerate(side.keys):
@@ -561,13 +561,13 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
                 rows = np.flatnonzero(side.rows["point"] == i)
                 step = int(side.rows["step"][rows[0]]) if len(rows) else 0
                 text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
-                phase = "backward" if is_cut else "gradient"  # from which on it is missing
+                phase = "backward" if is_cut else "gradient"  # the first phase in which it is missing
                 return replace(_start(side.points[i], step), kind="missing", phase=phase, module=key[1], text=text)
     return None
 
 
 def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
-    """The first tensors that could not be compared: other batches, or parts of them."""
+    """Find the first tensors that could not be compared: the batches differ, or parts of them."""
     if compared.reshaped is None:
         return None
     row, other = compared.reshaped
@@ -579,8 +579,8 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
 
 
 def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
-    """The number that the second sketch is the first multiplied by, where it is such a multiple. `fewest`: numbers that
-    are not 0; of one alone any other is a multiple."""
+    """Return the factor from the first sketch to the second one, if there is one. `fewest`: numbers that are not 0; a
+    single number always has a factor."""
     square, size = float(mine @ mine), float(np.linalg.norm(theirs))
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
@@ -588,7 +588,7 @@ def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2
 
 
 def _has_dropped(side: Side, inside: str, step: int) -> bool:
-    """Whether dropout in a module gives other values than it gets; where those were not recorded, it gives zeros."""
+    """Return whether dropout in a module changes its inputs; if these were not recorded, whether it outputs zeros."""
     points = [i for i, key in enumerate(side.keys) if key[0] == "forward" and "drop" in side.points[i].kind.lower()]
     own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
     rows = side.rows[np.isin(side.rows["point"], own) & (side.rows["step"] == step)]
@@ -598,7 +598,7 @@ def _has_dropped(side: Side, inside: str, step: int) -> bool:
 
 
 def _find_ancestor(one: str, other: str) -> str:
-    """The innermost module that contains both."""
+    """Return the innermost module that contains both."""
     common = []
     for left, right in zip(one.split("."), other.split("."), strict=False):
         if left != right:
@@ -608,7 +608,7 @@ def _find_ancestor(one: str, other: str) -> str:
 
 
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
-    """Pairs by order alone that differ, although a stronger pair after them in the same step does not, are wrong."""
+    """Drop wrong pairs: by order alone, different, and followed by a stronger pair in the same step that is equal."""
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
         return compared
@@ -624,7 +624,7 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
-    """Parts of fused tensors are compared by the norm of all of them together: their sketches do not add up."""
+    """Compare the parts of fused tensors by the norm of all of them together: their sketches do not add up."""
     found: list[tuple[Any, ...]] = []
     for mine, theirs in pairs.fused:
         steps = _sum_squares(a, mine), _sum_squares(b, theirs)
@@ -642,7 +642,7 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
 
 
 def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:
-    """Step → the last row of these points, and the sum of squares of all of them."""
+    """Return for each step the last row of these points, and the sum of squares of all of them."""
     found: dict[int, tuple[int, float]] = {}
     for row in np.flatnonzero(np.isin(side.rows["point"], points)).tolist():
         step = int(side.rows["step"][row])
@@ -670,13 +670,13 @@ def _list(steps: Mapping[int, Any]) -> str:
 
 
 def find_nonfinite(side: Side, lean: Mapping[str, Array]) -> Array:
-    """The rows with values that are not finite. In a step that the scaler skipped they are large on purpose."""
+    """Find the rows with values that are not finite. In a step that the scaler skipped these are intended."""
     skipped = [step for step, line in side.steps.items() if line.get("skipped")]
     return np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
 
 
 def judge_finite(side: Side) -> tuple[Verdict, First | None]:
-    """FAIL where something that is not finite comes out of what is finite."""
+    """Judge one trace: FAIL if an output is not finite while its inputs are."""
     lean = load_lean(side.rows)
     found, first = find_nonfinite(side, lean), None
     findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]

@@ -1,7 +1,7 @@
 """How far apart two rows are, and how far apart they may be.
 
-The error of a row is ‖A - B‖ relative to the larger norm: 0 where the hashes are equal, otherwise what the sketches
-say; infinite where one side has more elements, or more that are not finite. Noise is the same number between the traced
+The error of a row is ‖A - B‖ relative to the larger norm: 0 if the hashes are equal, otherwise by the sketches;
+infinite if one side has more elements, or more that are not finite. Noise is the same number between the traced
 execution and those whose first activation was moved by one unit in the last place. `benchmarks/trace_faults.py` chose
 the factors on one half of its cases, and reports error rates on the other: docs/explanation/trace-numerics.md.
 """
@@ -16,27 +16,27 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.judge.sides import Side, load_lean, release
 from assay.trace.records import NO_VALUES
 
-WITHIN = 8.0  # times the noise: what is smaller is noise
-BEYOND = 32.0  # times the noise: what is larger is a fault; between the two nothing is decided
-UNITS = 4.0  # of the type's last place: what every rounding may do, before the factors
-SHORT_UNITS = 0.125  # of types of 16 bits, whose sums are taken in float32 and rounded once
-SHORT_SHARES = (0.6, 0.3)  # of the noise of gradients and states, and of activations, in programs that use these types
+WITHIN = 8.0  # times the noise: a smaller error is noise
+BEYOND = 32.0  # times the noise: a larger error is a fault; between the two the result is undecided
+UNITS = 4.0  # units in the last place that every rounding may change, before the factors
+SHORT_UNITS = 0.125  # units for types of 16 bits, whose sums are taken in float32 and rounded once
+SHORT_SHARES = (0.6, 0.3)  # fraction of the noise of gradients and states, and of activations, for these types
 _SHORT = ("bfloat16", "float16")
 EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
-_FLOWING = ("input", "forward", "loss", "backward")  # their size is that of the batch
+_FLOWING = ("input", "forward", "loss", "backward")  # phases of tensors whose size is that of the batch
 _CHUNK = 1 << 14
 _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Rows of A and of B that were compared, in the order of A's execution."""
+    """The rows of A and of B that were compared, in the order of A's execution."""
 
     a: Array  # row numbers
     b: Array
     error: Array
-    noise: Array  # largest noise of the row, with what rounding may do; 0 without noise
+    noise: Array  # largest noise of the row, including rounding; 0 without noise
     step: Array
     point: Array  # of A
     other: Array  # point of B
@@ -45,12 +45,12 @@ class Compared:
 
     @property
     def ratio(self) -> Array:
-        """Errors in units of noise; infinite where there is a difference and no noise."""
+        """Errors in units of noise; infinite if there is a difference and no noise."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.error == 0, 0.0, self.error / self.noise)
 
     def choose(self, rows: Array) -> Compared:
-        """Some of the rows, or all in another order."""
+        """Choose some of the rows, or all in another order."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> Compared:
@@ -62,7 +62,7 @@ class Compared:
 def compare_rows(
     a: Side, b: Side, other: Array, noise_a: Sequence[tuple[Side, Array]], noise_b: Sequence[tuple[Side, Array]]
 ) -> Compared:
-    """`other`: point of A → point of B. Noise: perturbed executions of a side, with its points → theirs."""
+    """Compare rows. `other`: point of A → point of B. Noise: perturbed executions, with its points → theirs."""
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
     is_read = (lean_a["flags"][ia] | lean_b["flags"][ib]) & NO_VALUES == 0
@@ -82,14 +82,14 @@ def compare_rows(
     if noise_a or noise_b:
         points = lean_a["point"][ia], lean_b["point"][ib]
         noise = _add_rounding(a, noise, units, points[0], _find_short(a)[points[0]] & _find_short(b)[points[1]])
-    else:  # partial sums have no hash: what rounding may do is not a difference
+    else:  # partial sums have no hash: rounding is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
     at = lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib]
     return Compared(ia, ib, error, noise, *at, reshaped, unread)
 
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:
-    """Rows of the same pair of points, step and n-th time."""
+    """Match rows of the same pair of points, step and n-th time."""
     back = np.full(int(b["point"].max(initial=0)) + 1, -1)
     paired = np.flatnonzero((other >= 0) & (other < len(back)))
     back[other[paired]] = paired
@@ -101,7 +101,7 @@ def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[
 
 
 def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
-    """A number for point, step and n-th time, the same on both sides."""
+    """Return a number for point, step and n-th time, which is the same on both sides."""
     plain = (step[rows].astype(np.uint64) << np.uint64(32)) | point[rows].astype(np.uint64)
     if not len(plain):
         return plain, rows
@@ -134,12 +134,12 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     return error
 
 
-_TINY = 1e-30  # the bits differ, the sketches do not
-_UNDERFLOW = 1e-15  # below it squares are lost in float32: the sketch is a norm as well
+_TINY = 1e-30  # the error if the bits differ, but not the sketches
+_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
 
 
 def number_types(a: Side, b: Side) -> tuple[Array, Array]:
-    """A number for the type of each point, the same on both sides."""
+    """Return a number for the type of each point, which is the same on both sides."""
     numbers: dict[str, int] = {}
     mine, theirs = ([numbers.setdefault(each.dtype, len(numbers)) for each in side.points] for side in (a, b))
     return np.array(mine, dtype=int), np.array(theirs, dtype=int)
@@ -157,7 +157,7 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
 
 
 def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
-    """The least size of the error, by norms and sums alone."""
+    """Return the least size of the error, by norms and sums alone."""
     size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
     norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
     sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
@@ -165,7 +165,7 @@ def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Arra
 
 
 def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:
-    """The largest distance from a perturbed execution, for each row of the side."""
+    """Return the largest distance from a perturbed execution, for each row of the side."""
     noise = np.full(len(side.rows), np.nan)
     for other, pairs in perturbed:
         theirs = load_lean(other.rows)
@@ -175,7 +175,7 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
 
 
 def _list_units(side: Side) -> Array:
-    """The last place of each point's type; 0 of whole numbers."""
+    """Return one unit in the last place of each point's type; 0 for whole numbers."""
     return np.array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
 
 
@@ -184,8 +184,8 @@ def _find_short(side: Side) -> Array:
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:
-    """With what rounding may do. From the first tensor of 16 bits on, everything but the data is rounded to that type
-    on the way, also what is float32 again; and a unit of such a type is as much as any other rounding does."""
+    """Add the effect of rounding to the noise. From the first tensor of 16 bits on, all tensors but the data have been
+    rounded to that type, even if they are float32 again; a unit of that type covers all other rounding."""
     flows, is_data = (a.find_phases(*phases)[points] for phases in (_FLOWING, ("input",)))
     coarse = np.cumsum(short).astype(bool) & ~is_data & (units > 0)
     units = np.where(coarse, np.fmax(units, np.max(units, where=short, initial=0.0)), units)

@@ -1,7 +1,7 @@
-"""Which point of one side is which point of the other, and how that is known.
+"""Pairs the points of one side with those of the other, and records how.
 
 In this order: a file of names; equal keys; equal hashes that are unique on both sides; equal weights, by the hashes of
-their rows (another name, a part of a fused weight, another precision); the order of what is left between those. A
+their rows (another name, a part of a fused weight, another precision); the order of the other points between those. A
 module that is paired takes its other points with it, and a module whose children are paired is paired itself.
 """
 
@@ -20,21 +20,21 @@ from assay.trace.records import Weight
 
 NAMES, KEY, HASH, WEIGHTS, SEQUENCE = "names", "key", "hash", "weights", "sequence"
 STRONG = (NAMES, KEY, HASH, WEIGHTS)
-_CERTAIN = 0.9  # of a parameter's rows must be found
+_CERTAIN = 0.9  # fraction of a parameter's rows that must be found
 _LONGEST_SEGMENT = 2000  # points between two anchors that are aligned one by one
 Parameter = tuple[str, str]  # module and name
 
 
 class Pairs:
-    """`other`: for each point of A the one of B, or -1; `how` that is known. `fused`: points of one side that are one
-    point of the other together: of A, of B."""
+    """`other`: for each point of A the one of B, or -1; `how`: by which rule. `fused`: points of one side that together
+    are one point of the other: of A, of B."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self.a, self.b = a, b
         self.other = [-1] * len(a.keys)
         self.how = [""] * len(a.keys)
         self.fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
-        self.used: set[int] = set()  # points of B
+        self.used: set[int] = set()  # points of B that are paired
         shifts = _find_shifts(a.keys, b.keys)
         self.index = {(*key[:3], key[3] - shifts.get(key[:2], 0), *key[4:]): n for n, key in enumerate(b.keys)}
 
@@ -44,7 +44,7 @@ class Pairs:
             self.used.add(j)
 
     def drop(self, points: Array) -> None:
-        """Some points of A have no pair after all."""
+        """Remove the pairs of some points of A."""
         for i in np.flatnonzero(points).tolist():
             self.used.discard(self.other[i])
             self.other[i], self.how[i] = -1, ""
@@ -65,13 +65,13 @@ class Pairs:
 
     @property
     def parts(self) -> tuple[set[int], set[int]]:
-        """The points of A and of B that are fused, or parts of what is."""
+        """The points of A and of B that are fused, or parts of a fused point."""
         return {i for mine, _ in self.fused for i in mine}, {j for _, theirs in self.fused for j in theirs}
 
 
 def _find_shifts(*sides: Sequence[Key]) -> dict[tuple[str, str], int]:
-    """How much later B's calls of a module are, where one side calls it more often in a step (an evaluation before the
-    training forward): by the first call with a backward, of the outermost module where it has none."""
+    """Return how many calls later B calls a module, if one side calls it more often in a step (an evaluation before the
+    training forward): by the first call with a backward, of the outermost module if it has none."""
     firsts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "backward"}, reverse=True)) for keys in sides]
     lasts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "forward"})) for keys in sides]
     moved = [module for module, last in lasts[0].items() if lasts[1].get(module, last) != last]
@@ -98,7 +98,7 @@ def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pair
 
 
 def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Modules of A in the words of B. What a `*` stands for is put into the other name."""
+    """Translate modules of A to names of B. The text that `*` matches is put into the other name."""
     import re
 
     translated: dict[str, str] = {}
@@ -124,8 +124,8 @@ def _pair_hashes(pairing: Pairs, left_a: Sequence[int], left_b: Sequence[int]) -
 
 
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
-    """Phase, step and hash of each point's first row, where no other point has the same; nothing but zeros does not
-    count."""
+    """Return phase, step and hash of each point's first row, if no other point has the same hash; a row of zeros does
+    not count."""
     lean = load_lean(side.rows)
     _, first = np.unique(lean["point"], return_index=True)
     wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
@@ -138,7 +138,7 @@ def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int]
 
 
 def _find_modules(pairing: Pairs) -> dict[str, str]:
-    """Modules of which a point is paired, by the majority of their points."""
+    """Return the modules with a paired point, by the majority of their points."""
     votes: dict[str, Counter[str]] = {}
     for i, j in enumerate(pairing.other):
         if j >= 0:
@@ -150,7 +150,7 @@ def _find_modules(pairing: Pairs) -> dict[str, str]:
 
 
 def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, str], list[tuple[Parameter, Parameter]]]:
-    """Modules with the same parameters; and parameters of one side that are a part of one of the other (A, B)."""
+    """Return modules with the same parameters, and parameters that are a part of one of the other side (A, B)."""
     same = _match_whole(a, b)
     modules: dict[str, str] = {}
     for mine, theirs in same:
@@ -163,15 +163,15 @@ def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, s
     for mine, theirs in _match_parts(rest_a, rest_b):
         if sizes[mine] < sizes[theirs]:
             parts.append((mine, theirs))
-        else:  # most of its rows, or all in another order
+        else:  # most of the rows, or all in another order
             modules.setdefault(mine[0], theirs[0])
     inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
     return modules, [*parts, *inside_a]
 
 
 def _match_whole(a: Sequence[Weight], b: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Shared weights have several names on a side: they are paired in order. Equal vectors (ones, zeros) are not
-    evidence unless there is one on each side."""
+    """Match equal parameters. Shared weights have several names on a side: they are paired in order. Equal vectors
+    (ones, zeros) are not evidence unless there is one on each side."""
     mine, theirs = _group(a), _group(b)
     found = []
     for hashes, names in mine.items():
@@ -189,7 +189,7 @@ def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
 
 
 def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Parameters most of whose rows are found among those of one that is as large or larger, in any order."""
+    """Match parameters with most of their rows in one that is as large or larger, in any order."""
     if not small or not large:
         return []
     rows = np.concatenate([each.hashes for each in large])
@@ -208,14 +208,14 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
 
 
 def find_moved_rows(mine: Array, theirs: Array) -> int:
-    """How many rows two parameters have in another order; 0: none, or they have other rows."""
+    """Count the rows that two parameters have in another order; 0: none, or their rows differ."""
     if mine.shape != theirs.shape or len(mine) < 2 or not np.array_equal(np.sort(mine), np.sort(theirs)):
         return 0
     return int((mine != theirs).sum())
 
 
 def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, Parameter]]) -> dict[str, str]:
-    """Containers whose children are paired, up to the outermost."""
+    """Return the containers of paired children, up to the outermost."""
     pairs = {*modules.items(), *((mine[0], theirs[0]) for mine, theirs in parts)}
     parents: dict[str, str] = {}
     while pairs:
@@ -229,7 +229,7 @@ def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, P
 
 
 def _list_fused(pairing: Pairs, parts: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Any]:
-    """Outputs, gradients and parameters of modules that are one module on the other side."""
+    """Yield outputs, gradients and parameters of modules that are one module on the other side."""
     left_a, left_b = ({*points} for points in pairing.left)
     groups: dict[tuple[str, Parameter], set[Parameter]] = {}
     for mine, theirs in parts:
@@ -252,17 +252,17 @@ def _size(side: Side, number: int) -> int:
 
 
 def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> bool:
-    """Whether a point of a part belongs to a point of the fused module."""
+    """Return whether a point of a part belongs to a point of the fused module."""
     if (own[0], *own[3:]) != (whole[0], *whole[3:]) or own[1] not in {module for module, _ in members}:
         return False
     return (own[1], own[2]) in members if whole[2] == parameter else own[2] == whole[2]
 
 
-# ---------------------------------------------------------------- the order between those
+# ---------------------------------------------------------------- the order between paired points
 
 
 def _align(pairing: Pairs) -> None:
-    """Pair what is left by phase, name and size, between anchors that come in the same order on both sides."""
+    """Pair the other points by phase, name and size, between anchors that come in the same order on both sides."""
     a, b = pairing.a, pairing.b
     signs, (parts_a, parts_b) = (_sign(a), _sign(b)), pairing.parts
     for phase in ("input", "forward", "loss", "backward"):
@@ -289,8 +289,8 @@ def _align_segment(pairing: Pairs, left: Sequence[int], right: Sequence[int], a:
 
 
 def _sign(side: Side) -> list[tuple[Any, ...]]:
-    """What two points must have in common to be aligned: how many elements they have, which output of their module
-    they are, and the shapes of its parameters."""
+    """Return what two points must have in common to be aligned: how many elements they have, which output of their
+    module they are, and the shapes of its parameters."""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for each in side.weights:
         shapes.setdefault(each.module, []).append(tuple(each.shape))
@@ -301,7 +301,7 @@ def _sign(side: Side) -> list[tuple[Any, ...]]:
 
 
 def _keep_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of the anchors that comes in the same order on both sides."""
+    """Return the longest part of the anchors that comes in the same order on both sides."""
     from bisect import bisect_left
 
     ends: list[int] = []

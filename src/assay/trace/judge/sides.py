@@ -29,13 +29,13 @@ class Side:
     points: Sequence[Point]
     keys: Sequence[Key]
     rows: Array
-    order: Array  # of each row, over all ranks
-    exact: Array  # of each row: whether its hash counts
+    order: Array  # rank of each row in the order of execution, over all ranks
+    exact: Array  # for each row: whether its hash counts
     steps: Mapping[int, Mapping[str, Any]]
     weights: Sequence[Weight]
     world: int
-    is_whole: bool  # every process ended in order
-    by_norm: Array = None  # of each row: parts of unknown placement, of which only counts and norms add up
+    is_whole: bool  # whether every process ended in order
+    by_norm: Array = None  # for each row: whether its placement is unknown, so that only counts and norms add up
     unplaced: int = 0  # points that have such rows
     drift: tuple[int, str, str] | None = None  # step, module and name: the first parameter whose replicas differ
 
@@ -44,19 +44,19 @@ class Side:
         return {key[1] for key in self.keys}
 
     def find_phases(self, *phases: str) -> Array:
-        """Whether each point is of one of these phases."""
+        """Return whether each point is of one of these phases."""
         return np.array([key[0] in phases for key in self.keys], bool)
 
 
 def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
-    """Two sides that can be compared with each other."""
+    """Build two sides that can be compared with each other."""
     if are_alike(a, b):
         return build_side(a), build_side(b)
     return combine_ranks(a, _list_shapes(b)), combine_ranks(b, _list_shapes(a))
 
 
 def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
-    """Whether rank is compared with rank: both have as many, which share tensors in the same way, as far as known."""
+    """Return whether ranks are compared one by one: both sides have as many, which share tensors alike if known."""
     if len(a) != len(b) or len(a) == 1:
         return len(a) == len(b)
     mine, theirs = (dict(zip(build_keys(s[0].points), map(find_placement, s[0].points), strict=True)) for s in (a, b))
@@ -64,13 +64,13 @@ def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
 
 
 def _list_shapes(ranks: Sequence[Trace]) -> Shapes:
-    """The shapes of whole tensors, where this side has one process."""
+    """Return the shapes of whole tensors, if this side has one process."""
     points = ranks[0].points if len(ranks) == 1 else ()
     return {key: points[number].shape for number, key in enumerate(build_keys(points))}
 
 
 def build_side(ranks: Sequence[Trace]) -> Side:
-    """Rank by rank: a point of rank 1 has another key than that of rank 0."""
+    """Build a side of all ranks one by one: a point of rank 1 has another key than that of rank 0."""
     if len(ranks) == 1:
         rows, order = ranks[0].rows, np.arange(len(ranks[0].rows))
     else:
@@ -78,7 +78,7 @@ def build_side(ranks: Sequence[Trace]) -> Side:
         parts = [np.array(each.rows) for each in ranks]
         for part, offset in zip(parts, offsets, strict=False):
             part["point"] += np.uint32(offset)
-            part["inputs"] = 0  # row numbers of that rank
+            part["inputs"] = 0  # these are row numbers of a single rank
         rows = np.concatenate(parts)
         order = np.concatenate([np.arange(len(part)) * len(ranks) + rank for rank, part in enumerate(parts)])
     keys = [key for rank, each in enumerate(ranks) for key in build_keys(each.points, rank)]
@@ -97,7 +97,7 @@ def _finish(
 
 
 def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
-    """Points with the same key are numbered."""
+    """Return the keys of points; equal ones are numbered."""
     seen: dict[tuple[Any, ...], int] = {}
     keys = []
     for point in points:
@@ -108,7 +108,7 @@ def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
 
 
 def load_lean(rows: Array) -> dict[str, Array]:
-    """The narrow columns, copied in pieces: a file of gigabytes is never in memory as a whole."""
+    """Return the narrow columns, copied in pieces: a file of gigabytes is never in memory as a whole."""
     columns = {name: np.empty(len(rows), rows.dtype[name]) for name in LEAN}
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
@@ -119,7 +119,7 @@ def load_lean(rows: Array) -> dict[str, Array]:
 
 
 def release(rows: Array) -> None:
-    """Let the system take back the pages of a file that were read."""
+    """Release the pages of a file that were read."""
     import mmap
 
     base = rows
@@ -129,11 +129,11 @@ def release(rows: Array) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-# ---------------------------------------------------------------- ranks that are added up
+# ---------------------------------------------------------------- sums over the ranks
 
 
 def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
-    """`shapes`: of the other side."""
+    """Add up the ranks. `shapes`: of the other side."""
     if len(ranks) == 1:
         return build_side(ranks)
     lines = [_number_rows(each) for each in ranks]
@@ -149,7 +149,7 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
     known, numbers = kinds != "", parts[0]["point"]
     kinds[~known] = "norm"
     unplaced = len(set(numbers[~known].tolist()))
-    # gradients of activations whose placement is not known are those of each rank's own loss
+    # gradients of activations without a known placement are those of each rank's own loss
     keep = known | np.array([points[index].phase in ("input", "forward") for index in numbers], bool)
     means = np.array([_is_mean(points[index]) for index in numbers], bool) & (kinds != "replicate")
     rows = _add([part[keep] for part in parts], kinds[keep], means[keep])
@@ -159,13 +159,13 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
 
 
 def _find_equal(parts: Sequence[Array], names: Sequence[str]) -> Array:
-    """The rows that are the same on all ranks, by these columns."""
+    """Return which rows are the same on all ranks, by these columns."""
     return np.logical_and.reduce([part[name] == parts[0][name] for part in parts[1:] for name in names])
 
 
 def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) -> str:
-    """How ranks share a tensor. What is only assumed must fit the shape of the other side's, where there is one.
-    `is_alike`: every rank has the same values, whose hashes differ by the indices that were assumed."""
+    """Return how ranks share a tensor. An assumed placement must fit the shape of the other side's tensor, if there is
+    one. `is_alike`: every rank has the same values, whose hashes differ by the assumed indices."""
     facts, kind = point.placement or {}, find_placement(point)
     if kind != "shard" or not facts.get("assumed") or shape == tuple(facts["global"]):
         return kind
@@ -175,14 +175,14 @@ def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) ->
 
 
 def _is_mean(point: Point) -> bool:
-    """Whether a whole one has the mean over the ranks: of a loss, and of gradients of each rank's own mean loss."""
+    """Return whether a tensor is the mean over the ranks: a loss, or a gradient of each rank's own mean loss."""
     facts = point.placement or {}
     return "avg" in str(facts) or bool(facts.get("mean"))
 
 
 def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
-    """Rows of parameters that are cut in their first dimension are one after another on the ranks. Where a rank has a
-    part of each row, those of the whole are not known."""
+    """Join the rows of parameters that are cut in their first dimension, one rank after another. If a rank has a part
+    of each row, the hashes of whole rows are not known."""
     rows = [{(each.module, each.name): each for each in rank.weights} for rank in ranks]
     sharded = _find_sharded(ranks[0])
     found = []
@@ -196,13 +196,13 @@ def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
 
 
 def _find_sharded(trace: Trace) -> set[tuple[str, str]]:
-    """Parameters of which a rank has a part."""
+    """Return the parameters of which a rank has only a part."""
     return {(point.module, point.name) for point in trace.points if find_placement(point) == "shard"}
 
 
 def find_placement(point: Point) -> str:
-    """How ranks share a tensor: shard, partial, replicate; empty: unknown. Torch writes S(0), P(sum) and R. Shards
-    whose indices are not those of the whole tensor do not add up."""
+    """Return how ranks share a tensor: shard, partial, replicate; empty: unknown. Torch writes S(0), P(sum) and R.
+    Shards whose indices are not those of the whole tensor do not add up."""
     facts = point.placement or {}
     letters = {str(name).lstrip("_")[:1].replace("I", "S") for name in facts.get("placements") or ()}
     if "S" in letters:
@@ -211,7 +211,7 @@ def find_placement(point: Point) -> str:
 
 
 def _number_rows(trace: Trace) -> dict[tuple[Any, ...], int]:
-    """Key of the point, step and n-th time → row."""
+    """Return a mapping: key of the point, step and n-th time → row."""
     keys = build_keys(trace.points)
     found: dict[tuple[Any, ...], int] = {}
     times: dict[tuple[int, int], int] = {}
@@ -222,7 +222,7 @@ def _number_rows(trace: Trace) -> dict[tuple[Any, ...], int]:
 
 
 def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
-    """Shards and partial sums of all ranks together; the others as the first rank has them."""
+    """Add up the shards and partial sums of all ranks; other rows are taken from the first rank."""
     total = parts[0].copy()
     total["inputs"] = 0
     adds, partial = (kinds != "replicate") & (kinds != ""), kinds == "partial"
@@ -238,7 +238,7 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
 
 
 def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
-    """The first parameter, by step, that all ranks began with and that is no longer the same on all of them."""
+    """Return the first parameter, by step, that was equal on all ranks at the start and is not any more."""
     lines = [_number_rows(each) for each in ranks]
     began = _find_replicas(ranks)
     for key, row in lines[0].items():
@@ -255,7 +255,7 @@ def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
 
 
 def _find_replicas(ranks: Sequence[Trace]) -> set[tuple[str, str]]:
-    """Parameters whose rows are equal on all ranks when the trace begins."""
+    """Return the parameters whose rows are equal on all ranks when the trace begins."""
     tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
     same = {key for key, value in tables[0].items() if all(other.get(key) == value for other in tables[1:])}
     return same - _find_sharded(ranks[0])
