@@ -1,4 +1,4 @@
-"""What was judged is kept with its study, and in the index."""
+"""Store verdicts with their study and in the index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from assay.values.verdict import Verdict
 def record_verdicts(
     location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
 ) -> list[str]:
-    """Keep what was judged, by run name (None: the study as a whole); what went wrong with that, as warnings.
+    """Store verdicts by run name (None: the whole study) and return problems as warnings.
 
-    A verdict that cannot be kept is still the caller's answer, so nothing is raised.
+    A verdict that cannot be stored is still the caller's answer, so nothing is raised.
     """
     if not verdicts:
         return []
