@@ -79,11 +79,8 @@ def _find_params(word: str) -> set[str]:
 
 
 class LazyGroup(click.Group):
-    """Loads a command when it is called; the list of commands needs none of them.
-
-    `services`: objects of other products that commands get, by the names of handlers' parameters. `path`: the words
-    that lead to the group.
-    """
+    """Loads a command when it is called; the list of commands needs none of them. `services`: objects of other products
+    that commands get, by the names of handlers' parameters. `path`: the words that lead to the group."""
 
     def __init__(
         self, name: str, group: Group, services: Mapping[str, object], path: tuple[str, ...] = (), **attributes: Any

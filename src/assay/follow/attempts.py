@@ -155,10 +155,7 @@ def decide(
 
 
 def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """Decide about a job that may run on another host: leave it alone, unless the policy gives it up.
-
-    A host reached by ssh counts as another host when it has not answered for a long time.
-    """
+    """Follow a job on another host, or on an ssh host that is silent for long, unless the policy gives it up."""
     if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     if policy.abandons and last.number <= policy.base:

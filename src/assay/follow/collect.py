@@ -65,9 +65,7 @@ def find_sources(
     run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False, chain: Chain | None = None
 ) -> list[Source]:
     """Return the newest log of each command, the script's own series, logx's csv, and the files that the study names.
-
-    `brief`: for summaries, which need only the first and the last time.
-    """
+    `brief`: for summaries, which need only the first and the last time."""
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
     chain.find_attempts(run_dir, spec, present)

@@ -48,10 +48,7 @@ def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tupl
 
 
 def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> None:
-    """Refuse before anything is created: the nearest existing parent must be a writable directory with free space.
-
-    `another`: how to choose another output root.
-    """
+    """Refuse if there is no access or space, before anything is created. `another`: how to choose another root."""
     path, hint = nearest_parent(location.dir), f"choose another output root: {another}"
     if not os.path.isdir(path):
         raise UsageError(f"the output root {location.root} cannot be made: {path} is not a directory", hint)
@@ -211,10 +208,7 @@ def load_foreign_roots() -> Roots:
 
 
 def find_locations(names: Sequence[str], flag: str | None, *, foreign_first: bool = False) -> list[StudyLocation]:
-    """Find studies by name or path; without names, the only study that exists.
-
-    `foreign_first`: search a name in the roots of other tools before ours.
-    """
+    """Find studies by name, or the only one. `foreign_first`: search a name in the roots of other tools before ours."""
     roots = find_roots(flag)
     if names:
         return [_find_location(name.rstrip("/"), roots, foreign_first and flag is None) for name in names]

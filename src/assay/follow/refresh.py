@@ -48,10 +48,7 @@ def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_p
 def refresh_study(
     index: Index, location: StudyLocation, console: Console = SILENT, *, stores_points: bool = False
 ) -> int:
-    """Read the runs that changed since the index read them; return their number.
-
-    Of runs that are new to the index only summaries are read, unless their points are asked for.
-    """
+    """Read changed runs and return their number; of new runs only the summaries, unless `stores_points`."""
     with suppress(OSError):
         read_verdicts(index, location)
     changes = find_changes(location.dir, location.name, index.load_runs([location.name]))

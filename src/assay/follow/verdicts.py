@@ -21,10 +21,8 @@ from assay.values.verdict import Verdict
 def record_verdicts(
     location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
 ) -> list[str]:
-    """Store verdicts by run name (None: the whole study) and return problems as warnings.
-
-    A verdict that cannot be stored is still the caller's answer, so nothing is raised.
-    """
+    """Store verdicts by run name (None: the whole study) and return problems as warnings: a verdict that cannot be
+    stored is still the caller's answer."""
     if not verdicts:
         return []
     facts = [{"run": run, **build_plain(verdict)} for run, verdict in verdicts.items()]

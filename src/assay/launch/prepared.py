@@ -283,10 +283,8 @@ class Repeat:
 def find_pass(
     prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return the path of the file that keeps an interrupted --force; the same call has the same path.
-
-    `codes`: the hash of the code that runs get with their next attempt, if it is not the one they have.
-    """
+    """Return the path of an interrupted --force's file, the same for the same call. `codes`: the hash of the code that
+    runs get with their next attempt, if it is not the one they have."""
     options = prepared.options
     key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
     if options.names_runs:

@@ -503,10 +503,8 @@ class DirBuilder:
         return self._compare((name, (code, current) if code else None) for name, code in codes)
 
     def _compare(self, runs: Iterable[tuple[str, tuple[str, str] | None]]) -> _OtherCode | None:
-        """Return which runs have other code, and the files that differ; files that are not code do not count.
-
-        Each name comes with the run's snapshot and the current one.
-        """
+        """Return which runs have other code, and the files that differ; files that are not code do not count. Each name
+        comes with the run's snapshot and the current one."""
         found, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
         for name, pair in runs:
             if pair is None or pair[0] == pair[1]:

@@ -34,10 +34,7 @@ class RunContext:
 
 
 class RunStep:
-    """A part of a run that a plug-in adds, made again for each use.
-
-    Each method does nothing unless it is overridden. They are in the order of calls.
-    """
+    """A part of a run that a plug-in adds, made for each use. Its methods, in the order of calls, do nothing here."""
 
     def prepare(self, prepared: Prepared) -> Prepared:
         """Change what is known before the runs are planned. A step that plans the runs sets `search` and `plan`."""

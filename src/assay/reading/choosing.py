@@ -61,10 +61,8 @@ FIELDS: dict[str, Callable[[RunRow], Any]] = {
 
 
 def choose_rows(where: Where, table: IndexTable, unknown: set[str] | None = None) -> list[int]:
-    """Return the indexes of the rows that match. Rows beyond the columns of the metrics have no metrics.
-
-    `unknown` collects names that nothing has yet; without it they are refused.
-    """
+    """Return the indexes of the rows that match. Rows beyond the columns of the metrics have no metrics. `unknown`
+    collects names that nothing has yet; without it they are refused."""
     _check_states(where, table)
 
     def resolve(name: Name) -> WhereColumn:

@@ -160,10 +160,7 @@ def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], st
 
 
 def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:
-    """Sort the rows by the first key, then the second, and so on; rows without a value are last in either direction.
-
-    Each pass keeps the order of equals, so the last key is applied first.
-    """
+    """Sort by the keys, most important first, missing values last. Sorts are stable: the last key is applied first."""
     order = list(keep)
     for key in reversed(keys):
         if key.is_metric:

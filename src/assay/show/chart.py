@@ -211,8 +211,7 @@ def last_value(line: Line) -> float:
 
 
 def render_end_value(line: Line) -> str:
-    """Render the last value before smoothing; of a group mean ± standard deviation and the number of its runs; of
-    points their number."""
+    """Render the last value, unsmoothed; of a group mean ± sd and the number of its runs; of points their number."""
     if line.look != "line":
         return formatting.render_count(sum(map(math.isfinite, line.ys)), "run")
     if not line.spread:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """`quiet` suppresses messages, not results, warnings and errors. `above` prints messages in place of this class,
-    above the live view of the terminal."""
+    """`quiet`: no messages, but results, warnings, errors. `above`: prints messages above the terminal's live view."""
 
     def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False, above: Notify | None = None) -> None:
         self.quiet = quiet

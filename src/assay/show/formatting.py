@@ -141,10 +141,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
-    """Cut to at most `width` columns, `front` of them from the beginning; by default cut in the middle.
-
-    Runs next to each other usually differ at both ends of their names.
-    """
+    """Cut to `width` columns, `front` from the beginning; by default in the middle, as names differ at both ends."""
     if display_width(text) <= width:
         return text
     room = width - display_width(mark)

@@ -248,10 +248,7 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
 
 
 class Progress:
-    """Gets the state of the study, as often as the supervisor likes, and decides how much to show.
-
-    This class shows nothing (`--quiet`): the report at the end has the results.
-    """
+    """Gets the state of a study often, and decides how much to show. This class shows nothing (`--quiet`)."""
 
     def update(self, view: ProgressView) -> None:
         """Update the view. `view.ended` must contain each run once: those that ended since the last call."""

@@ -119,8 +119,7 @@ def publish(target: str, text: str) -> bool:
 
 
 def rename(source: str, target: str) -> None:
-    """Rename atomically: a reader finds the old name or the new one. An existing file is replaced, an existing folder
-    only if it is empty."""
+    """Rename atomically: readers find the old name or the new. It replaces an existing file, or an empty folder."""
     os.rename(source, target)
 
 

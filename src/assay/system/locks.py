@@ -111,8 +111,7 @@ def locked(path: str, *, create: bool = False) -> Iterator[None]:
 def hold(
     folder: str, taken: AssayError | None, wait: Callable[[], None] | None = None, name: str = LOCK_FILE
 ) -> Iterator[None]:
-    """Hold a folder for this process alone. If another process holds it, raise `taken`; with `wait`, call that once
-    and wait for the other process."""
+    """Hold a folder for this process alone; if another holds it, raise `taken`, or call `wait` once and wait for it."""
     try:
         os.makedirs(folder, exist_ok=True)
         file = open(os.path.join(folder, name), "a", encoding="utf-8")  # noqa: SIM115 held until the end
@@ -208,10 +207,7 @@ class RangeLocks:
                 self._fd = None
 
     def _leave_parent(self) -> None:
-        """Forget the parent's description in a forked child, which shares it: releasing would release the parent's too.
-
-        The child starts without locks and leaves the inherited descriptor open.
-        """
+        """Forget locks in a forked child, which shares the parent's description: releasing would affect the parent."""
         if self._pid != os.getpid():
             self._pid, self._fd = os.getpid(), None
             self._held.clear()

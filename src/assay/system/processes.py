@@ -259,10 +259,8 @@ os.register_at_fork(after_in_child=own_start.cache_clear)
 
 
 def load_children(pid: int) -> list[int]:
-    """Return the children that the process's first thread started; others are found only by reading all processes.
-
-    A kernel without this file returns none: reading all processes then finds these too.
-    """
+    """Return the children that the process's first thread started. Reading all processes finds the others, and all of
+    them if the kernel does not have this file."""
     return [int(child) for child in _read(f"{pid}/task/{pid}/children").split()]
 
 
@@ -339,10 +337,7 @@ def spawn_session(
     log: str,
     inherit: Sequence[tuple[int, int]] = (),
 ) -> int:
-    """Start a program (argv[0] is its path) in a new session with its output in `log`; return the pid.
-
-    `inherit` lists pairs of a descriptor here and its number in the program.
-    """
+    """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (our descriptor, its number)."""
     import fcntl
 
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FREE_FDS) for fd, _ in inherit]

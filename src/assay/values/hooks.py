@@ -68,10 +68,8 @@ class PluginProblem:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The tool that a study file is written for. The defaults suit files of ours.
-
-    A text `module:name` is loaded when it is needed; if it is empty, the core's own function is used.
-    """
+    """The tool that a study file is written for. The defaults suit files of ours. A text `module:name` is loaded when
+    it is needed; if it is empty, the core's own function is used."""
 
     name: str  # stored in run.json
     is_ours: bool = False  # the file has keys that only our studies have: metrics, env, resume

@@ -42,10 +42,7 @@ def build_plain(value: Any) -> Any:
 
 
 def parse_plain(kind: type[T], content: Any) -> T:
-    """Parse a value of this class from the result of `build_plain`; a dataclass may also be a list of its fields.
-
-    Raises ValueError, TypeError or KeyError; WrongTypeError names the wrong field.
-    """
+    """Parse the result of `build_plain`, or a list of fields; raise ValueError, TypeError, KeyError, WrongTypeError."""
     parsed: T = _build_parser(typing.cast("Any", kind), "any")(content)
     return parsed
 

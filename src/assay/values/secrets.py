@@ -365,10 +365,8 @@ def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules
 
 
 def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence[Command] | None = None) -> RunSpec:
-    """Return the run without its secrets, which move to `private` and are written to one file only.
-
-    `shown`: the commands with hidden parameters filled in, if the caller has the templates.
-    """
+    """Return the run without its secrets, which move to `private` and are written to one file only. `shown`: the
+    commands with hidden parameters filled in, if the caller has the templates."""
     if spec.private is not None:
         return spec
     known = find_values(spec.params, spec.env, rules)

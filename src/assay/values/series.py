@@ -97,10 +97,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Return whether lower or higher is better, by the metric's name; higher if the name does not show it.
-
-    For an unknown number that asv tracked it is lower, as in all benchmarks of asv.
-    """
+    """Return the better direction by the metric's name, else higher; for asv's tracked numbers lower, as in asv."""
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
@@ -115,10 +112,8 @@ def pick_value(summary: Summary, at: str) -> tuple[float, float | None]:
 
 
 def find_direction(metric: str) -> Direction | None:
-    """Return the better direction if the metric's name shows it.
-
-    The last known word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
-    """
+    """Return the better direction if the metric's name shows it. The last known word decides (`accuracy_loss` is a
+    loss); a rate (`images/sec`, `tokens_per_s`) is a speed."""
     words = [word.lower() for word in _WORD.findall(metric)]
     if _is_rate(words, metric):
         return "max"

@@ -92,10 +92,8 @@ class ShellText:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`.
-
-    `quote` is the shell quoting around the placeholder, which decides how the value is escaped.
-    """
+    """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`. `quote` is the shell quoting
+    around the placeholder, which decides how the value is escaped."""
 
     name: str
     quote: Quote = "bare"
@@ -141,8 +139,7 @@ RandomKind = Literal["uniform", "log_uniform", "int", "log_int"]
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An axis drawn again for every run of a subset or a search, between two bounds; `int` and `log_int` give integers,
-    both bounds included."""
+    """An axis drawn for each run of a subset or search; `int` and `log_int` give integers, both bounds included."""
 
     kind: RandomKind
     low: float
@@ -163,10 +160,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One grid. Axes are in the file's order, and the last one varies fastest.
-
-    A zip group is a tuple of axis names that advance together.
-    """
+    """One grid. Axes are in the file's order; the last varies fastest. A zip group is axes that advance together."""
 
     axes: Mapping[str, Axis]
     zips: tuple[tuple[str, ...], ...] = ()

@@ -84,7 +84,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 
 
 def _report_left_out(count: int, console: Console) -> None:
-    """Print this as the last line, as below every other table: it is next to the prompt."""
+    """Print the number of rows left out as the last line, next to the prompt, as below every other table."""
     if count:
         console.error(f"({render_count(count, 'more row')}: leave out -n)")
 

@@ -122,10 +122,7 @@ class Series(NamedTuple):
 
 
 class MetricColumns(NamedTuple):
-    """The summaries of one metric, column by column; index i belongs to row i of the table.
-
-    With count 0, the run does not have the metric. A NaN step or time is missing.
-    """
+    """Summaries of one metric by row of the table. Count 0: the run does not have it. A NaN step or time is missing."""
 
     metric: str
     count: array[float]  # type: ignore[assignment]  # the method of tuples is not used

@@ -150,10 +150,7 @@ class BufferedIndex(ABC):
         self._write_or_wait()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
-        """Remove the points and the cursor of one source, or of all, before they are extracted again.
-
-        In a batch, this and the `add_columns` that follow are one transaction: no reader sees the gap.
-        """
+        """Remove points and cursor of one source, or of all; in a batch no reader sees the gap before `add_columns`."""
         self._buffer.forget(key, source)
         self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
         self._write_or_wait()

@@ -24,10 +24,7 @@ _HINTS = {
 
 
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
-    """Open the index of a root; if none can be kept, open one in memory, for this process only.
-
-    `warn` is called if an older or damaged file was set aside: its content is read again from the run directories.
-    """
+    """Open the index of a root, if need be only in memory; `warn` if a file was set aside and is built again."""
     try:
         index = SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
     except InfrastructureError:

@@ -137,10 +137,8 @@ class Index(BufferedIndex):
 
     @abstractmethod
     def query(self, statement: str) -> Answer:
-        """Return the result of one SELECT over the tables and views of `docs/reference/formats-index.md`.
-
-        Raise UsageError for any other statement, an invalid one, or one that takes too long.
-        """
+        """Return the result of one SELECT over the tables and views of `docs/reference/formats-index.md`. Raise
+        UsageError for any other statement, an invalid one, or one that takes too long."""
 
     @abstractmethod
     def load_size(self) -> int:
