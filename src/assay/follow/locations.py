@@ -55,7 +55,7 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
-    if not space.f_blocks and not _can_hold(path):  # as /proc; other file systems also count no blocks
+    if not space.f_blocks and not _can_hold(path):  # as /proc; some that can hold files count no blocks either
         raise UsageError(f"the file system under {path} cannot hold files", hint)
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):

@@ -82,7 +82,7 @@ def prepare(options: RunOptions) -> Prepared:
     study = _rename(load_study(options.file, load), options)
     if options.code is not None:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
-    # runs with different commands are the same run, so commands are chosen at the start, not in the plan
+    # a choice of commands does not change the runs, so it is made when they start, not when they are planned
     check_known("command", options.commands or (), [command.name for command in study.commands])
     study = select(study, options.titles or None, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)

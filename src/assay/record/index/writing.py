@@ -128,7 +128,7 @@ def _storable_value(value: Any) -> Any:
 
 
 def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
-    """Write runs without points and return the others. A cursor at 0 marks runs that are to be read again."""
+    """Write the summaries of runs without points; return the other runs. A cursor at 0 marks what is to be read."""
     if not summarised:
         return []
     runs = _load_numbers(db, list(summarised))
