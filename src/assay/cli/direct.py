@@ -1,7 +1,7 @@
-"""Commands called without click, whose import takes longer than most commands do.
+"""Commands that are called without click, which takes longer to import than most commands run.
 
-Only plain words are read here: options by their full names, with values that fit. Everything else (help, abbreviations,
-joined short options, mistakes) is left to click, so that there is one place for its messages.
+Only plain words are read here: options by their full names, with valid values. Everything else (help, abbreviations,
+joined short options, mistakes) is left to click, so that messages have a single source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from assay.values.options import Group, Option, find_request, reads_words
 
 
 def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
-    """The call that the words ask for; None: click has to look at them."""
+    """Return the call for these words; None if click has to parse them."""
     if not words or words[0] not in group.commands:
         return None
     found = load(group.commands[words[0]][0])
@@ -34,7 +34,7 @@ def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]
 
 
 def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """The value of each option and argument by its field, as click would give them; None: click has to look."""
+    """Return the values of options and arguments by field, as click would; None if click has to parse the words."""
     fields = {name: field for field, each in options.items() for name in each.names}
     given: dict[str, Any] = {field: [] if each.multiple else each.default for field, each in options.items()}
     seen: set[str] = set()
@@ -65,7 +65,7 @@ def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str
 
 
 def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
-    """Whether the text is a value of the option beyond doubt."""
+    """Store the text as the option's value; return False if it may not be valid."""
     if not text or (text.startswith("-") and not dashes) or (option.choices and text not in option.choices):
         return False
     value: Any = text

@@ -1,4 +1,4 @@
-"""`assay doctor`: what works on this machine, and how to get the rest."""
+"""`assay doctor`: the parts that work on this machine, and how to get the rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _EXTRAS = (Part("pandas", "frames", "assay.runs(...).to_pandas()"), Part("numpy"
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One result. `missing`: an optional part is not installed; `broken`: a needed one does not work."""
+    """The result of one check. `missing`: an optional part is not installed; `broken`: a needed one does not work."""
 
     name: str
     grade: Grade
@@ -82,11 +82,11 @@ def _examine_needed() -> Iterator[Diagnostic]:
     yield _examine_program("bash", "runs are bash scripts", bash, needed=True, oldest=_OLDEST_BASH)
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
-    proc = "mount /proc (containers: without hidepid)"  # it shows whether a run is alive, and what it consumes
+    proc = "mount /proc (containers: without hidepid)"  # it shows whether a run is alive, and its use of resources
     yield _try(processes.PROC, processes.check_proc, "readable", "cannot be read", proc)
     refusal, linux = "the kernel refuses pidfd_open", "Linux 5.3 or newer is needed"
     yield _try("pidfd", _poll_pidfd, f"Linux {os.uname().release}", refusal, linux)
-    year = time.gmtime().tm_year  # a clock at the epoch, as on boards without a battery, would spoil ages and names
+    year = time.gmtime().tm_year  # a clock at the epoch, as on boards without a battery, makes ages and names wrong
     if year < 2024:
         yield Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
     else:
@@ -94,7 +94,7 @@ def _examine_needed() -> Iterator[Diagnostic]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """The first number with a dot in a program's output."""
+    """Return the first number with a dot in a program's output."""
     match = re.search(r"(\d+(?:\.\d+)+)", text)
     return tuple(map(int, match[1].split("."))) if match else None
 
@@ -121,7 +121,7 @@ def _examine_program(
 def _try(
     name: str, attempt: Callable[[], object], text: str, wrong: str, hint: str, bad: Grade = "broken"
 ) -> Diagnostic:
-    """Try something. `wrong`: the text before the system's message about a failure."""
+    """Try something. `wrong`: the text before the system's error message."""
     try:
         attempt()
     except OSError as error:
@@ -159,7 +159,7 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
 
 
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
-    """Try to write to a folder; one that does not exist is not made."""
+    """Try to write to a folder, without creating it."""
     parent = nearest_parent(path)
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
@@ -202,7 +202,7 @@ def _examine_gpus() -> Iterator[Diagnostic]:
 
 
 def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> Diagnostic:
-    """Look a package up without importing it: OpenVINO alone would take seconds."""
+    """Look up a package without importing it: OpenVINO alone would take seconds."""
     try:
         return Diagnostic(part.package, "ok", f"{find_version(part.package)} ({part.use})")
     except PackageNotFoundError:
@@ -221,7 +221,7 @@ def _examine_plugins(group: Group | None) -> Iterator[tuple[str, tuple[Diagnosti
 
 
 def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
-    """Options of plug-ins that a command cannot have."""
+    """Yield a problem for each option of a plug-in that its command cannot have."""
     for path in plugins.merge("options") if group else ():
         found: Any = group
         with suppress(AssayError, AttributeError, KeyError):
@@ -240,7 +240,7 @@ def _examine_need(need: Part | Program | Folder) -> Diagnostic:
     """Examine one need of a plug-in; a mistake of the plug-in becomes a note."""
     name, hint = str(getattr(need, need.__slots__[0])), str(getattr(need, "hint", ""))
     try:
-        "".join(getattr(need, each) for each in need.__slots__)  # a TypeError where one is not a string
+        "".join(getattr(need, each) for each in need.__slots__)  # raises TypeError if one is not a string
         if isinstance(need, Part):
             return _examine_part(need)
         if isinstance(need, Program):

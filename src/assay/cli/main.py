@@ -1,4 +1,4 @@
-"""The program: finds the command, and turns errors into one line and an exit code."""
+"""The program: find the command, and turn errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GROUP = Group(
     plugins.Merged("commands", COMMANDS),
     ("Start", "Run", "Read", "Prove", "Share", "Maintain"),  # in the order of use
 )
-_EXITS_AT_ONCE = ("run", "sum")  # they have closed everything, and the end of the interpreter would take 5 ms
+_EXITS_AT_ONCE = ("run", "sum")  # they have closed everything: skipping the interpreter's cleanup saves 5 ms
 SERVICES = {
     "call": lambda arguments: run(arguments),  # noqa: PLW0108 defined below
     "complete": lambda line: plugins.load("assay.cli.options:complete")(build_cli(), line),
@@ -61,7 +61,7 @@ SERVICES = {
 
 
 def build_cli() -> click.Group:
-    """The commands as click's, for help, mistakes and documents."""
+    """Build click's commands, for help, mistakes and documents."""
     from assay.cli.options import build_root  # loads click
 
     return build_root(GROUP, SERVICES, __version__)
@@ -70,7 +70,7 @@ def build_cli() -> click.Group:
 def main(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     _handle_signals()
-    gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
+    gc.set_threshold(50_000, 20, 50)  # modules and tables have few cycles; the search takes a tenth of the time
     sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
     code = run(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             silence(stream)
     if sys.argv[1:2] and sys.argv[1] in _EXITS_AT_ONCE:
         os._exit(code)
-    gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
+    gc.freeze()  # at exit the interpreter would search everything for cycles again
     sys.exit(code)
 
 
@@ -102,12 +102,12 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """SIGINT and SIGTERM end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
+    """Let SIGINT and SIGTERM end the command as Ctrl-C does; the loop that supervises runs has its own handlers."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         while frame is not None:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                _print_error("assay: interrupted")  # an import drops exceptions, or wraps them in others
+                _print_error("assay: interrupted")  # an import drops exceptions, or wraps them
                 os._exit(int(ExitCode.INTERRUPTED))
             frame = frame.f_back
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def _handle_signals() -> None:
 
 
 def _print_error(text: str) -> None:
-    """A standard error that is full or closed changes nothing about the exit code."""
+    """Print to stderr; if it is full or closed, the exit code does not change."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -129,7 +129,7 @@ _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errn
 
 
 def _explain(error: OSError) -> int | None:
-    """Print the system's message about what it refused; None: the error may be a bug of Assay."""
+    """Print the system's message about a refused operation; return None if the error may be a bug of Assay."""
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         _print_error(f"assay: {explain_refusal(error)}")
@@ -141,11 +141,11 @@ def _explain(error: OSError) -> int | None:
     return int(ExitCode.INTERNAL)
 
 
-_READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # may begin again: they only read
+_READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # only read: they may be called again
 
 
 def _call(arguments: list[str]) -> Any:
-    """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
+    """Call the command; a reading one again if the index was damaged, since the index is empty then."""
     call = find_call(arguments, GROUP, SERVICES)
     if call is None:
         from assay.cli.options import call_click  # loads click
@@ -176,20 +176,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except AssayError as error:
         is_answer = error.finds_nothing and _only_reads(words[0])
         return _print_nothing(error, words) if is_answer else _print_refusal(error)
-    except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
+    except SystemExit as leave:  # how click ends when a pipe was closed: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else _leave(leave.code)
-    except BrokenPipeError:  # the reader has left before the last lines were flushed
+    except BrokenPipeError:  # the pipe was closed before the last lines were flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
-    except Exception as error:  # noqa: BLE001 nothing is above it
+    except Exception as error:  # noqa: BLE001 there is no caller
         code = _explain(error) if isinstance(error, OSError) else None
         return _report_failure(error) if code is None else code
     return _leave(result)
 
 
 def _leave(code: object) -> int:
-    """The exit code of `sys.exit(…)`; a value that is not one is printed, and the exit code is 1."""
+    """Return the exit code of `sys.exit(…)`; print another value and return 1."""
     if code is None or (isinstance(code, int) and abs(code) < 256):
         return int(code or 0)
     _print_error(str(code))
@@ -210,7 +210,7 @@ def _print_refusal(error: AssayError) -> int:
 
 
 def _report_failure(error: Exception) -> int:
-    """Report a failure of another distribution's plug-in where its code raised the error, else a bug of ours."""
+    """Report a failure of another distribution's plug-in if its code raised the error, else a bug of ours."""
     import traceback
 
     packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}
@@ -227,7 +227,7 @@ def _report_failure(error: Exception) -> int:
 
 
 def _report_bug(error: Exception) -> int:
-    """A bug of ours: the traceback goes to a file that can be sent to us, not into the user's terminal."""
+    """Report a bug of ours: the traceback goes to a file that can be sent to us, not to the user's terminal."""
     import tempfile
     import traceback
 

@@ -1,4 +1,4 @@
-"""Click commands made from what the products declare: a request with options, and a handler."""
+"""Build click commands from the declarations of products: a request with options, and a handler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call_click(root: click.Group, arguments: list[str]) -> Any:
         error.show()
         return int(ExitCode.USAGE)
     except click.Abort as abort:
-        if isinstance(abort.__context__, EOFError):  # click takes every end of a file for Ctrl-D
+        if isinstance(abort.__context__, EOFError):  # click treats every end of a file as Ctrl-D
             raise abort.__context__ from None
         raise KeyboardInterrupt from None
 
@@ -47,7 +47,7 @@ _ELSEWHERE = {
 
 
 def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """What this command calls it; a parameter of the study is written without dashes."""
+    """Name the option that this command has instead; a parameter of the study is written without dashes."""
     if error.ctx is None:
         return error
     known = {name for each in error.ctx.command.params for name in each.opts}
@@ -69,8 +69,8 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
 
 
 def _find_params(word: str) -> set[str]:
-    """The parameters of the study file that the word names."""
-    from assay.config.load import load_study  # loads YAML, after a mistake alone
+    """Return the parameters of the study file that the word names."""
+    from assay.config.load import load_study  # loads YAML, only after a mistake
 
     try:
         return {name for sweep in load_study(word).sweeps for name in sweep.axes} if os.path.isfile(word) else set()
@@ -79,11 +79,8 @@ def _find_params(word: str) -> set[str]:
 
 
 class LazyGroup(click.Group):
-    """Loads a command when it is called; the list of commands needs none of them.
-
-    `services`: what commands get from other products, by the name of the handler's parameter. `path`: the words that
-    lead to the group.
-    """
+    """Loads a command when it is called; the list of commands needs none of them. `services`: objects of other products
+    that commands get, by the names of handlers' parameters. `path`: the words that lead to the group."""
 
     def __init__(
         self, name: str, group: Group, services: Mapping[str, object], path: tuple[str, ...] = (), **attributes: Any
@@ -93,7 +90,7 @@ class LazyGroup(click.Group):
         self._services = services
         self._path = path
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 as click calls it
         return list(self._group.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -119,14 +116,14 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         commands = self._group.commands
-        width = max(map(len, commands))  # one column for all sections
+        width = max(map(len, commands))  # one width for all sections
         for heading, names in _divide(self._group).items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), commands[name][1]) for name in names])
 
 
 def _divide(group: Group) -> dict[str, list[str]]:
-    """The commands of the group under their headings."""
+    """Return the commands of the group by heading."""
     found: dict[str, list[str]] = {heading: [] for heading in group.sections}
     for name, (_, _, *heading) in group.commands.items():
         found.setdefault("".join(heading) or ("Plug-ins" if group.sections else "Commands"), []).append(name)
@@ -134,7 +131,7 @@ def _divide(group: Group) -> dict[str, list[str]]:
 
 
 def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
-    """`path`: the words that call it. `found`: a group or a handler."""
+    """Build a click command. `path`: the words that call it. `found`: a group or a handler."""
     name, text = path[-1], inspect.cleandoc(found.__doc__ or "")
     if reads_words(found):
         words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
@@ -193,7 +190,7 @@ def _build_type(declared: Option) -> Any:
 
 
 def complete(root: click.Group, line: str) -> tuple[str, list[tuple[str, str]]]:
-    """The last word of the line, and what it may become, each with its help; ("", "files"): a file."""
+    """Return the last word of the line, and its completions with help; ("", "files"): complete names of files."""
     from click.shell_completion import ShellComplete, split_arg_string
 
     words = split_arg_string(line)

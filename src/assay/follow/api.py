@@ -1,4 +1,4 @@
-"""What other packages use of follow. Names load on first use."""
+"""What other packages use of follow. The names load on first use."""
 
 from __future__ import annotations
 

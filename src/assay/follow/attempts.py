@@ -1,4 +1,4 @@
-"""What to do about a run, by the files of its attempts and whether its process lives: pure functions."""
+"""Decide what a run needs, by the files of its attempts and whether its process is alive: pure functions."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from assay.record.run_directory import TAKEN_BACK, Attempt, History, conclude, d
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import Beginning, Cause, JobHandle, Liveness, Outcome, State
 
-MAX_DEATHS = 5  # attempts in a row that ended without an exit code, before we stop trying
-MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for jobs that matter more or since a node failed
+MAX_DEATHS = 5  # attempts in a row that ended without an exit code, before no other is started
+MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for more important jobs or after a node failed
 MAX_CONTINUED = 1000  # attempts after time limits: a program may start over each time and write files of the same name
-MAX_REFUSED = 3  # checkpoints with which the next attempt failed at once, before we stop trying the one before
-AT_ONCE_S = 600.0  # a large checkpoint takes minutes to load
+MAX_REFUSED = 3  # checkpoints with which an attempt failed at once, before no older one is tried
+AT_ONCE_S = 600.0  # a failure within this time is at once: a large checkpoint takes minutes to load
 GIVEN_UP = "started on another host and given up there by --retry lost"
 DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
 OUT_OF_TIME = "its farm's time was up"
 NO_CHECKPOINT = "without a newer checkpoint than it began with"
 
-FindNewer = Callable[[Beginning | None], str]  # the checkpoint that an attempt wrote; empty: none that is further
+FindNewer = Callable[[Beginning | None], str]  # finds the newer checkpoint that an attempt wrote; empty: none
 
 
 class Action(Enum):
     START = "start"  # begin attempt `attempt`
-    FOLLOW = "follow"  # it runs, here or elsewhere: watch it
-    CLOSE = "close"  # it is over, which is not written yet: write `outcome`
+    FOLLOW = "follow"  # the attempt is running, here or elsewhere: watch it
+    CLOSE = "close"  # the attempt has ended, which is not written yet: write `outcome`
     CLEAN = "clean"  # as CLOSE, after ending what the dead attempt left behind
-    KEEP = "keep"  # it is over
+    KEEP = "keep"  # the run has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which ended attempts are followed by another. `base` is the last attempt that does not count any more."""
+    """Which ended attempts are followed by another. Attempts up to `base` do not count."""
 
     retries: int = 0
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
     base: int = 0
     interrupted: int | None = None  # the newest attempt that was stopped before this supervisor began; None: not known
-    abandons: bool = False  # --retry lost: what another host was given is not waited for any longer
+    abandons: bool = False  # --retry lost: do not wait for attempts on other hosts
 
     def begin(self, history: History) -> RetryPolicy:
-        """Called when a supervisor begins: it starts the next attempt of a run that it finds interrupted.
+        """Return the policy of a supervisor that begins: it starts the next attempt of a run that it finds interrupted.
 
-        An attempt that is interrupted later was interrupted by another supervisor, and stays so. Attempts have an
-        order of their own; the wall clock may go back between two calls.
+        Attempts that are interrupted later were interrupted by another supervisor, and stay so. They are compared by
+        number, as the wall clock may go back between two calls.
         """
         stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
         return replace(self, interrupted=max(stopped, default=0))
@@ -86,7 +86,7 @@ def _has_failed(attempt: Attempt) -> bool:
 
 
 def _find_refusals(history: History) -> list[Attempt]:
-    """The attempts whose checkpoint is to blame: the one before had not failed by itself."""
+    """Return the attempts that failed because of their checkpoint: the attempt before had not failed."""
     found: list[Attempt] = []
     for before, attempt in pairwise(history.attempts):
         if has_refused_checkpoint(attempt) and (before in found or not _has_failed(before)):
@@ -95,7 +95,7 @@ def _find_refusals(history: History) -> list[Attempt]:
 
 
 def has_refused_checkpoint(attempt: Attempt) -> bool:
-    """Whether it failed at once with the checkpoint that it was given: the file may be damaged, the one before not."""
+    """Whether the attempt failed at once with its checkpoint, which may be damaged while an older one is not."""
     outcome, begins = attempt.outcome, attempt.handle.begins if attempt.handle else None
     if outcome is None or begins is None or not begins.checkpoint or outcome.checkpoint or attempt.is_warned:
         return False
@@ -106,10 +106,7 @@ def has_refused_checkpoint(attempt: Attempt) -> bool:
 def choose_beginning(
     files: tuple[str, ...], found: Sequence[Checkpoint], earlier: Sequence[Attempt], *, starts_over: bool
 ) -> Beginning:
-    """What the next attempt begins with: the newest checkpoint since one started over, without those that were refused.
-
-    `found`: all that there are, newest first.
-    """
+    """Choose the newest checkpoint since the last fresh start, without refused ones. `found`: newest first."""
     known = [(attempt, attempt.handle.begins) for attempt in earlier if attempt.handle and attempt.handle.begins]
     since_ns = max((begins.newest_ns for _, begins in known if not begins.checkpoint), default=0)
     refused = {begins.checkpoint: begins.newest_ns for attempt, begins in known if has_refused_checkpoint(attempt)}
@@ -118,7 +115,7 @@ def choose_beginning(
 
 
 def _count_last(history: History, cause: Cause) -> int:
-    """How many of the newest attempts ended for this cause: from the last one on that wrote a checkpoint."""
+    """Count the newest attempts that ended for this cause, back to the last one that wrote a checkpoint."""
     count = 0
     for attempt in reversed(history.attempts):
         if attempt.outcome is None or attempt.outcome.cause != cause:
@@ -136,12 +133,12 @@ def decide(
     policy: RetryPolicy,
     find_newer: FindNewer = lambda _begins: "",
 ) -> Decision:
-    """Liveness is looked at before the markers: a job that ends in between has written them by then."""
+    """Decide what the run needs. Liveness is read before the markers: a job that ends in between has written them."""
     last = history.last
     if last is None:
         return Decision(Action.START, State.QUEUED, 1)
     if last.outcome is not None:
-        # one that ended well may lack commands: only some of them had been asked for then
+        # an attempt that is done may lack commands: only some had been asked for
         is_partial = last.outcome.state is State.DONE and not history.finished_commands().issuperset(commands)
         if is_partial or policy.wants_another(history):
             return Decision(Action.START, State.QUEUED, last.number + 1)
@@ -150,7 +147,7 @@ def decide(
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
-    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # its host may not have got the stop
+    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # this host may not have got the stop
     if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or (last.stop is not None and is_on_ssh)):
         return _decide_elsewhere(last, replace(outcome, state=State.LOST), policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
@@ -158,10 +155,7 @@ def decide(
 
 
 def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """Decide about a farm's job that runs. One on another host is left alone, unless the policy gives it up.
-
-    A host reached by ssh counts as another host when it has not answered for long.
-    """
+    """Follow a job on another host, or on an ssh host that is silent for long, unless the policy gives it up."""
     if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     if policy.abandons and last.number <= policy.base:
@@ -170,9 +164,9 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
 
 
 def finished_before(history: History) -> set[str]:
-    """The commands that the last attempt left out; where its files do not name them, those that others finished.
+    """Return the commands that the last attempt left out; if its files do not name them, those that others finished.
 
-    A repeat that was killed must not be taken for done because an earlier attempt was.
+    A killed repeat must not count as done because an earlier attempt was.
     """
     last = history.last
     if last is not None and last.skips is not None:
@@ -183,7 +177,7 @@ def finished_before(history: History) -> set[str]:
 def build_outcome(
     attempt: Attempt, commands: tuple[str, ...], finished_before: set[str], find_newer: FindNewer = lambda _begins: ""
 ) -> Outcome:
-    """The conclusion about an attempt that has ended."""
+    """Build the outcome of an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
     cause: Cause = attempt.stop.cause if state is State.PRUNED and attempt.stop else ""
@@ -197,7 +191,7 @@ def build_outcome(
 
 
 def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome of an attempt that ended after the warning of a time limit, whatever its exit code is."""
+    """Return the outcome of an attempt that ended after the warning of its time limit, whatever its exit code."""
     if outcome.state not in (State.FAILED, State.TIMEOUT) or attempt.contradictory:
         return outcome
     if outcome.checkpoint:

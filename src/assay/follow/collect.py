@@ -1,4 +1,4 @@
-"""Metrics of runs go into the index: while they run, when they end, and when an index is brought up to date."""
+"""Store metrics of runs in the index: while they run, when they end, and when the index is brought up to date."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from assay.values.series import READING_S, Reading, Summary
 from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
-_LINE_BYTES = 4096  # more than two lines of readings
-_ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
+_LINE_BYTES = 4096  # more than two lines of readings.jsonl
+_ATTEND_S = 0.15  # of a tick: with thousands of runs the next tick continues where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
-_UNTIL, _END = "until", str(math.inf)  # in the state of a cursor: as `Source.until`
-UNREAD = 0.0  # the stamp of a row whose sources could not be read: the next reader of the study reads them
+_UNTIL, _END = "until", str(math.inf)  # a key in the state of a cursor, and its value for `Source.until` None
+UNREAD = 0.0  # the stamp of a row whose sources could not be read: the next reader of the study reads the run again
 
 ParsedLog = tuple[Columns, int, dict[str, Any]]
 Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
@@ -51,11 +51,11 @@ Counts = Callable[[], bool]  # whether no attempt has begun since the sources we
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of a run that holds metrics, and how it is read."""
+    """A file of a run that contains metrics, and the function that parses it."""
 
     name: str  # relative to the run directory
     parse: Parse
-    until: float | None = None  # of an attempt that was continued: where the next one goes on; None: all of it counts
+    until: float | None = None  # of a continued attempt: the step where the next one continues; None: all points count
 
 
 # ---------------------------------------------------------------- which files, read how
@@ -64,10 +64,8 @@ class Source:
 def find_sources(
     run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False, chain: Chain | None = None
 ) -> list[Source]:
-    """The newest log of each command, the script's own series, logx's csv, and the files that the study names.
-
-    `brief`: for summaries, which need no times but the first and the last.
-    """
+    """Return the newest log of each command, the script's own series, logx's csv, and the files that the study names.
+    `brief`: for summaries, which need only the first and the last time."""
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
     chain.find_attempts(run_dir, spec, present)
@@ -91,15 +89,15 @@ def find_sources(
 
 class Chain:
     """The attempts that the newest one continues from their checkpoints: the points of each count up to the step where
-    a later one goes on. Without steps nothing tells where that is, and all points count.
+    a later attempt continues. Without steps that point is unknown, and all points count.
 
-    What it has found stays true until another attempt begins.
+    The attempts are read once: they stay the same until another attempt begins.
     """
 
     def __init__(self) -> None:
-        self.numbers: list[int] | None = None  # of those attempts; None: not read yet
-        self.places: list[tuple[str, float]] = []  # what the index was last compared with: source, until
-        self._steps: dict[str, float] = {}  # the first one of each source
+        self.numbers: list[int] | None = None  # of the continued attempts; None: not read yet
+        self.places: list[tuple[str, float]] = []  # source and end, as the index was last compared with them
+        self._steps: dict[str, float] = {}  # the first step of each source
 
     def find_attempts(self, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
         if self.numbers is not None:
@@ -111,7 +109,7 @@ class Chain:
             self.numbers.append(number)
 
     def cut(self, run_dir: str, attempts: Sequence[Sequence[Source]]) -> list[Source]:
-        """The sources of these attempts, oldest first, each with its end."""
+        """Return the sources of these attempts, oldest first, each with the step where it ends."""
         found: list[Source] = []
         until: float | None = None
         for sources in reversed(attempts):
@@ -121,7 +119,7 @@ class Chain:
         return found
 
     def _find_first_step(self, run_dir: str, source: Source) -> float:
-        """The first step of a source; infinite where it has none yet."""
+        """Return the first step of a source; infinity if it has none yet."""
         if source.name not in self._steps:
             with contextlib.suppress(OSError), open(os.path.join(run_dir, source.name), "rb") as file:
                 columns, _, _ = source.parse(file.read(READ_BYTES), {}, False)
@@ -130,7 +128,7 @@ class Chain:
         return self._steps.get(source.name, math.inf)
 
     def has_moved(self, sources: Sequence[Source]) -> bool:
-        """Whether the ends are others than at the last call."""
+        """Whether the ends differ from those of the last call."""
         before, self.places = self.places, [(each.name, each.until) for each in sources if each.until is not None]
         return before != self.places
 
@@ -149,9 +147,9 @@ def _end_at(source: Source, until: float) -> Source:
 
 
 def _split_series(run_dir: str, present: Sequence[str], chain: Chain) -> tuple[Sequence[str], Sequence[str]]:
-    """The script's own series: those of the newest attempt and of what it continues, and those that they replace."""
+    """Split the script's own series into those of the newest attempt and the continued ones, and replaced ones."""
     folder = os.path.join(run_dir, layout.METRICS_DIR)
-    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of that name
+    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of this name
         return (), ()
     return layout.split_series(os.listdir(folder), chain.numbers or ())
 
@@ -167,7 +165,7 @@ def _log_sources(run_dir: str, spec: RunSpec, present: Sequence[str], chain: Cha
 
 
 def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: Chain) -> list[str]:
-    """The newest log of a command and, where it goes on from a checkpoint, those that it continues."""
+    """Return the newest log of a command, and the logs that it continues if it begins from a checkpoint."""
     logs = layout.find_logs(present, spec.log_name, command)
     takes_path = spec.resume is not None and command in spec.resume.texts
     continued = {layout.log_name(spec.log_name, command, number, "") for number in chain.numbers or () if takes_path}
@@ -175,7 +173,7 @@ def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: C
 
 
 def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
-    """The files that the pattern names; of a folder those of its kind."""
+    """Yield the files that the pattern names; for a folder, its files of the pattern's kind."""
     parse = _parse_file(pattern.kind, pattern.step)
     wanted = "**/*tfevents*" if pattern.kind == "tensorboard" else f"**/*.{pattern.kind}"
     find = partial(glob.glob, root_dir=run_dir, recursive=True)
@@ -200,9 +198,8 @@ log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], Pars
 
 
 def _lines_end(data: bytes) -> int:
-    """The offset after the last complete line. A line that grows is left in the file: its bytes count when its points
-    do, so of two readers that take it for the last one only the first can store it. A line without any end is fed as it
-    comes."""
+    """Return the offset after the last complete line. An unfinished line stays in the file until it is complete, so
+    that of two readers only one stores it. A very long line without an end is parsed as it is."""
     newline = data.rfind(b"\n")
     end = max(newline, data.rfind(b"\r", newline + 1)) + 1
     return end if end or len(data) < READ_BYTES else len(data)
@@ -221,8 +218,7 @@ def _parse_file(kind: str, step: str | None) -> Parse:
 
 
 class Summaries:
-    """Takes points as an index does and keeps what their summaries need: a table of runs that are not in the index is
-    shown without storing their points."""
+    """Takes points like an index and keeps only their summaries, to show a table of runs that are not in the index."""
 
     def __init__(self) -> None:
         self.states: dict[str, Mapping[str, Any]] = {}  # by source
@@ -242,7 +238,7 @@ class Summaries:
         expected_offset: int,
         counts: Counts | None = None,
     ) -> bool:
-        del expected_offset, counts  # there is no other reader
+        del expected_offset, counts  # no other reader uses it
         self.states[source] = cursor.state
         for metric, column in columns.items():
             if metric not in self.tallies:
@@ -254,13 +250,13 @@ class Summaries:
         self.is_broken = True
 
     def carry(self) -> dict[str, tuple[bytes, float]]:
-        """The summaries as `Index.add_summaries` takes them."""
+        """Return the summaries as `Index.add_summaries` takes them."""
         return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
 @dataclass(slots=True)
 class Follower:
-    """Reads one source as it grows; the cursor is the index's, so two followers never store a point twice."""
+    """Reads one source as it grows; the cursor is in the index, so two followers never store a point twice."""
 
     key: str
     source: Source
@@ -285,9 +281,9 @@ class Follower:
         return cls(key, source, tail, cursor, listen=listen, counts=counts)
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Read everything that is there now; with `final` also a last line that nothing ended.
+        """Read everything that is there now; with `final` also a last line without an end.
 
-        Nothing once another attempt has begun: its reader has forgotten what was stored, and it would be stored again.
+        Read nothing once another attempt has begun: its reader has forgotten these points; they would be stored again.
         """
         size = READ_BYTES
         while self.counts is None or self.counts():
@@ -302,12 +298,12 @@ class Follower:
                 self.tail.offset = self.cursor.offset
                 if is_all:
                     return
-                size *= 2  # a record that is larger than what we read at once
+                size *= 2  # a record is larger than what is read at once
             elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
                 return
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
-        """False: another reader was faster, and this one goes on from its position."""
+        """Store the points; return False if another reader was faster, and continue from its position."""
         is_stored = index.add_columns(
             self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
         )
@@ -334,7 +330,7 @@ def read_sources(
     final: bool = True,
     listen: Listen | None = None,
 ) -> None:
-    """Bring the index up to date with the files of a run; `final` when it is over."""
+    """Bring the index up to date with the files of a run; `final` if it has ended."""
     present = names if names is not None else os.listdir(run_dir)
     sources = find_sources(run_dir, spec, present, brief=isinstance(index, Summaries))
     if not isinstance(index, Summaries):
@@ -346,9 +342,9 @@ def read_sources(
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Forget earlier attempts: only the newest counts, and the supervisor that followed an earlier one may have died.
+    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died.
 
-    Without a look at what is stored: another process may have stored it since this one looked.
+    This does not look up what is stored first: another process may store points in between.
     """
     chain = Chain()
     chain.find_attempts(run_dir, spec, present)
@@ -360,7 +356,7 @@ def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, presen
 
 
 def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
-    """Forget all points where those of a continued attempt were stored beyond the place where the next one goes on."""
+    """Forget all points if a continued attempt has points beyond the step where the next one continues."""
     cursors = [(source, index.load_cursor(key, source.name)) for source in sources if source.until is not None]
     if all(not cursor.offset or cursor.state.get(_UNTIL, _END) == str(source.until) for source, cursor in cursors):
         return False
@@ -369,12 +365,12 @@ def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
-    """The newest attempt by the names in a run directory; 0: none has begun."""
+    """Return the newest attempt by the names in a run directory; 0 if none has begun."""
     return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
 
 
 def build_counts(run_dir: str, attempt: int) -> Counts | None:
-    """Whether this attempt is still the newest. None for a directory in which Assay started nothing."""
+    """Return a function that checks if this attempt is still the newest; None if Assay started none here."""
     if not attempt:
         return None
     lease = os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))
@@ -384,7 +380,7 @@ def build_counts(run_dir: str, attempt: int) -> Counts | None:
 
 @contextlib.contextmanager
 def closing_quietly(index: Index) -> Iterator[Index]:
-    """The index is made from the run directories and can be built again, so its failure does not fail the runs."""
+    """Close the index, ignoring errors: it can be built again from the run directories, so the runs do not fail."""
     try:
         yield index
     finally:
@@ -407,7 +403,7 @@ def build_row(
     stamp: float,
     marks: Marks,
 ) -> RunRow:
-    """The row of a run; one that came from elsewhere has its folder's name, whatever its run.json calls it."""
+    """Build the row of a run. A run from elsewhere has its folder's name, whatever its run.json calls it."""
     place, received = load_place(run_dir, handle), load_received_facts(run_dir)
     return RunRow(
         key=key,
@@ -443,7 +439,7 @@ def build_row(
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
-    """The stamp of a row: that of an attempt which no longer counts may replace a newer row, and is read again."""
+    """Choose the stamp of a row; a row of an attempt that no longer counts must be read again."""
     counts = build_counts(entry.dir, entry.attempt)
     return read_at if counts is None or counts() else UNREAD
 
@@ -466,14 +462,14 @@ class _Live:
 
 
 def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
-    """The last reading of this attempt: earlier ones are in the same file."""
+    """Return the last reading of this attempt; readings of earlier attempts are in the same file."""
     lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
     reading = next(filter(None, map(parse_reading, reversed(lines))), None)
     return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
 
 
 class Collector:
-    """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
+    """The supervisor's observer, which stores rows, metrics and readings of the runs that it watches."""
 
     def __init__(
         self, index: Index, location: StudyLocation, devices: Devices, echo: Callable[[bytes], None] | None = None
@@ -483,14 +479,14 @@ class Collector:
         self._devices = devices
         self._echo = echo
         self._live: dict[str, _Live] = {}
-        self._unlisted: dict[str, _Live] = {}  # of these, the ones whose row waits for the next flush
+        self._unlisted: dict[str, _Live] = {}  # runs of `_live` whose row is written by the next flush
         self._table = ProcessTable()
         self._batch = index.batch()
         self._batch.__enter__()
-        self._over: dict[str, Entry] = {}  # ended since the last flush
+        self._over: dict[str, Entry] = {}  # runs that ended since the last flush
         self._ticked_at = 0.0
-        self._turn = 0  # where the next tick begins
-        self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
+        self._turn = 0  # index of the run at which the next tick begins
+        self._rests_until = 0.0  # after a failure the index is not used for a while: each try may take half a minute
         self.failure: str | None = None
         self.listen: Listen | None = None  # called with all points that are read here
 
@@ -500,9 +496,9 @@ class Collector:
             live.counts = build_counts(entry.dir, entry.attempt)
             live.next_reading = live.began + READING_S
             self._live[entry.dir] = self._unlisted[entry.dir] = live
-            if entry.attempt > 1 or was_set_aside(entry.dir):  # the new attempt's log counts, not the old one's
+            if entry.attempt > 1 or was_set_aside(entry.dir):  # only the log of the new attempt counts
                 self._index.forget_points(live.key)
-                self._put(entry, live.key, UNREAD)  # should this process die, the next one reads it
+                self._put(entry, live.key, UNREAD)  # if this process dies, the next one reads it
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self._follow_clock(now)
@@ -520,7 +516,7 @@ class Collector:
             self.flush()
 
     def _follow_clock(self, now: float) -> None:
-        """Move the moments that are waited for where the wall clock went back: nothing waits longer for it."""
+        """Move the times that this waits for when the wall clock goes back, so that no wait gets longer."""
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s
@@ -532,7 +528,7 @@ class Collector:
         self._pass_output_on(live)
         if now >= live.next_reading:
             self._take_reading(live, now)
-        if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it is over
+        if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it ends
             self._follow_new(live, None)
             for follower in live.followers.values():
                 follower.read(self._index)
@@ -546,7 +542,7 @@ class Collector:
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
-        self._unlisted.pop(entry.dir, None)  # its row as a run that has ended is the only one
+        self._unlisted.pop(entry.dir, None)  # only its row as an ended run is written
         key = self._location.key(entry.dir)
         if live is not None:
             self._pass_output_on(live)
@@ -567,7 +563,7 @@ class Collector:
         self._over[key] = entry
 
     def flush(self) -> None:
-        """Write what waits. Runs that have ended, and whose points another supervisor stored first, are read again."""
+        """Write the waiting rows and points. Ended runs whose points another supervisor stored first are read again."""
         for run_dir, live in list(self._unlisted.items()):
             with contextlib.suppress(OSError), self._guarded():
                 self._put(live.entry, live.key, time.time())
@@ -579,7 +575,7 @@ class Collector:
                 if not refused:
                     break
                 for key, entry in self._over.items():
-                    self._put(entry, key, UNREAD)  # until it is read
+                    self._put(entry, key, UNREAD)  # until its points are read
                 for key, entry in self._over.items():
                     read_at = time.time()
                     read_sources(self._index, key, entry.dir, entry.spec)
@@ -588,17 +584,17 @@ class Collector:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """The run directories are the truth: a broken index stops no run, and is reported at the end."""
+        """Suppress errors of the index: the run directories are the truth, so no run stops; the end reports it."""
         try:
             yield
-        except FormatError:  # run.json was damaged during the run: its next reader lists it so
+        except FormatError:  # run.json was damaged during the run: the next reader lists the run as damaged
             pass
         except InfrastructureError as error:
             self.failure = f"{error.message}; the runs themselves are complete"
             self._rests_until = time.time() + _REST_S
 
     def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
-        """The newest step and value of each metric of a running run, for the live view."""
+        """Return the newest step and value of each metric of a running run, for the live view."""
         live = self._live.get(entry.dir)
         merged: dict[str, tuple[float, float]] = {}
         for follower in live.followers.values() if live else ():
@@ -606,7 +602,7 @@ class Collector:
         return merged
 
     def load_summaries(self, entries: Sequence[Entry]) -> dict[str, dict[str, Summary]]:
-        """The metrics of runs that have ended, by directory; nothing while the index rests after a failure."""
+        """Return the metrics of ended runs by directory; nothing while the index is not used after a failure."""
         keys = {self._location.key(entry.dir): entry.dir for entry in entries}
         if time.time() >= self._rests_until:
             with contextlib.suppress(OSError), self._guarded():
@@ -631,7 +627,7 @@ class Collector:
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle
-        if handle is None or handle.executor != "local" or not handle.supervisor_pid:  # job.sh takes its own
+        if handle is None or handle.executor != "local" or not handle.supervisor_pid:  # job.sh takes its own readings
             return
         if live.sampler is None:
             live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
@@ -645,7 +641,7 @@ class Collector:
             file.write(render_reading(reading))
 
     def _pass_output_on(self, live: _Live) -> None:
-        """Copy the run's output to `echo`. A reader that has gone does not keep the index from being filled."""
+        """Copy the run's output to `echo`. An output that was closed does not keep the index from being filled."""
         try:
             self._echo_news(live)
         except BrokenPipeError:
@@ -659,7 +655,7 @@ class Collector:
         if live.echo is None:
             template, command = live.entry.spec.log_name, live.entry.commands[0]
             names = os.listdir(live.entry.dir)
-            if "{suffix}" in template:  # the logs of earlier attempts are there as well
+            if "{suffix}" in template:  # the logs of earlier attempts are there too
                 names = [name for name in names if name == layout.log_name(template, command, live.entry.attempt, "")]
             name = layout.find_log(names, template, command)
             if name is None:

@@ -11,7 +11,7 @@ from assay.record import run_directory
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import Beginning, Cause, JobHandle, Outcome, RunSpec, State, Usage
 
-NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
+NOTHING: frozenset[str] = frozenset()  # shared by all entries: a supervisor may have a hundred thousand runs
 
 
 @dataclass(slots=True)
@@ -26,18 +26,18 @@ class Entry:
     handle: JobHandle | None = None
     outcome: Outcome | None = None
     record: run_directory.RunRecord | None = None
-    is_here: bool = False  # the directory exists
-    is_mine: bool = False  # started or adopted by this supervisor
+    is_here: bool = False  # its directory exists
+    is_mine: bool = False  # it was started or adopted by this supervisor
     reported: frozenset[str] = NOTHING  # command events of its current attempt that were reported
     done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
-    finished_here: bool = False  # ended while this supervisor watched
-    begun_at: float | None = None  # of a farm's job: None while it waits in the queue, as far as we have seen
-    ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
-    has_slot: bool = False  # holds one of this supervisor's slots
-    left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
-    loss: tuple[Cause, str] | None = None  # why the ended attempt has no exit code, as far as its engine knows
-    begins: Beginning | None = None  # what its next attempt begins with, where the study has `resume:`
-    used_s: float = 0.0  # of its time limit, by the attempts that the next one continues
+    finished_here: bool = False  # it ended while this supervisor watched
+    begun_at: float | None = None  # of a farm's job; None: as far as known, it waits in the queue
+    ended_at: float | None = None  # when its job ended; processes that it left may end later
+    has_slot: bool = False  # it holds one of this supervisor's slots
+    left: Sequence[str] | None = None  # processes left by the ended attempt; None: not searched yet
+    loss: tuple[Cause, str] | None = None  # why the ended attempt has no exit code, if its engine knows
+    begins: Beginning | None = None  # what its next attempt begins with, if the study has `resume:`
+    used_s: float = 0.0  # time of its limit that was used by the attempts which the next one continues
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
     trial: int | None = None  # of a search: its number
@@ -45,7 +45,7 @@ class Entry:
     kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
 
     def begin(self, handle: JobHandle, *, has_slot: bool) -> None:
-        """Note that this supervisor has started the next attempt: nothing of the one before counts any more."""
+        """Note that this supervisor has started the next attempt, and forget the state of the one before."""
         self.handle, self.has_slot = handle, has_slot
         self.state, self.is_mine = State.RUNNING, True
         self.outcome = self.left = self.ended_at = self.begun_at = None
@@ -53,12 +53,12 @@ class Entry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether its farm has it, and has not started it."""
+        """Whether the run is in the queue of a farm that has not started it."""
         return self.handle is not None and self.handle.executor != "local" and self.begun_at is None
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that count this time, in order."""
+        """The commands that this call runs, in order."""
         names = tuple(command.name for command in self.spec.commands)
         return names if self.wanted is None else tuple(name for name in names if name in self.wanted)
 
@@ -86,10 +86,10 @@ class Event:
 
 
 class Observer(Protocol):
-    """Sees the runs of a loop. Every call is cheap: the loop waits for it."""
+    """Observes the runs of a loop. Every method must be fast: the loop waits for it."""
 
     def started(self, entry: Entry) -> None: ...
     def tick(self, running: Sequence[Entry], now: float) -> None: ...
-    def usage(self, entry: Entry) -> Usage | None: ...  # what it has seen of a run's consumption
+    def usage(self, entry: Entry) -> Usage | None: ...  # the resources that the run used, as observed
     def ended(self, entry: Entry) -> None: ...
     def flush(self) -> None: ...

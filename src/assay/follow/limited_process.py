@@ -1,8 +1,8 @@
-"""Work that can be ended: in a process of its own, with a limit for its CPU time.
+"""Work that can be aborted: in a child process, with a limit for its CPU time.
 
-A regular expression may take for ever. It cannot be interrupted, and holds up every thread of the process that
-evaluates it. Here that is a child, `python -m assay.follow.limited_process`, which the kernel ends; the next call
-starts another. Between calls it waits, and it ends when its parent has ended.
+A regular expression may take for ever. It cannot be interrupted, and blocks every thread of its process. Here the
+process is a child, `python -m assay.follow.limited_process`, which the kernel ends; the next call starts another.
+Between calls the child waits, and it ends when its parent has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TookTooLongError(UsageError):
 
 
 class LimitedProcess:
-    """One child, and one call at a time."""
+    """A child process that executes one call at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class LimitedProcess:
         atexit.register(self.close)
 
     def call(self, function: str, *arguments: Any, limit_s: float) -> Any:
-        """`module:name`; what it raises is a UsageError here."""
+        """Call `module:name` in the child; an exception there is raised as UsageError."""
         with self._lock:
             if self._child is None or self._child.poll() is not None:
                 self.close()
@@ -49,7 +49,7 @@ class LimitedProcess:
         return answer
 
     def close(self) -> int:
-        """The exit code of the child, 0 where there is none."""
+        """End the child and return its exit code, 0 if there was none."""
         if (child := self._child) is None:
             return 0
         self._child = None
@@ -83,7 +83,7 @@ def _ask(child: subprocess.Popen[bytes], question: object) -> tuple[bool, Any]:
 
 def _answer(function: str, arguments: tuple[Any, ...], limit_s: float) -> tuple[bool, Any]:
     module, _, name = function.partition(":")
-    signal.setitimer(signal.ITIMER_PROF, limit_s)  # SIGPROF, which ends this process also inside of an expression
+    signal.setitimer(signal.ITIMER_PROF, limit_s)  # SIGPROF ends this process even inside of an expression
     try:
         return True, getattr(import_module(module), name)(*arguments)
     except AssayError as error:

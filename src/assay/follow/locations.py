@@ -1,4 +1,4 @@
-"""Where studies are: the root, a study's directory, and how a name on the command line leads to studies and runs."""
+"""Locate studies: the root, a study's directory, and how a name on the command line leads to studies and runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from assay.values.hooks import NATIVE
 if TYPE_CHECKING:
     from assay.config.settings import Settings
 
-# A table is shown without what reads settings, records and commands: functions that need it import it.
+# A table is shown without modules that read settings, records and commands: functions that need them import them.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 
@@ -37,7 +37,7 @@ class StudyLocation(NamedTuple):
 
 
 def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tuple[str, bool]:
-    """The output root and whether it was asked for: by flag, then environment, study file, settings, else `./runs`."""
+    """Return the output root and whether the user chose it: flag, environment, study file, settings, else `./runs`."""
     from assay.config.settings import ENVIRONMENT
 
     from_environment = settings.root if settings.root_from == ENVIRONMENT["root"] else None
@@ -48,17 +48,14 @@ def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tupl
 
 
 def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> None:
-    """Refuse before anything is made: the nearest existing parent must be a writable directory with room.
-
-    `another`: how another output root is chosen.
-    """
+    """Refuse if there is no access or space, before anything is created. `another`: how to choose another root."""
     path, hint = nearest_parent(location.dir), f"choose another output root: {another}"
     if not os.path.isdir(path):
         raise UsageError(f"the output root {location.root} cannot be made: {path} is not a directory", hint)
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
-    if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
+    if not space.f_blocks and not _can_hold(path):  # as /proc; some that can hold files count no blocks either
         raise UsageError(f"the file system under {path} cannot hold files", hint)
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
@@ -68,7 +65,7 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
 
 
 def nearest_parent(path: str) -> str:
-    """The path itself, or what exists above it."""
+    """Return the path itself, or its nearest parent that exists."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -89,7 +86,7 @@ _ROOM_FILES = 64
 
 
 def find_studies(root: str) -> Iterator[str]:
-    """Names of directories under the root that hold runs of ours or of the originals."""
+    """Yield the names of directories under the root that contain runs of ours or of other tools."""
     try:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -107,11 +104,11 @@ def is_study(path: str) -> bool:
 
 
 class Roots(NamedTuple):
-    """Where studies are looked for."""
+    """The folders in which studies are searched."""
 
     main: tuple[str, ...]
-    mirrors: tuple[str, ...] = ()  # copies of what the others hold, as NGC_LOGROOT: they count where no other has it
-    were_asked: bool = False  # by --root: a folder of the same name in the current one is not meant
+    mirrors: tuple[str, ...] = ()  # copies of other roots, as NGC_LOGROOT: used only if no other root has the study
+    were_asked: bool = False  # by --root: then a folder of the name in the current one does not count
 
     @property
     def all(self) -> list[str]:
@@ -119,7 +116,7 @@ class Roots(NamedTuple):
 
 
 def find_study(name: str, roots: Roots) -> StudyLocation:
-    """A study by path, or by name under one of the roots; a name that fits several studies is refused."""
+    """Find a study by path, or by name under one of the roots; refuse a name that fits several studies."""
     found = find_candidates(name, roots)
     if len(found) > 1:
         paths = [show_path(location.dir) for location in found]
@@ -132,7 +129,7 @@ def find_study(name: str, roots: Roots) -> StudyLocation:
 
 
 def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
-    """Every study that a name on the command line may stand for. What has a slash is a path first."""
+    """Return every study that a name on the command line may mean. A name with a slash is first taken as a path."""
     here = [os.path.abspath(name)]
     if os.sep in name and (locations := _existing(here)):
         return locations
@@ -144,13 +141,13 @@ def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
 
 
 def _existing(paths: Sequence[str]) -> list[StudyLocation]:
-    """The studies among these paths, each once, whatever links lead to it."""
+    """Return the studies among these paths, each once, even if several links lead to it."""
     studies = {os.path.realpath(path): path for path in reversed(paths) if os.path.isdir(path) and is_study(path)}
     return [StudyLocation(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
 
 
 def show_path(path: str) -> str:
-    """A path that leads there from the current folder, and cannot be taken for a study's name."""
+    """Return the path relative to the current folder, in a form that cannot be taken for a study's name."""
     try:
         relative = os.path.relpath(path)
     except FileNotFoundError:  # the current folder is gone
@@ -161,7 +158,7 @@ def show_path(path: str) -> str:
 
 
 def show_near(path: str) -> str:
-    """The path as seen from the current folder, where it is inside of that."""
+    """Return the path relative to the current folder if it is inside of it, else as it is."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 
@@ -179,12 +176,12 @@ class FoundRun(NamedTuple):
 
     @property
     def words(self) -> tuple[StudyLocation, str]:
-        """The run is named as `show_command` takes it."""
+        """The study and name of the run, as `show_command` takes them."""
         return self.location, os.path.basename(self.dir)
 
 
 def find_roots(flag: str | None) -> Roots:
-    """The flag alone; else the settings' root, and those of other tools."""
+    """Return the root of the flag; without a flag the settings' root and those of other tools."""
     if flag is not None:
         return Roots((os.path.abspath(flag),), were_asked=True)
     from assay.config.settings import load_settings
@@ -195,7 +192,7 @@ def find_roots(flag: str | None) -> Roots:
 
 
 def load_foreign_roots() -> Roots:
-    """Where other tools are set to put their studies, and where copies of the same runs are."""
+    """Return the roots that other tools are set to use, and the copies of them."""
     if not any(os.path.isfile(os.path.expanduser(path)) for path in layout.FOREIGN_SETTINGS):
         return Roots(())
     found = []
@@ -211,10 +208,7 @@ def load_foreign_roots() -> Roots:
 
 
 def find_locations(names: Sequence[str], flag: str | None, *, foreign_first: bool = False) -> list[StudyLocation]:
-    """Studies by name or path; none given: the only one there is.
-
-    `foreign_first`: a name is looked for in the roots of other tools before our own.
-    """
+    """Find studies by name, or the only one. `foreign_first`: search a name in the roots of other tools before ours."""
     roots = find_roots(flag)
     if names:
         return [_find_location(name.rstrip("/"), roots, foreign_first and flag is None) for name in names]
@@ -239,10 +233,10 @@ def _find_location(name: str, roots: Roots, foreign_first: bool) -> StudyLocatio
 
 
 def show_study(location: StudyLocation) -> str:
-    """The study's name where that leads to this study from here, else its path."""
+    """Return the study's name if it finds this study from the current folder, else its path."""
     try:
         found = find_candidates(location.name, find_roots(None))
-    except AssayError:  # settings that cannot be read: a path does not need them
+    except AssayError:  # invalid settings: a path does not need them
         found = []
     is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(location.dir)
     return location.name if is_it else show_path(location.dir)
@@ -255,7 +249,7 @@ def show_command(
     options: Sequence[str] = (),
     assignments: Sequence[str] = (),
 ) -> str:
-    """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
+    """Return `assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in the current folder."""
     study = show_study(location)
     from assay.values.run import build_command
 
@@ -264,21 +258,21 @@ def show_command(
 
 
 def show_adopt(location: StudyLocation, run: str) -> str:
-    """The command that adopts a run; with a placeholder for the study's file where no run made here names it."""
+    """Return the command that adopts a run, with a placeholder if no run made here names the study's file."""
     if next(find_own_files(location), None):
         return show_command(["adopt"], location, run)
     return f"{show_command(['adopt'], location, run, options=['--file=FILE'])}  # FILE: your study file"
 
 
 def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
-    """What can be done with a run that was received: what that does, and the command."""
+    """Return what can be done with a received run, and the command for it."""
     if same := _find_same_run(location, run):
         return "compare it with the same run, which is here already", show_command(["diff"], location, same, run)
     return "take it as a run of your study", show_adopt(location, run)
 
 
 def _find_same_run(location: StudyLocation, run: str) -> str | None:
-    """Another run of the same id, because of which `assay adopt` refuses this one."""
+    """Find a run made here with the same id, because of which `assay adopt` refuses this one."""
     from assay.record import run_directory
     from assay.record.received import is_foreign
 
@@ -291,7 +285,7 @@ def _find_same_run(location: StudyLocation, run: str) -> str | None:
 
 
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
-    """Files that are there, of runs made or adopted here, with their times; one from elsewhere may name any file."""
+    """Yield existing study files of runs made or adopted here, with times; runs from elsewhere may name any file."""
     from assay.record import run_directory
     from assay.record.received import load_received
 
@@ -309,7 +303,7 @@ ALL_RUNS = "*"
 
 
 def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """For a table: the studies, and (study, pattern of its runs) where a name is not that of a study; none: all runs.
+    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs.
 
     A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
     """
@@ -329,9 +323,9 @@ def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]
 
 
 def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
-    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`.
+    """Find `study` (all its runs), `study/run`, a path, a run's name or id, or a pattern such as `study/lr=0.1*`.
 
-    `foreign`: also directories that other tools made without us.
+    `foreign`: also find directories that only other tools made.
     """
     roots = find_roots(flag)
     path = os.path.abspath(name)
@@ -341,7 +335,7 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
         return [FoundRun(StudyLocation(*os.path.split(os.path.dirname(path))), path)]
     if not slash:
         return _find_without_study(name, roots, foreign)
-    if is_path and (locations := _existing([path])):  # the folder of a study, as `show_study` names it from elsewhere
+    if is_path and (locations := _existing([path])):  # a study's folder, as `show_study` prints it elsewhere
         return [FoundRun(locations[0], run_dir) for run_dir in _find_dirs(locations[0], foreign)]
     location = find_study(study, roots)
     matches = _match(location, run, foreign)
@@ -377,7 +371,7 @@ def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun
     known = [location.name for location in locations]
     known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
     hint = suggest(name, known)
-    if locations and hint is None:  # runs' names hold commas
+    if locations and hint is None:  # names of runs contain commas: only studies are listed
         studies = list(dict.fromkeys(location.name for location in locations))
         hint = f"the studies are {', '.join(studies[:12])}{' …' if len(studies) > 12 else ''}"
     raise NotFoundError("study or run", name, known, hint)
@@ -398,7 +392,7 @@ def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRu
 
 
 def is_run_name(name: str, flag: str | None) -> bool:
-    """Whether some run has this name, or one that fits a pattern with * or ?; ids do not count."""
+    """Whether a run has this name, or fits it as a pattern with * or ?; ids do not count."""
     from fnmatch import fnmatchcase
 
     is_pattern = "*" in name or "?" in name
@@ -409,7 +403,7 @@ def is_run_name(name: str, flag: str | None) -> bool:
 
 
 def _has_id(run_dir: str, start: str) -> bool:
-    """A run whose run.json is damaged has no id; that must not hide the others."""
+    """Whether the run's id starts so. A run with a damaged run.json has no id, and must not hide the others."""
     from assay.record import run_directory
 
     try:
@@ -423,7 +417,7 @@ def find_one_run(name: str, flag: str | None) -> FoundRun:
 
 
 def names_study(name: str, run: FoundRun) -> bool:
-    """Whether a name on the command line means the run's whole study."""
+    """Whether a name on the command line means the whole study of the run."""
     return name.rstrip("/") == run.location.name or os.path.abspath(name) == run.location.dir
 
 

@@ -16,7 +16,7 @@ from assay.values.document import Block, Code, Text
 TAIL_LINES = 10
 _TAIL_BYTES = 8192
 _TRACEBACK = "Traceback (most recent call last)"
-# not the metric in `error 0.12`
+# an error word is not the metric in `error 0.12`
 _ESCAPE = r"\x1b\[[0-?]*[ -/]*[@-~]"
 _ERROR = re.compile(
     r"(?i)\b(?:\w*(?:error|exception)(?![\w'\"]*\s*[=:]?\s*[-+.\d])|fatal|panic|killed|aborted|out of memory|"
@@ -26,7 +26,7 @@ _MOST_ERRORS, _MOST_FRAMES, _MOST_CHARACTERS = 20, 60, 1000
 
 
 def find_failed_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> str | None:
-    """The log of the command that failed, or of the last one that began."""
+    """Return the log of the failed command, else of the last command that began."""
     if not os.path.isdir(run_dir):
         return None
     names = os.listdir(run_dir)
@@ -40,18 +40,18 @@ def find_failed_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> s
 
 
 def load_tail(path: str, most: int = TAIL_LINES) -> list[str]:
-    """The last lines of a log; none where it is empty."""
+    """Return the last lines of a log; nothing if it is empty."""
     return split_log(read_end(path, _TAIL_BYTES))[-most:]
 
 
 def build_tail(path: str, shown_path: str, most: int = TAIL_LINES) -> Iterator[Block]:
-    """The path of a log and its last lines, for a report."""
+    """Yield the path of a log and its last lines, for a report."""
     yield Text(shown_path)
     yield Code("\n".join(load_tail(path, most)) or "(the log is empty)")
 
 
 def find_errors(path: str, most: int = TAIL_LINES) -> list[str]:
-    """The lines that matter: tracebacks, lines about errors (of those that differ in numbers the first), the last."""
+    """Return tracebacks, lines about errors (the first of those that differ only in numbers), and the last lines."""
     found: dict[str, list[str]] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for block in _find_blocks(file):
@@ -64,7 +64,7 @@ def find_errors(path: str, most: int = TAIL_LINES) -> list[str]:
 
 
 def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Each traceback to its last line, whatever a launcher writes before its lines, and each line about an error."""
+    """Yield each traceback to its last line, even with a launcher's prefix, and each line about an error."""
     block, before = deque[str](maxlen=_MOST_FRAMES), ""
     for line in lines:
         prefix, has_traceback, _ = line.partition(_TRACEBACK)
@@ -79,7 +79,7 @@ def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def split_log(text: str) -> list[str]:
-    """Lines as a terminal would leave them: of a line rewritten by carriage returns only the last state."""
+    """Return the lines as a terminal shows them: of a line rewritten by carriage returns only the last state."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     cleaned = [clean(re.sub(_ESCAPE, "", line).expandtabs(4)).rstrip() for line in lines]
     while cleaned and not cleaned[-1]:

@@ -1,4 +1,4 @@
-"""Which index a root has: the one that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
+"""Open the index of a root: the one that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LOCAL = "local"
 def open_index(
     root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
 ) -> Index:
-    """The index of a root.
+    """Open the index of a root.
 
-    `is_needed=False`: where a server cannot be used, `warn` reports it, and an index in memory takes its place, since
-    the run directories are what counts. `renew`: an index of another format is replaced on a server too.
+    `is_needed=False`: if a server cannot be used, warn and use an index in memory, since the run directories are what
+    counts. `renew`: replace an index of another format on a server too.
     """
     index = _open(root, warn, is_needed, renew)
 
     def store_points(key: str) -> None:
-        from assay.follow import refresh  # a table that has not changed does without it
+        from assay.follow import refresh  # not loaded for a table that has not changed
 
         refresh.store_points(index, StudyLocation(os.fspath(root), key.partition("/")[0]))
 
@@ -40,7 +40,7 @@ def open_index(
 
 
 def open_index_of(locations: Sequence[StudyLocation]) -> Index:
-    """The index of the root that these studies share."""
+    """Open the index of the root that these studies share."""
     roots = {location.root for location in locations}
     if len(roots) > 1:
         raise UsageError(
@@ -64,20 +64,20 @@ def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bo
 
 
 def find_address() -> str:
-    """The address of a shared index; empty: there is none."""
+    """Return the address of a shared index; empty if there is none."""
     found = os.environ.get("ASSAY_INDEX", "").strip()
     if not found and _may_have_settings(os.getcwd()):
-        from assay.config.settings import load_settings  # only where there may be a file
+        from assay.config.settings import load_settings  # only if there may be a file
 
         try:
             found = load_settings(os.getcwd(), os.environ).index or ""
-        except (AssayError, OSError):  # a command that needs the settings refuses them; with --root it goes on without
+        except (AssayError, OSError):  # commands that need the settings report the error; others work without
             return ""
     return "" if found == LOCAL else found
 
 
 def _may_have_settings(folder: str) -> bool:
-    """Whether `load_settings` would find a file: to load what reads one takes as long as a table of 500 runs."""
+    """Whether `load_settings` would find a file: loading its modules takes as long as a table of 500 runs."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     if os.path.exists(os.path.join(base, "assay", "config.toml")):
         return True

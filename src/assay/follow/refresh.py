@@ -1,4 +1,4 @@
-"""Bring the index up to date with the run directories: ours, and those that other tools filled."""
+"""Bring the index up to date with the run directories: ours, and those of other tools."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from assay.values.study import LOCAL
 from assay.values.verdict import Verdict
 
 _TRIES = 3
-_SIBLINGS = 20  # runs of a study that are asked for its file
+_SIBLINGS = 20  # runs of a study in which its file's name is searched
 
 
 def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_points: bool = False) -> int:
-    """Every study under the root; how many runs were read."""
+    """Read every study under the root; return how many runs were read."""
     locations = [StudyLocation(root, name) for name in find_studies(root)]
     return sum(refresh_study(index, location, console, stores_points=stores_points) for location in locations)
 
@@ -48,10 +48,7 @@ def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_p
 def refresh_study(
     index: Index, location: StudyLocation, console: Console = SILENT, *, stores_points: bool = False
 ) -> int:
-    """Read what changed since the index saw it; how many runs that were.
-
-    Of runs that it has never seen it takes the summaries alone, unless their points are asked for.
-    """
+    """Read changed runs and return their number; of new runs only the summaries, unless `stores_points`."""
     with suppress(OSError):
         read_verdicts(index, location)
     changes = find_changes(location.dir, location.name, index.load_runs([location.name]))
@@ -64,7 +61,7 @@ def apply_changes(
     if not changes:
         return 0
     changed = changes.changed
-    stores_points = stores_points or index.store_points is None  # they would not be read later
+    stores_points = stores_points or index.store_points is None  # an index that cannot store points later
     summarised = set() if all(each.is_new for each in changed) else set(index.find_summarised([location.name]))
     with index.batch() as refused:
         index.expect_new(location.key(change.path) for change in changed if change.is_new)
@@ -77,7 +74,7 @@ def apply_changes(
                 _try_refresh(index, location, change, console, stores_points=stores_points)
         if changes.gone:
             index.forget_runs(changes.gone)
-    for _ in range(_TRIES):  # another process was faster with these; it may have ended since, so the rest is read here
+    for _ in range(_TRIES):  # another process stored these first and may have ended since: the rest is read here
         again = {key for key, _ in refused}
         with index.batch() as refused:
             for change in changed if again else ():
@@ -96,12 +93,12 @@ def _try_refresh(
 
 
 def store_points(index: Index, location: StudyLocation) -> None:
-    """Store the points of all runs of a study of which summaries alone are stored."""
+    """Store the points of all runs of a study of which only summaries are stored."""
     summarised = set(index.find_summarised([location.name]))
     rows = [row for row in index.load_runs([location.name]) if row.key in summarised]
-    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # should this process die, the next one reads them
+    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # if this process dies, the next one reads them
     found = [build_change(os.path.join(location.root, row.key)) for row in rows]
-    changed = [change for change in found if change is not None]  # what is gone is forgotten by the next look
+    changed = [change for change in found if change is not None]  # removed runs are forgotten by the next refresh
     console = CollectingConsole()
     apply_changes(index, location, Changes(changed, []), console, stores_points=True)
     if console.lines:
@@ -141,12 +138,12 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     number = last.number if last else 0
     row = build_row(record.spec, record, path, key, history.state, number, outcome, handle, change.stamp, marks)
     row = replace_state(row, path, record, history)
-    if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
+    if change.known_at is not None and change.known_at != record.created_at:  # of a removed directory
         index.forget_points(key)
     try:
         if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
             read_sources(index, key, path, record.spec, final=row.state.is_over)
-    except (AssayError, OSError):  # listed all the same, and read again by the next reader
+    except (AssayError, OSError):  # the run is listed nevertheless, and read again by the next reader
         index.put_runs([row._replace(stamp=UNREAD)])
         raise
     index.put_runs([row])
@@ -158,7 +155,7 @@ def _load_marks(change: FolderChange) -> Marks:
 
 
 def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
-    """Store the summaries of a run's metrics without the points; False: it cannot be read so."""
+    """Store the summaries of a run's metrics without points; return False if a file was replaced during the read."""
     found = Summaries()
     read_sources(found, key, path, spec)
     if not found.is_broken:
@@ -170,18 +167,18 @@ def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
 
 
 def describe_damage(run_dir: str) -> str:
-    """What is wrong with run.json, and the command that repairs it, or makes room for another trial."""
+    """Describe the damage, with the command that repairs the run or makes room for another trial."""
     is_trial = layout.parse_trial_name(os.path.basename(run_dir)) is not None
     what = "make room for another trial" if is_trial else "repair it"
     return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; {what}: {build_repair(run_dir)}"
 
 
 def build_repair(run_dir: str) -> str:
-    """`assay run` completes the folder, or builds it again; where no study file is known, the folder is moved away."""
+    """Return `assay run`, which completes or rebuilds the folder; without a study file, a command to move it away."""
     study_dir, name = os.path.split(run_dir)
     siblings = (each for each in run_directory.find_run_dirs(study_dir) if load_received(each) is None)
     record = next(filter(None, map(run_directory.try_record, islice(siblings, _SIBLINGS))), None)
-    is_trial = layout.parse_trial_name(name) is not None  # only its own record knew what it tried
+    is_trial = layout.parse_trial_name(name) is not None  # only its own record had the values of the trial
     if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
         away = os.path.join(study_dir, f".{name}.damaged")
         return shlex.join(["mv", "--", show_near(run_dir), show_near(away)])
@@ -191,9 +188,9 @@ def build_repair(run_dir: str) -> str:
 
 
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
-    """The row of a run that is not concluded, as its files and processes show it now; nothing is written."""
+    """Return the row of a run that is not concluded, from its files and processes; nothing is written."""
     if row.state.is_over or not history.attempts:
-        # a run without commands and attempts was made by another tool
+        # a run without commands and attempts is of another tool
         return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
     decision = conclude(path, history, run_directory.find_commands(record.spec))
     outcome, handle = decision.outcome, decision.handle
@@ -209,7 +206,7 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         reason=outcome.reason if outcome else _find_wait_reason(decision, path, history),
         cause=outcome.cause if outcome else "",
         ended_at=ended_at,
-        # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
+        # read again each time: other hosts, and scripts' exit codes, leave no trace in the folder
         stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
     )
 
@@ -223,7 +220,7 @@ def _find_wait_reason(decision: Decision, path: str, history: run_directory.Hist
 
 
 def load_history(path: str) -> run_directory.History:
-    """The attempts of a run; what a job left on its farm is linked first."""
+    """Return the attempts of a run, after linking the files that its job left on a farm."""
     history = run_directory.load_history(path)
     handle = history.last.handle if history.last else None
     if handle is None or history.state.is_over or not handle.farm_root:
@@ -233,10 +230,10 @@ def load_history(path: str) -> run_directory.History:
 
 
 def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
-    """What the files and the process table show about a run that is not concluded."""
+    """Decide about a run that is not concluded, from its files and the process table."""
     look = partial(load_liveness, run_dir=path), RetryPolicy(), partial(find_newer, path)
     decision = decide(history, commands, *look)
-    if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
+    if decision.state is State.LOST:  # it may have ended after its files were read: now they are complete
         decision = decide(run_directory.load_history(path), commands, *look)
     handle = decision.handle
     if decision.state is State.RUNNING and handle and handle.executor != LOCAL:
@@ -248,7 +245,7 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
 
 
 def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
-    """What could not be read is the row's reason, and costs no other row anything."""
+    """Build the row of another tool's run; errors become its reason and do not affect other rows."""
     origin, run = _load_foreign(change.path)
     return RunRow(
         key,
@@ -263,12 +260,12 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
         tags=marks.tags,
         note=marks.note,
         files=change.files,
-        stamp=change.stamp if origin else 0.0,  # it is read again when the plug-in is there
+        stamp=change.stamp if origin else 0.0,  # without its plug-in the run is read again each time
     )
 
 
 def _load_foreign(path: str) -> tuple[str, FolderRun]:
-    """The tool that made the directory, and what it holds; no tool: nothing that is installed can read it."""
+    """Return the tool that made the directory, and its run; an empty name if no installed plug-in reads it."""
     problems = []
     for dialect in plugins.find_dialects():
         try:
@@ -282,11 +279,11 @@ def _load_foreign(path: str) -> tuple[str, FolderRun]:
 
 
 def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[FolderChange]) -> set[str]:
-    """Store the summaries of runs that the index does not know yet; their keys."""
+    """Store the summaries of runs that the index does not have; return their keys."""
     new = [change for change in changed if change.is_new and not change.is_ours]
     if not new:
         return set()
-    plugins.find_dialects()  # here, not in both processes
+    plugins.find_dialects()  # here once, not in both processes
     found = [each for each in map_in_two(partial(_summarise_foreign, location), new) if each is not None]
     rows = unpack_rows([row for row, _, _ in found])
     index.put_runs(rows)
@@ -296,12 +293,12 @@ def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequ
 
 
 def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[bytes, Any, Any] | None:
-    """A packed row and what `add_summaries` takes, for another process as well; None: it cannot be read so."""
+    """Return a packed row and the arguments of `add_summaries`, also across processes; None if that is impossible."""
     key, found = location.key(change.path), Summaries()
     try:
         row = _foreign_row(key, change, _load_marks(change))
         read_sources(found, key, change.path, RunSpec(row.id, row.name, row.params, ()), change.names)
-    except (AssayError, OSError):  # the ordinary way finds the same, and reports it
+    except (AssayError, OSError):  # the run is read again in the usual way, which reports the error
         return None
     if found.is_broken:
         return None
@@ -313,7 +310,7 @@ def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[b
 
 
 def read_verdicts(index: Index, location: StudyLocation) -> None:
-    """Read what the file holds beyond what the index has seen; all of it where it is shorter than before."""
+    """Read what was appended to the file since the index read it; the whole file if it is shorter than before."""
     path, known = find_verdicts_file(location), index.load_verdict_offset(location.name)
     size = os.stat(path).st_size if os.path.exists(path) else 0
     if size == known:
@@ -337,7 +334,7 @@ def find_verdicts_file(location: StudyLocation) -> str:
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
-    """A verdict, at most as good as its findings support. Raises ValueError where it is damaged."""
+    """Parse a verdict, at most as good as its findings support; raise ValueError if it is damaged."""
     try:
         content = parse_json(line)
         at, source = float(content["at"]), str(content["source"])

@@ -1,4 +1,4 @@
-"""The state of a run and its supervisors right now: from its files and the process table, without the index."""
+"""The current state of a run and its supervisors, from its files and the process table, without the index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.values.secrets import hide_spec
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as its files and the process table show it; `outcome` may be a conclusion that is not written yet."""
+    """A run as its files and the process table show it; `outcome` may not be written yet."""
 
     record: run_directory.RunRecord
     history: run_directory.History
@@ -27,7 +27,7 @@ class RunStatus:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether its record is lost; it may run all the same."""
+        """Whether its record is lost; its process may still be running."""
         return self.outcome is not None and self.outcome.state is State.DAMAGED
 
     @property
@@ -40,7 +40,7 @@ class RunStatus:
 
     @property
     def is_of_script(self) -> bool:
-        """A script opened it itself: there is no command that Assay could start."""
+        """Whether a script opened the run: it has no command that Assay could start."""
         return not (self.record.spec.commands or self.record.origin or self.is_damaged)
 
     @property
@@ -49,13 +49,13 @@ class RunStatus:
 
 
 def load_shown(run_dir: str) -> RunStatus:
-    """The status, to be printed; a run.json of another machine or tool may hold secrets, which are hidden."""
+    """Load a status for printing, without secrets that a run.json of another machine or tool may contain."""
     status = load_status(run_dir)
     return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
 
 
 def load_status(run_dir: str) -> RunStatus:
-    """Raises FormatError only where the folder itself cannot be read."""
+    """Load the status of a run; raise FormatError only if the folder itself cannot be read."""
     record = run_directory.try_record(run_dir)
     try:
         history = load_history(run_dir)
@@ -74,7 +74,7 @@ def load_status(run_dir: str) -> RunStatus:
 
 
 def _build_damaged(run_dir: str, history: run_directory.History) -> RunStatus:
-    """A run whose run.json is lost; its process may live all the same."""
+    """Build the status of a run whose run.json is lost; its process may still be running."""
     spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
     record = run_directory.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
     last = history.last
@@ -92,7 +92,7 @@ def load_record(run_dir: str) -> run_directory.RunRecord:
 
 
 def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
-    """The other living process of this host that started this attempt."""
+    """Return the other live process of this host that started this attempt, if any."""
     if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
         return None
     owner = SupervisorRecord(handle.host, handle.supervisor_pid, handle.supervisor_start, handle.boot)
@@ -100,9 +100,9 @@ def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
 
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorRecord]:
-    """Other living processes of this host that started the last attempts of these runs.
+    """Return other live processes of this host that started the last attempts of these runs.
 
-    With `study_dir` also those that have started nothing yet: they wait for a slot, or watch the runs of another.
+    With `study_dir` also those that have started nothing: they wait for a slot, or watch runs of another supervisor.
     """
     registered = load_supervisors(study_dir) if study_dir is not None else ()
     ours = [each for each in registered if each.host == processes.host_name() and each.pid != os.getpid()]
@@ -110,7 +110,7 @@ def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> l
     for run_dir in run_dirs:
         try:
             last = run_directory.load_history(run_dir).last
-        except OSError:  # removed, or unreadable: its supervisor is unknown
+        except OSError:  # removed or unreadable: its supervisor is unknown
             continue
         if (owner := find_owner(last.handle if last else None)) is not None:
             found.add(owner)

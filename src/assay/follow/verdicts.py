@@ -1,4 +1,4 @@
-"""What was judged is kept with its study, and in the index."""
+"""Store verdicts with their study and in the index."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from assay.values.verdict import Verdict
 def record_verdicts(
     location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
 ) -> list[str]:
-    """Keep what was judged, by run name (None: the study as a whole); what went wrong with that, as warnings.
-
-    A verdict that cannot be kept is still the caller's answer, so nothing is raised.
-    """
+    """Store verdicts by run name (None: the whole study) and return problems as warnings: a verdict that cannot be
+    stored is still the caller's answer."""
     if not verdicts:
         return []
     facts = [{"run": run, **build_plain(verdict)} for run, verdict in verdicts.items()]

@@ -1,4 +1,4 @@
-"""What other packages use of launch. Names load on first use."""
+"""What other packages use of launch. The names load on first use."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from assay.values.study import Study
 
 
 class Goal(NamedTuple):
-    """A metric, which way is better, and which of its values a run goes by."""
+    """A metric, its better direction, and which of its values (last, best …) a run is compared by."""
 
     metric: str
     direction: Direction
@@ -42,14 +42,14 @@ class Leader(NamedTuple):
     run: str
     value: float
     goal: Goal
-    is_new: bool = False  # it ended since the last look
+    is_new: bool = False  # the run ended since the last call of `update`
 
     def render_value(self) -> str:
         return f"{self.goal.metric} {render_number(self.value)} ({self.goal.direction})"
 
 
 def choose_goal(study: Study) -> Goal | None:
-    """The metric that the study judges its runs by: of its search, else of its first check; None: it has neither."""
+    """Return the metric of the study's search, else of its first check; None if it has neither."""
     if study.search is not None:
         objective = study.search.objectives[0]
         return Goal(objective.metric, objective.direction, study.search.at)
@@ -66,14 +66,11 @@ def _counts(entry: Entry) -> bool:
 
 
 class BestSoFar:
-    """The best of this call's runs that are done, also of those that were done before it.
-
-    Without a goal it is found by the most informative metric of the first run that ends.
-    """
+    """The best of this call's runs that are done; without a goal by the most informative metric of the first run."""
 
     def __init__(self, goal: Goal | None = None) -> None:
         self._goal = goal
-        self._ended: list[Entry] = []  # since the last look
+        self._ended: list[Entry] = []  # since the last call of `update`
         self._has_looked = False
         self.leader: Leader | None = None
 
@@ -83,7 +80,7 @@ class BestSoFar:
             self._ended.append(entry)
 
     def update(self, supervisor: Supervisor) -> Leader | None:
-        """The best run now. One read of the index where runs have ended since the last call, else nothing."""
+        """Return the best run now. The index is read once if runs have ended since the last call, else not at all."""
         if self.leader is not None and self.leader.is_new:
             self.leader = self.leader._replace(is_new=False)
         collector = supervisor.observer
@@ -120,12 +117,12 @@ class Watcher:
     progress: Progress
     study: str
     began: float = field(default_factory=time.time)
-    news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the last view
+    news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the view was last drawn
     durations: list[float] = field(default_factory=list)
     kept: int | None = None
     found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
     best: BestSoFar = field(default_factory=BestSoFar)
-    step_name: str = ""  # of the first run that has come to one
+    step_name: str = ""  # the name of the step of the first run that has one
 
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
@@ -201,7 +198,7 @@ class Watcher:
         handle = entry.handle
         observer = supervisor.observer
         values = observer.last_values(entry) if isinstance(observer, Collector) else {}
-        steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: there is none
+        steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: no step
         return RunningRow(
             name=entry.spec.name,
             slot=handle.slot if handle else None,
@@ -214,7 +211,7 @@ class Watcher:
 
 
 def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
-    """Why nothing of this study runs although something could."""
+    """Describe what this study waits for if none of its runs has a slot."""
     pool = supervisor.pool
     if pool is None or pool.wait is None or not supervisor.queue or any(e.has_slot for e in supervisor.entries):
         return ()

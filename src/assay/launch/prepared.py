@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
-# words before the real program, and bash's builtins, are not searched for
+# words before the real program; neither these nor bash's builtins are looked up
 _NOT_PROGRAMS = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The parts of a call that the command which repeats failed runs has too: not --force, nor how it reports."""
+    """The parts of a call that are repeated in the command for its failed runs: without --force and output options."""
 
     words: tuple[str, ...]  # assay run
     file: str | None = None
     options: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()  # NAME=VALUE, after the file
-    takes_retry: bool = True  # --retry failed, and --new-code; False: the same call repeats what failed
+    overrides: tuple[str, ...] = ()  # NAME=VALUE; they follow the file
+    takes_retry: bool = True  # whether it has --retry failed and --new-code; if not, the same call repeats failed runs
 
     def build(self, *more: str) -> str:
         operands = [*([self.file] if self.file is not None else []), *self.overrides]
@@ -61,14 +61,14 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a run that repeats another one with changes (`assay rerun RUN NAME=VALUE`), or of its code."""
+    """The run that this one repeats with changes (`assay rerun RUN NAME=VALUE`), and the code that it gets."""
 
-    parent: str | None  # the key of the other one; None: the run repeats none, and has code of its own
+    parent: str | None  # the key of the other run; None: the run repeats none, and has code of its own
     overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
     settings: tuple[str, ...] = ()  # the parent's assignments of --set and the new ones, without their secrets
-    code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
+    code_hash: str | None = None  # the snapshot that the run gets; None: the current code, or the live one
     commit: str | None = None  # of that snapshot
-    failed_code: str | None = None  # the snapshot of a failed parent, in place of which it gets the current code
+    failed_code: str | None = None  # the snapshot of a failed parent, which the current code replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,15 @@ class RunOptions:
     seed: int | None = None
     retry: frozenset[State] = frozenset()
     force: bool = False  # run again what is finished
-    names_runs: bool = False  # the call names its runs (`assay rerun`): --force for other runs is another pass
+    names_runs: bool = False  # the call names its runs (`assay rerun`): each choice of runs is another pass of --force
     new_code: bool = False
-    old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
+    old_code: bool = False  # a failed run that is repeated keeps its snapshot, even if the code has changed since
     code: str | None = None  # "live" or "snapshot" instead of the file's
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
     keeps_finished: bool = True  # False: where all are finished, new runs are started, if the dialect counts calls
-    output: str | None = None  # the study's folder as the call has it
+    output: str | None = None  # the study's folder as given in the call
     shares_output: bool = False  # the runs have one folder of results in common
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
@@ -103,14 +103,14 @@ class RunOptions:
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     from_checkpoint: bool = False  # new runs begin with the newest checkpoint of their parents, by the key `resume:`
     origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
-    again: Again | None = None  # how to call once more; None: only by the names of the runs
-    extras: Mapping[str, Any] = field(default_factory=dict)  # options of plug-ins that are given
+    again: Again | None = None  # the parts for a command that repeats failed runs; None: it can only name the runs
+    extras: Mapping[str, Any] = field(default_factory=dict)  # the given options of plug-ins
     budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that is known before anything is written: what a dry run shows."""
+    """Everything that is known before anything is written, as a dry run shows it."""
 
     study: Study
     plan: Plan
@@ -123,7 +123,7 @@ class Prepared:
     is_new_set: bool = False  # this call begins the set
     is_beside: bool = False  # runs of an earlier set still run
     search: SearchFile | None = None  # the search that the file asks for; `plan` holds its trials so far
-    samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
+    samples: tuple[RunSpec, ...] = ()  # of a search: an example run of each sweep
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -141,14 +141,14 @@ class Prepared:
 
     @property
     def plan_key(self) -> tuple[str, ...]:
-        """The key of the plan: calls differ in their overrides, and in the runs that these are applied to."""
+        """The key of the plan file: it differs between calls with other overrides, or for other runs."""
         parents = {origin.parent for origin in self.options.origins.values() if origin.parent}
         beside = (f"set.{self.set_number}",) if self.is_beside else ()
         return (*self.options.overrides, *parents, *beside)
 
     @property
     def has_secrets(self) -> bool:
-        """Whether the study's file, or a run of this call, has a secret: copies of the file are for its owner alone."""
+        """Whether the study's file, or a run of this call, has a secret: only the owner may read copies of the file."""
         is_private = any(spec.private is not None for spec in self.plan.runs)
         return is_private or holds_secrets(self.study.text, self.settings.secrets)
 
@@ -163,7 +163,7 @@ class StepResult:
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
     exit_code: ExitCode
-    facts: Mapping[str, Any]  # of `--json`
+    facts: Mapping[str, Any]  # added to the output of `--json`
 
 
 @dataclass(slots=True)
@@ -175,9 +175,9 @@ class Report:
     interrupted: str | None = None
     left: bool = False
     problem: str | None = None
-    verdict: Verdict | None = None  # of the study's checks on the runs that are done
+    verdict: Verdict | None = None  # of the study's checks, on the runs that are done
     notes: list[str] = field(default_factory=list)
-    advice: list[str] = field(default_factory=list)  # commands about the notes
+    advice: list[str] = field(default_factory=list)  # commands that belong to the notes
     result: StepResult | None = None
     held_back: list[str] = field(default_factory=list)  # runs that did not start: the budget was used
 
@@ -221,7 +221,7 @@ def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
 
 
 def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
-    """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
+    """Return the commands that would be started now: unfinished, not running, and if failed then to be retried."""
     wanted = wanted_commands(spec, prepared.options.commands)
     run_dir = prepared.dir_of(spec)
     if not os.path.isdir(run_dir) or is_foreign(run_dir):
@@ -234,7 +234,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
 
 
 def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
-    """The commands that earlier attempts finished; None: the run is left as it is."""
+    """Return the commands that earlier attempts finished; None if the run is not started."""
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
     last, again = history.last, prepared.options.retry
@@ -255,7 +255,7 @@ def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -
 
 
 def _load_finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
-    """The commands that the dialect's tool finished in a directory of its own; None: the run is left as it is."""
+    """Return the commands that the dialect's tool finished in its own directory; None if the run is not started."""
     reader = find_dialect(prepared.study.dialect).folder_reader
     run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
     if run is None:
@@ -268,7 +268,7 @@ def _load_finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | Non
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The attempts of a run that a --force counts."""
+    """The attempts of a run that count for a --force."""
 
     begun: int  # the last attempt before the --force
     base: int  # the last attempt that does not count
@@ -283,10 +283,8 @@ class Repeat:
 def find_pass(
     prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """The file of a --force that may be interrupted: the same for the same call.
-
-    `codes`: the hash of the code that runs get with their next attempt, where it is not the one they have.
-    """
+    """Return the path of an interrupted --force's file, the same for the same call. `codes`: the hash of the code that
+    runs get with their next attempt, if it is not the one they have."""
     options = prepared.options
     key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
     if options.names_runs:
@@ -298,7 +296,7 @@ def find_pass(
 def find_repeat(
     prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
 ) -> Repeat:
-    """Which attempts count. `code`: hash of the current code under --new-code; repeats with older code do not count."""
+    """Find the attempts that count. `code`: hash of the current code under --new-code; older repeats do not count."""
     if last is None:
         return Repeat(0, 0, 0)
     before = min(begun.get(spec.name, last.number), last.number)
@@ -322,7 +320,7 @@ def describe_kept(prepared: Prepared, kept: int, path: str) -> str:
 
 
 def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tuple[str, str]]:
-    """What an interrupted --force has not repeated, and the command that does; `last`: the newest attempts."""
+    """Describe the runs that an interrupted --force has not repeated, and the command for them."""
     again, found = prepared.options.again, []
     if prepared.options.force or again is None or again.words != ("assay", "run"):
         return []
@@ -341,7 +339,7 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
 
 
 def check_prepared(prepared: Prepared) -> None:
-    """Refuse what would be refused anyway, before a command prints where the runs go."""
+    """Refuse what could not be started, before a command prints where the runs go."""
     check_writable(prepared.location, find_dialect(prepared.study.dialect).root_hint)
     plan = prepared.plan
     check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
@@ -389,7 +387,7 @@ def _list_programs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def first_program(text: str) -> str | None:
-    """The program that a command starts with; None where only the shell knows."""
+    """Return the program that a command starts with; None if only the shell can find it."""
     for word in text.split():
         if re.fullmatch(_ASSIGNMENT, word):
             continue
@@ -407,7 +405,7 @@ def _exists(program: str, folder: str, path: str | None) -> bool:
 
 
 def build_dry_lines(prepared: Prepared) -> Iterator[str]:
-    """Every command line that would be started, with the run directory filled in, as the shell would get it."""
+    """Yield every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
     folder = prepared.location.dir
     present = list_names(folder)
@@ -423,7 +421,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
-    """The training command; with a farm the command that submits it, in which a tagged run has its name."""
+    """Return the training command; with a farm the submitting command, in which a tagged run has its name."""
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)

@@ -16,7 +16,7 @@ from assay.values.run import State
 from assay.values.verdict import VerdictKind
 
 _IN_FULL = 3  # failed runs shown with the end of their log
-_LISTED = 20  # failed runs named at all
+_LISTED = 20  # failed runs that are named
 _RERUN_AT_ONCE = 10
 
 
@@ -41,7 +41,7 @@ def build_document(report: Report, elapsed_s: float) -> Document:
 
 
 def describe_outcome(report: Report, elapsed_s: float) -> str:
-    """One line: how many runs ended how, how long it took, and the study's folder."""
+    """Return one line: how many runs ended how, how long it took, and the study's folder."""
     kept = sum(entry.state is State.DONE and not entry.finished_here for entry in report.entries)
     names = {
         f"done ({kept} of them earlier)" if kept else "done": (State.DONE,),
@@ -94,12 +94,12 @@ def _describe_failed(entry: Entry) -> str:
 
 
 def _may_run(entry: Entry) -> bool:
-    """Whether another host has it: --retry would start it a second time."""
+    """Whether another host may still run it: --retry would start it a second time."""
     return entry.outcome is None and entry.handle is not None
 
 
 def build_next_steps(report: Report) -> tuple[str, ...]:
-    """Commands that make sense now; each works when it is pasted in this folder."""
+    """Return the commands that make sense now; each works when it is pasted in this folder."""
     location = report.prepared.location
     failed = report.failed
     steps = []
@@ -110,7 +110,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         steps += [_build_retry(report, over)] if over else []
     again = report.prepared.options.again
     if report.count(State.STOPPED) and not report.interrupted and again and again.takes_retry:
-        steps.append(again.build("--retry", "stopped"))  # by `assay stop`: a call without it leaves them alone
+        steps.append(again.build("--retry", "stopped"))  # without it, runs that `assay stop` ended are not started
     if report.count(State.RUNNING, State.QUEUED) or len(over) < len(failed):
         steps.append(show_command(["ls"], location))
     if report.count(State.DONE, State.PRUNED):
@@ -119,7 +119,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
 
 
 def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
-    """One run on this machine by its name; several, and what a farm runs, by the command that was called."""
+    """Return a command that names one run of this machine; for several, or on a farm, the command that was called."""
     again = report.prepared.options.again
     if again and not again.takes_retry:
         return again.build()

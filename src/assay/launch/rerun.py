@@ -26,10 +26,10 @@ from assay.values.study import LOCAL, CodePolicy, Farm, Study
 
 
 def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepared]:
-    """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
+    """Return one supervised study for each study that these runs belong to; refuse all if one cannot be repeated.
 
-    Without `options.commands` all of them are run, whatever earlier attempts finished. Without `new_code` and
-    `old_code` what has failed gets the current code, and what has not its recorded snapshot.
+    Without `options.commands` every command is run, also those that earlier attempts finished. Without `new_code` and
+    `old_code` failed runs get the current code, and others keep their recorded snapshot.
     """
     chosen = load_repeatable(runs)
     live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
@@ -46,11 +46,8 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepare
 
 
 def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]]:
-    """The runs with their states. Refuses what has no command, or came from elsewhere.
-
-    A damaged run does not keep the others from being repeated: `find_damaged` names it.
-    """
-    for run in runs:  # job.sh and code/ have to be made here before one is executed
+    """Return the runs with their states, without damaged ones; refuse runs without a command or from elsewhere."""
+    for run in runs:  # an uploaded or pulled run has no job.sh and code/ from this machine
         if (received := load_received(run.dir)) is not None and received.needs_code:
             hint = ": ".join(advise_adopting(*run.words))
             raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
@@ -67,14 +64,14 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
 
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
-    """Runs that cannot be repeated since their records are lost, and how each is repaired."""
+    """Describe the runs that cannot be repeated because their records are lost, and how to repair each."""
     return [
         f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
     ]
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
-    """The runs without uploads that were not adopted; all of them where there is nothing else: they are refused."""
+    """Return the runs without uploads that were not adopted; if there are only uploads, all: they are refused."""
     own = [run for run in runs if not is_foreign(run.dir)]
     if own and len(own) < len(runs):
         count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
@@ -107,7 +104,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
         sweeps=(),
         resources=first.spec.resources,
         priority=first.spec.priority,
-        code=CodePolicy("live"),  # each run has its own copy; nothing is taken now
+        code=CodePolicy("live"),  # each run has its own copy: no snapshot is taken
     )
     run_options = replace(options, file=first.source, root=location.root)
     settings = load_settings(os.getcwd(), os.environ)
@@ -124,7 +121,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
 def choose_rerun_farm(
     study: Study, asked: str | None, settings: Settings, statuses: Sequence[RunStatus]
 ) -> Farm | None:
-    """The farm that is asked for, else this machine. A run that was on a farm does not move here by itself."""
+    """Return the farm that is asked for, else this machine; a run of a farm does not move here unasked."""
     if asked is not None:
         return choose_asked_farm(study, asked, settings)
     engine = _find_engine(statuses)
@@ -138,13 +135,13 @@ def choose_rerun_farm(
 
 
 def _find_engine(statuses: Sequence[RunStatus]) -> str:
-    """The executor of the last attempt of any of them, where that was a farm's."""
+    """Return the farm executor of the first run whose last attempt was on a farm; empty if none was."""
     handles = [status.handle for status in statuses if status.handle is not None]
     return next((handle.executor for handle in handles if handle.executor != LOCAL), "")
 
 
 def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dict[str, Any]:
-    """The farms of the study's file as it is now, else as it was; nothing where neither can be read alone."""
+    """Return the farms of the study's file as it is now, else of its kept copy; nothing if neither can be read."""
     kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
     for text in (None, kept) if os.path.isfile(record.source) else (kept,):
         with suppress(AssayError, OSError):

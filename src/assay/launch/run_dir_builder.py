@@ -1,4 +1,4 @@
-"""Run directories: what goes into one, and which code it gets."""
+"""Write run directories, and choose the code of each run."""
 
 from __future__ import annotations
 
@@ -56,30 +56,30 @@ _READ_BYTES = 65_536
 
 
 class DirBuilder:
-    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
+    """Writes run directories; the code snapshot and the provenance are taken once for all of them."""
 
     def __init__(self, prepared: Prepared, report: Notify = ignore) -> None:
         self._prepared = prepared
         self._rules = find_rules(prepared.study.dialect)
-        self._report = report  # for what is printed before a run starts
+        self._report = report  # prints a message before a run starts
         self._environment: Environment | None = None
         self._environment_path = ""
         self._file_hash: str | None = None
         self.advice: list[str] = []
         self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.location.dir)
-        self.notes: list[str] = []  # what the report of the study ends with
-        self._present = list_names(prepared.location.dir)  # when the call began; what others make since then is whole
+        self.notes: list[str] = []  # notes at the end of the study's report
+        self._present = list_names(prepared.location.dir)  # at the start: later ones are complete
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
-        self._newer: dict[str, tuple[str, Snapshot]] = {}  # run -> the code it had, the one its next attempt gets
-        self._reported: set[str] = set()  # older snapshots
+        self._newer: dict[str, tuple[str, Snapshot]] = {}  # run -> its code, and the code of its next attempt
+        self._reported: set[str] = set()  # older snapshots that a message has named
 
     def _take_snapshot(self) -> Snapshot | None:
-        """At the start, so that edits during the sweep change nothing for the runs that wait."""
+        """Take the snapshot when the call starts, so that edits during the sweep do not change the runs that wait."""
         study, origins = self._prepared.study, self._prepared.options.origins
-        # where every run has the code of the run that it repeats, the current code is not needed
+        # if every run has the code of the run that it repeats, the current code is not needed
         have_code = all(spec.id in origins and origins[spec.id].code_hash for spec in self._prepared.plan.runs)
         if study.code.kind == "live" or (origins and have_code):
             return None
@@ -87,9 +87,9 @@ class DirBuilder:
         return self._take(study.folder, os.path.abspath(study.source), study.dialect, study.code, is_secret)
 
     def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
-        """The study's own file is not code: adding a value to it changes nothing about the runs that are there.
+        """Take a snapshot without the study's own file: a value added to it does not change the runs that are there.
 
-        Other tools' files are copied; one that has secrets in it is linked instead.
+        Study files of other tools are copied; a file with secrets is linked instead.
         """
         tool = find_dialect(dialect)
         return take_snapshot(
@@ -106,7 +106,7 @@ class DirBuilder:
         )
 
     def _pin_codes(self) -> dict[str, str]:
-        """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
+        """Return the code of each planned run; it stays the same, however often the sweep is interrupted."""
         if self.snapshot is None:
             return {}
         path = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
@@ -119,7 +119,7 @@ class DirBuilder:
         return spec.id if number is None else f"{number}:{spec.id}"
 
     def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
-        """What the run was planned with; the current code where that is not available any more."""
+        """Return the snapshot that the run was planned with; the current code if that is no longer available."""
         origin = self._prepared.options.origins.get(spec.id)
         if origin is not None and origin.code_hash is not None:
             if origin.code_hash not in self._snapshots:
@@ -146,15 +146,15 @@ class DirBuilder:
         return made
 
     def repair(self, specs: Sequence[RunSpec]) -> list[str]:
-        """Complete what a power cut left without run.json or job.sh, or move it away; what was done, a line each.
+        """Repair directories that a power cut left without run.json or job.sh, or move them away; return what was done.
 
-        Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
+        Each is examined again under the study's lock: another supervisor may have repaired and started it already.
         """
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
         for spec in present:
-            # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
+            # job.sh would block for ever on a named pipe, and cannot write into a folder
             path = os.path.join(self._prepared.dir_of(spec), layout.JOB_LOG)
             with suppress(OSError):
                 if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -184,7 +184,7 @@ class DirBuilder:
             return f"{spec.name}: {damage}, and it cannot be repaired: {error.strerror}"
 
     def _restore(self, spec: RunSpec, run_dir: str, meta: str) -> str:
-        """What job.sh calls the same run keeps its attempts; all else is built again, and the old folder is kept."""
+        """Write run.json again if job.sh names the same run, or the run is alive; else move the damaged folder away."""
         history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
         is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
         handle = history.last.handle if history.last else None
@@ -205,7 +205,7 @@ class DirBuilder:
         return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
 
     def adopt(self) -> None:
-        """Directories that the dialect's tool itself began become ours, with the commands that the file has now."""
+        """Adopt directories that the dialect's tool created, with the commands that the file has now."""
         if not self._rules.shares_dirs:
             return
         for spec in self._prepared.plan.runs:
@@ -228,10 +228,10 @@ class DirBuilder:
             write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
-        """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
+        """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""
         for spec in (each for each in specs if each.name in self._present):
             run_dir = self._prepared.dir_of(spec)
-            # a directory made before its variable was declared secret has the value in job.sh
+            # in a directory made before its variable was declared secret, the value is in job.sh
             if spec.private is None or f". ./{layout.SECRETS_FILE}" not in try_text(
                 os.path.join(run_dir, layout.JOB_FILE)
             ):
@@ -262,10 +262,10 @@ class DirBuilder:
         )
 
     def _keep_file(self) -> str | None:
-        """The hash of the study's file, of which a copy is kept: `assay rerun` fills its commands with other values."""
+        """Keep a copy of the study's file and return its hash: `assay rerun` fills its commands with other values."""
         prepared = self._prepared
         if prepared.study.text and self._file_hash is None:
-            with suppress(OSError):  # a full disk: what matters is refused later
+            with suppress(OSError):  # a full disk is reported when the run directories are written
                 self._file_hash = run_directory.keep_file(
                     prepared.location.dir, prepared.study.text, is_secret=prepared.has_secrets
                 )
@@ -274,7 +274,7 @@ class DirBuilder:
     # ------------------------------------------------------------ the current code for a repeated run
 
     def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
-        """Which of these runs get the current code in this call, since theirs is older: name -> its hash."""
+        """Choose which of these runs get the current code, if theirs is older; return name -> hash of the new code."""
         options = self._prepared.options
         for spec in specs:
             record = run_directory.try_record(self._prepared.dir_of(spec))
@@ -293,7 +293,7 @@ class DirBuilder:
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
     def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot:
-        """The snapshot of this call; where it has none (`assay rerun`, live code) one of where the run's came from."""
+        """Return the snapshot of this call; if it has none (`assay rerun`, live code), take one of the run's source."""
         if self.snapshot is not None:
             return self.snapshot
         folder = self._find_source(record)
@@ -305,7 +305,7 @@ class DirBuilder:
         return self._snapshots[key]
 
     def _find_source(self, record: run_directory.RunRecord) -> str:
-        """The folder that the run's code was copied from."""
+        """Return the folder that the run's code was copied from."""
         try:
             source = load_snapshot(self._store, str(record.code_hash)).source
         except (OSError, AssayError) as error:
@@ -318,7 +318,7 @@ class DirBuilder:
         return source
 
     def describe_newer(self, names: Collection[str]) -> str | None:
-        """What is printed before these of the chosen runs are started with the current code; None: there are none."""
+        """Describe what is printed before runs of these names start with the current code; None if there are none."""
         found = [self._newer[name] for name in names if name in self._newer]
         for spec in self._prepared.plan.runs:
             origin = self._prepared.options.origins.get(spec.id)
@@ -336,7 +336,7 @@ class DirBuilder:
         return f"{takes}{why}" if is_asked else f"{takes}{why} (--old-code keeps the recorded snapshot)"
 
     def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
-        """What is printed before `assay rerun` starts these with a snapshot that is older; None: there are none."""
+        """Describe what is printed before `assay rerun` starts runs with an older snapshot; None if there are none."""
         kept = self._compare((spec.name, self._find_recorded(spec)) for spec in specs)
         if kept is None:
             return None
@@ -344,7 +344,7 @@ class DirBuilder:
         return f"{runs} the recorded snapshot: {kept.describe()} (--new-code takes the current code)"
 
     def _find_recorded(self, spec: RunSpec) -> tuple[str, str] | None:
-        """The snapshot that `assay rerun` takes for it, where that is not the current one; and the current one."""
+        """Return the snapshot that `assay rerun` takes for a run, and the current one; None if they are the same."""
         options, run_dir = self._prepared.options, self._prepared.dir_of(spec)
         if (origin := options.origins.get(spec.id)) is not None and origin.parent:
             run_dir = os.path.join(self._prepared.location.dir, origin.parent.partition("/")[2])
@@ -352,13 +352,13 @@ class DirBuilder:
         record = run_directory.try_record(run_dir) if options.names_runs or options.origins else None
         if is_other or record is None or record.code_hash is None or record.workdir != layout.CODE_DIR:
             return None
-        with suppress(AssayError):  # the folder is gone: there is nothing to compare with
+        with suppress(AssayError):  # the folder is gone: there is no current code to compare with
             return record.code_hash, self._find_current(record, run_dir).hash
         return None
 
     def renew(self, entry: Entry) -> None:
-        """A repeated run gets the current code where that was chosen. Also completes what a killed call has begun."""
-        if entry.attempt == 1 and entry.spec.name not in self._present:  # made in this call
+        """Give a repeated run the current code if that was chosen; complete what a killed call has begun."""
+        if entry.attempt == 1 and entry.spec.name not in self._present:  # created in this call
             return
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
         record, (_, snapshot) = entry.record, self._newer.get(entry.spec.name, ("", None))
@@ -374,7 +374,7 @@ class DirBuilder:
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
 
     def _report_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
-        """Before the first run starts with a snapshot that is not the current code, with the command for that."""
+        """Report the first run that starts with an older snapshot, and the command that takes the current code."""
         code, options = record.code_hash, self._prepared.options
         if self.snapshot is None or code in (None, self.snapshot.hash, *self._reported) or options.old_code:
             return
@@ -390,11 +390,10 @@ class DirBuilder:
             self._report(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
 
     def rewrite_job(self, entry: Entry) -> None:
-        """A repeated run gets the variables that the file has now, and the checkpoint that it begins with; job.N.sh is
-        what the attempt before had.
+        """Write job.sh again with the current variables and the checkpoint to begin with; job.N.sh keeps the old one.
 
-        Before the process that will wait for the lease opens job.sh; not where another has that lease already.
-        Killed in the middle, the next call does the same again: run.json goes last, and job.N.sh is written once.
+        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease.
+        A call after one that was killed here repeats it: run.json is written last, and job.N.sh once.
         """
         record, spec = entry.record, entry.spec
         if record is None or not find_dialect(record.dialect).is_ours:
@@ -412,20 +411,20 @@ class DirBuilder:
         write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(entry.record), repair=True)
 
     def remake_entry(self, entry: Entry) -> None:
-        """A run that was pulled is continued with job.sh and code/ from this study's file."""
+        """Prepare a pulled run to continue here, with job.sh and code/ from this study's file."""
         entry.record = self.remake(entry.spec, entry.dir, "assay run") or entry.record
 
     def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
-        """Make job.sh, code/ and run.json of a received run again; what it came with goes to received/.
+        """Write job.sh, code/ and run.json of a received run again; its own files go to received/. None: nothing to do.
 
-        Killed in the middle, it is still one that is not executed: `received.json` goes last. None: nothing to do.
+        `received.json` is written last: a run whose call was killed here is still not executed.
         """
         with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
             received, old = load_received(run_dir), run_directory.try_record(run_dir)
             if received is None or not received.needs_code or old is None:
                 return None
             record = replace(self._build_record(spec), created_at=old.created_at)
-            if received.how == "pull":  # a later pull recognises it by its uid
+            if received.how == "pull":  # by its uid a later pull recognises the run
                 record = replace(record, uid=old.uid or record.uid, trial=old.trial)
                 record = replace(record, search_from=old.search_from, search=old.search)
             put_away(run_dir, received, spec)
@@ -442,8 +441,8 @@ class DirBuilder:
             place_code(snapshot, os.path.join(aside, layout.CODE_DIR), link=spec.code.link_ignored)
         target = os.path.join(aside, layout.ENVIRONMENT_FILE)
         try:
-            os.link(self._environment_path, target)  # all runs have one, which is never edited: one copy is enough
-        except FileExistsError:  # another supervisor adopts this directory as well
+            os.link(self._environment_path, target)  # all runs share one file, which is never edited
+        except FileExistsError:  # another supervisor adopts this directory too
             pass
         except OSError:
             shutil.copyfile(self._environment_path, target)
@@ -470,7 +469,7 @@ class DirBuilder:
         return self._environment
 
     def describe_size(self) -> list[str]:
-        """A large copy, which every run gets, and the setting that leaves its largest folders out."""
+        """Describe a large snapshot, copied for each run, and the setting that leaves its largest folders out."""
         snapshot, study = self.snapshot, self._prepared.study
         if snapshot is None or snapshot.bytes <= _LARGE_BYTES:
             return []
@@ -481,7 +480,7 @@ class DirBuilder:
         return [f"the code snapshot has {_show_mb(snapshot.bytes)} ({folders}), copied for each run; {advice}"]
 
     def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
-        """What there is to report about runs whose code is not the current code; `advice` holds commands about it."""
+        """Describe the runs whose code is not the current code; `advice` then holds commands for them."""
         if self.snapshot is None:
             return []
         old = self._with_other_code([e for e in entries if e.finished_here])
@@ -504,10 +503,8 @@ class DirBuilder:
         return self._compare((name, (code, current) if code else None) for name, code in codes)
 
     def _compare(self, runs: Iterable[tuple[str, tuple[str, str] | None]]) -> _OtherCode | None:
-        """Which of these runs have other code, and what differs; files that are not code do not count.
-
-        Each name comes with the run's snapshot and the current one.
-        """
+        """Return which runs have other code, and the files that differ; files that are not code do not count. Each name
+        comes with the run's snapshot and the current one."""
         found, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
         for name, pair in runs:
             if pair is None or pair[0] == pair[1]:
@@ -520,7 +517,7 @@ class DirBuilder:
         return found if found.names else None
 
     def _is_layout(self, change: ChangedFile, old: str) -> bool:
-        """Comments and blank lines of a Python file: its runs would compute the same."""
+        """Whether only comments and blank lines of a Python file changed: the results are the same."""
         if change.is_new or not change.name.endswith(".py"):
             return False
         import ast
@@ -533,7 +530,7 @@ class DirBuilder:
             return False
 
     def _advise(self, other: _OtherCode | None, *, is_kept: bool = False) -> list[str]:
-        """First what has changed, then how the runs are repeated with it."""
+        """Return the command that shows the difference, then the one that repeats the runs with the current code."""
         if other is None:
             return []
         location, again = self._prepared.location, self._prepared.options.again
@@ -557,8 +554,8 @@ _EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMI
 
 
 def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> None:
-    """Move what must not be executed into received/. Of an upload stay only its logs, metrics and how its attempts
-    ended: a checkpoint may execute commands when it is loaded, and its leases name processes."""
+    """Move what must not be executed into received/. Of an upload only logs, metrics and outcomes stay: a checkpoint
+    may execute commands when it is loaded, and leases name processes."""
     measured = [each.path for each in spec.patterns if isinstance(each, MetricFile)] if spec else []
     folder = os.path.join(run_dir, layout.RECEIVED_DIR)
     for name in os.listdir(run_dir):
@@ -576,7 +573,7 @@ def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> N
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
-    """Files that are not results; a folder as a whole, unless some of its files are results."""
+    """Return the files that are not results; a folder as one path, unless some of its files are results."""
     if not os.path.isdir(os.path.join(run_dir, name)):
         return [] if _is_result(name, measured) else [name]
     found = [
@@ -605,13 +602,13 @@ def _is_result(path: str, measured: Sequence[str]) -> bool:
 
 @dataclass(slots=True)
 class _OtherCode:
-    """Runs whose code differs from the current code, and the files that do."""
+    """Runs whose code differs from the current code, and the changed files."""
 
     names: list[str] = field(default_factory=list)
-    files: dict[str, bool] = field(default_factory=dict)  # whether it is new
+    files: dict[str, bool] = field(default_factory=dict)  # whether the file is new
 
     def add(self, changes: Sequence[ChangedFile]) -> None:
-        """Add a file; code comes first."""
+        """Add files; code comes first."""
         self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
 
     def describe(self) -> str:
@@ -627,7 +624,7 @@ class _OtherCode:
 
 
 def _find_damage(run_dir: str, is_shared: bool) -> str | None:
-    """What keeps a run of ours from being started; None also where nothing has its name, or another tool made it."""
+    """Describe why a run of ours cannot start; None if it can, does not exist, or is of another tool."""
     if not os.path.isdir(run_dir):
         return "it is not a folder" if os.path.lexists(run_dir) else None
     if not is_run_dir(run_dir) and (is_shared or is_foreign_dir(run_dir)):
@@ -639,7 +636,7 @@ def _find_damage(run_dir: str, is_shared: bool) -> str | None:
 
 
 def _is_cut(run_dir: str) -> bool:
-    """Whether job.sh is missing or stops short of its end. A run that a script of its own opened has none."""
+    """Whether job.sh is missing or incomplete. A run that a script opened has no commands, and no job.sh."""
     record = run_directory.try_record(run_dir)
     if record is not None and not record.spec.commands:
         return False
@@ -658,7 +655,7 @@ def _show_mb(size: int) -> str:
 
 
 def _is_code(change: ChangedFile) -> bool:
-    """Programs, and configurations that were there before; not notebooks, results and study files."""
+    """Whether the file is a program, or a configuration that is not new; not notebooks, results and study files."""
     base = os.path.basename(change.name)
     suffix = os.path.splitext(base)[1].lower()
     if suffix not in _CONFIG_SUFFIXES:
@@ -667,7 +664,7 @@ def _is_code(change: ChangedFile) -> bool:
 
 
 def _is_study_file(change: ChangedFile) -> bool:
-    """A file that `assay run` would take: another study in the same folder says nothing about this one's runs."""
+    """Whether `assay run` would take the file: another study in this folder is not code of this one."""
     if not change.name.lower().endswith((".yml", ".yaml")):
         return False
     try:
@@ -680,7 +677,7 @@ def _is_study_file(change: ChangedFile) -> bool:
 
 
 def _name_pattern(file: str, folder: str) -> tuple[str, ...]:
-    """The pattern that matches this file of the folder alone; none where it is elsewhere."""
+    """Return a pattern that matches only this file of the folder; none if the file is not in the folder."""
     path = os.path.relpath(file, folder)
     if path.startswith(os.pardir):
         return ()
@@ -694,7 +691,7 @@ def _write_secrets(run_dir: str, spec: RunSpec) -> None:
 
 
 def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) -> run_directory.RunRecord:
-    """A record read from disk shows `***`; which of its values are in secrets.sh, job.sh has to know."""
+    """Mark the values of a record that are in secrets.sh: job.sh has to load them, and run.json shows them as `***`."""
     private = spec.private
     if private is None and os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE)):
         commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
@@ -712,7 +709,7 @@ def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
 
 
 def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
-    """The record with the commands of an attempt that begins with a checkpoint. The path is between double quotes."""
+    """Return the record with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
     if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
         return record
     path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts

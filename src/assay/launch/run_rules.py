@@ -1,4 +1,4 @@
-"""What a dialect decides about the runs of a study that is launched."""
+"""The decisions of a dialect about the runs of a study."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Listen = Callable[[Event], None]
 
 
 class RunRules:
-    """The rules for studies of ours; a dialect's class changes single ones. The methods are in the order of calls."""
+    """The rules for studies of ours; a dialect's class overrides some of them. Methods are in the order of calls."""
 
-    shares_dirs = False  # with the tool itself, which knows them by their parameters: edited commands stay in theirs
+    shares_dirs = False  # with the tool itself, which finds them by parameters: edited commands change no directory
 
     def name_runs(self, prepared: Prepared) -> Prepared:
-        """Give runs that are on disk already the names that they have there."""
+        """Give runs that are already on disk the names that they have there."""
         return replace(prepared, plan=self.find_known(prepared.plan, prepared.location))
 
     def find_known(self, plan: Plan, location: StudyLocation) -> Plan:
-        """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
+        """Rename planned runs that are on disk under another name, as an earlier version of the file named them."""
         if not os.path.isdir(location.dir):
             return plan
         by_id: dict[str, str] | None = None
@@ -51,7 +51,7 @@ class RunRules:
             names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
         changed = [new for old, new in names.items() if new.startswith(f"{old}~")]
         added = [name for name in changed if _id_of(os.path.join(location.dir, name)) is None]
-        if added:  # the commands are a part of what a run is: changed ones make another run
+        if added:  # commands are a part of a run's identity: changed commands make another run
             runs = "1 run has" if len(added) == 1 else f"{len(added)} runs have"
             hint = f"the new runs are next to the old ones, as {added[0]}{' …' if len(added) > 1 else ''}"
             problem = Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
@@ -65,32 +65,32 @@ class RunRules:
         return False
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """Fill in what is known only when the runs have their names."""
+        """Fill in what depends on the names of the runs."""
         return prepared
 
     @contextmanager
     def hold(self, prepared: Prepared) -> Iterator[Prepared]:
-        """The context in which runs are supervised; a dialect may write names first, and yields the plan with them."""
+        """Return the context in which runs are supervised; a dialect may write names first, and yields the new plan."""
         yield prepared
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """Make a directory ours that the tool itself began, where `shares_dirs`; `job` is the text of job.sh."""
+        """Adopt a directory that the tool created, with `shares_dirs`; `job` is the text of job.sh."""
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
-        """Write further files into a new directory, which is made aside."""
+        """Write further files into a new directory, at its temporary path `aside`."""
 
     def listen(self, _prepared: Prepared, listen: Listen) -> Listen:
-        """Return what listens to the runs' events: a dialect wraps it where the tool's own files follow them."""
+        """Return the listener for the runs' events; a dialect may wrap it to update the tool's own files."""
         return listen
 
     # ------------------------------------------------------------ `assay rerun RUN NAME=VALUE`
 
     def load_params(self, record: RunRecord) -> dict[str, Any]:
-        """The parameters of a run that is to be varied, as its file would give them."""
+        """Return the parameters of a run that is to be varied, as its file would give them."""
         return dict(record.spec.params)
 
     def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:
-        """The planned runs that vary this one."""
+        """Return the planned runs that vary the recorded run."""
         return [spec for spec in runs if spec.ordinal == record.spec.ordinal]
 
 
@@ -101,8 +101,8 @@ def find_rules(dialect: str) -> RunRules:
 
 
 def _id_of(run_dir: str) -> str | None:
-    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one
-    without a command, whatever id it has."""
+    """Return the id of the run in this directory, from job.sh if run.json is damaged; None for an upload, which is not
+    a run of the study's file, and empty for a run without a command."""
     if is_foreign(run_dir):
         return None
     record = run_directory.try_record(run_dir)

@@ -1,7 +1,7 @@
 """The two sides of a comparison, as commands name them: a revision and an environment each, and one farm for both.
 
-Side a is what was, side b what is asked about. A revision is checked out in a tree of its own (`code/checkout.py`):
-what is not in git is not there. An environment is what comes before the command: a virtual environment, or words.
+Side a is the reference, side b is compared with it. A revision is checked out in its own tree (`code/checkout.py`),
+without files that are not in git. An environment is a virtual environment, or shell words before the command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HINT = "name a virtual environment, or words to put before the command: 'apptai
 
 
 def parse_environment(text: str, flag: str) -> str:
-    """The words of a shell that come before the command; of a virtual environment those that choose its programs."""
+    """Return the shell words that come before the command; for a virtual environment, those that activate it."""
     folder = os.path.abspath(os.path.expanduser(text))
     if not text:
         return ""
@@ -45,7 +45,7 @@ class SideOptions(Request):
 
 
 def build_side_command(words: tuple[str, ...], environment: str = "", inside: str = ".") -> str:
-    """A command line for the shell, in a folder of the code and in an environment. One word is a text for the shell."""
+    """Return a shell command line for a folder of the code and an environment. A single word is already shell text."""
     text = shlex.join(words) if len(words) > 1 else words[0]
     if environment:
         text = f"{environment} {text if len(words) > 1 else f'bash -c {shlex.quote(text)}'}"
@@ -53,7 +53,7 @@ def build_side_command(words: tuple[str, ...], environment: str = "", inside: st
 
 
 def check_paths(words: Sequence[str], folder: str) -> None:
-    """Refuse what would lead both sides to the user's own files instead of their copies."""
+    """Refuse paths that would lead both sides to the user's own files instead of their copies."""
     top = find_git_root(folder)
     if top is None:
         return

@@ -1,4 +1,4 @@
-"""Which slots a study gets: as given, or found on this machine."""
+"""Choose the slots of a study: as given, or found on this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from assay.values.study import Resources, Study
 from assay.values.units import CPU
 
 NOTICE_S = 3.0  # how long a study waits for a slot before that is printed
-_MOST_HOLDERS = 3  # that a message names
+_MOST_HOLDERS = 3  # holders named in a message
 _COMMAND_WIDTH = 100
-_FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
+_FREE_SHARE = 0.9  # a GPU counts as free when this fraction of its memory is
 
 
 @dataclass(frozen=True, slots=True)
 class HasMemory:
-    """Whether a slot's GPUs have enough free memory. Runs of Assay on one GPU share its memory among them."""
+    """Whether a slot's GPUs have enough free memory. Runs of Assay on the same GPU share its memory."""
 
     devices: Devices
     needed: Mapping[int, int]  # GPU -> bytes
@@ -48,7 +48,7 @@ class Slots:
 
 
 def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
-    """The slots of the flag, then of the environment, the study, the settings, else those that the machine has."""
+    """Return the slots of the flag, else of the environment, the study, the settings, or of this machine."""
     devices = Devices()
     from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
     given = asked or from_environment or study.slots or settings.slots
@@ -56,7 +56,7 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
         return Slots(tuple(given), devices, env=_fair_share(given, study.resources))
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
-    is_nested = layout.ENV_SLOT in os.environ  # in a run, which has the slot that it names
+    is_nested = layout.ENV_SLOT in os.environ  # called from a run, which has one slot
     visible = re.split(r"[,\s]+", "*" if is_nested else os.environ.get("CUDA_VISIBLE_DEVICES", "*"))
     gpus = [gpu for gpu in devices.list() if not {"*", str(gpu.index), gpu.uuid}.isdisjoint(visible)]
     if slices := tuple(word for word in visible if word.startswith("MIG-")):
@@ -64,7 +64,7 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if gpus:
         return _gpu_slots(study.resources, gpus, devices)
     if study.resources.gpus is None:
-        why = devices.warning  # a GPU that is there and cannot be used must not become a CPU in silence
+        why = devices.warning  # a run must not fall back to the CPU silently if a GPU is there
         hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
         text = f"this machine has a GPU that cannot be used, so runs use the CPU: {why} ({hint})"
         return replace(_cpu_slots(study.resources, devices), warnings=(text,) if why is not None else ())
@@ -81,19 +81,19 @@ def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
 
 
 def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
-    """Several CPU slots divide the cores among them; a single one, and slots with a GPU, are left alone."""
+    """Divide the cores among several CPU slots; a single one, and slots with a GPU, have no limit."""
     share = max(resources.cpus, len(os.sched_getaffinity(0)) // max(1, len(labels)))
     return _thread_limits(share) if len(labels) > 1 and set(labels) == {CPU} else {}
 
 
 def _thread_limits(cpus: int) -> dict[str, str]:
-    """Runs side by side must not each start a thread per core; what the user has set stays."""
+    """Limit threads, as parallel runs must not each start one per core; variables that the user has set stay."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {name: str(max(1, cpus)) for name in names if name not in os.environ}
 
 
 def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
-    """The groups whose GPUs have this much memory in all. A run waits for memory that is in use, not for more."""
+    """Return the groups whose GPUs have this much memory in total: a run waits for memory in use, not for more."""
     kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
     if not kept:
         most = max(gpu.memory_bytes for group in groups for gpu in group)
@@ -124,7 +124,7 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
 
 
 def describe_holders(pool: SlotPool) -> str:
-    """What holds the slots: a run with its folder and process, perhaps of another root, or another program."""
+    """Describe the run (with folder and process, perhaps of another root) or program that holds each slot."""
     found, shown = pool.holders(), []
     for one in found[:_MOST_HOLDERS]:
         name = "run {2} in {0}".format(*one.name.rpartition("/")) if one.is_run else one.name
@@ -134,7 +134,7 @@ def describe_holders(pool: SlotPool) -> str:
 
 
 def describe_lease(lease: MachineLease) -> str:
-    """What holds the machine lease, a benchmark or model checks: the command, its folder and its process."""
+    """Describe the benchmark or model check that holds the machine lease: command, folder and process."""
     what = "a benchmark has this machine for itself" if lease.blocked_by != "checks" else "model checks are running"
     holders = lease.holders()
     commands = [one for one in holders if not one.is_run] or holders
@@ -148,7 +148,7 @@ def describe_lease(lease: MachineLease) -> str:
 
 @dataclass(slots=True)
 class WaitNotice:
-    """Reports once that nothing starts while others measure, and once that everything waits for others' slots."""
+    """Reports once that others measure and nothing starts, and once that all runs wait for slots of others."""
 
     console: Console
     has_reported_lease: bool = False

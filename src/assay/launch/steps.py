@@ -1,4 +1,4 @@
-"""What a plug-in does in a run: plan the runs, propose more of them, end some early, report what happens."""
+"""The steps of a plug-in in a run: plan the runs, propose more, end some early, report events."""
 
 from __future__ import annotations
 
@@ -28,23 +28,20 @@ class RunContext:
     index: Index
     entries: Sequence[Entry]
     collector: Collector
-    pool: SlotPool | None  # None: on a farm, or one by one
+    pool: SlotPool | None  # None: on a farm, or if runs are started one by one
     best: BestSoFar | None  # None: the command does not look for it
     build_entry: Callable[[RunSpec], Entry]
 
 
 class RunStep:
-    """A part of a run that a plug-in adds; a new one is made for each use.
-
-    Each method does nothing unless it is overridden. They are in the order of calls.
-    """
+    """A part of a run that a plug-in adds, made for each use. Its methods, in the order of calls, do nothing here."""
 
     def prepare(self, prepared: Prepared) -> Prepared:
-        """Change what is known before the runs are planned. A step that plans them itself sets `search` and `plan`."""
+        """Change what is known before the runs are planned. A step that plans the runs sets `search` and `plan`."""
         return prepared
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """For a dry run as JSON: add the runs that are known only while it runs."""
+        """Add to a dry run as JSON the runs that a real run would propose as it goes."""
         return prepared
 
     def describe_plan(self, _prepared: Prepared) -> Iterable[str]:
@@ -55,7 +52,7 @@ class RunStep:
         """Refuse what cannot work; nothing has been written."""
 
     def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
-        """Change the settings of the loop; called just before it begins."""
+        """Change the settings of the loop just before it begins."""
         return loop
 
     def listen(self, event: Event) -> None:
@@ -70,12 +67,12 @@ class RunStep:
         return None
 
     def end(self, _outcome: Report | BaseException) -> Iterable[str]:
-        """The report has been printed, or nothing was; returns warnings."""
+        """End the step after the report was printed or the run failed; return warnings."""
         return ()
 
 
 def find_steps(prepared: Prepared, *names: str) -> list[RunStep]:
-    """The steps of the study's keys, of the options that are given, and of these names. Others load no plug-in."""
+    """Return the steps for the study's keys, the given options and these names; no other plug-in is loaded."""
     study = prepared.study
     own = [key for key in ("search", "stop") if getattr(study, key)]
     asked = dict.fromkeys((*own, *study.extras, *prepared.options.extras, *names))

@@ -27,8 +27,8 @@ from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
 
-_OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
-_LEAVE_S = 5.0  # beyond the grace, for a supervisor to end
+_OWNER_S = 3.0  # how long a live supervisor gets to write the outcome: it knows what the run consumed
+_LEAVE_S = 5.0  # in addition to the grace, for a supervisor to end
 _POLL_S = 0.02
 _UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
 
@@ -42,7 +42,7 @@ class Stopped:
     state: State
     was_running: bool = False
     is_well: bool = True
-    is_taken_back: bool = False  # from its farm's queue
+    is_taken_back: bool = False  # from the queue of its farm
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class StopReport:
         return all(run.is_well for run in self.runs)
 
     def count(self) -> str:
-        """How many runs were ended, as one line; empty where one run was named, or none was ended."""
+        """Return one line that counts the ended runs; empty if one run was named, or none was ended."""
         ended = [run for run in self.runs if run.was_running and run.is_well and run.state is State.STOPPED]
         taken_back = sum(run.is_taken_back for run in ended)
         if len(self.runs) == 1 or not ended:
@@ -75,7 +75,7 @@ class StopReport:
 
 
 def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: float, reason: str) -> StopReport:
-    """`studies`: those named as a whole, whose supervisors are ended as well; what waits there stays queued."""
+    """Stop runs. The supervisors of `studies`, which were named as a whole, end too; what waits there stays queued."""
     whole = set(studies)
     who = f"pid {os.getpid()} on {processes.host_name()}"
     request = Stop(who, reason or "stopped by the user", "user", time.time())
@@ -97,7 +97,7 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: fl
 
 
 def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
-    """Find the attempt that has to be ended, or why there is none. `request`: for a run that is still queued."""
+    """Find the attempt to end, or the reason why there is none. `request`: for a run that is still queued."""
     try:
         status = load_status(run.dir)
         if status.state is State.QUEUED and request is not None:
@@ -124,7 +124,7 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
 
 
 def _take_from_queue(run_dir: str, request: Stop) -> bool:
-    """False: it has been started. A supervisor looks for the stop file after its lease, and we the other way round."""
+    """Return False if it has started. A supervisor checks for the stop file after its lease; this is the reverse."""
     _write_stop(run_dir, 1, request)
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", 1))):
         return False
@@ -134,7 +134,7 @@ def _take_from_queue(run_dir: str, request: Stop) -> bool:
 
 
 def _write_stop(run_dir: str, attempt: int, request: Stop) -> bool:
-    """False: on a full disk there is a stop file without the reason, which needs no room."""
+    """Return False if the disk is full: an empty stop file, which needs no room, is written without the reason."""
     with _bearing_a_full_disk():
         run_directory.write_stop(run_dir, attempt, request)
         return True
@@ -144,7 +144,7 @@ def _write_stop(run_dir: str, attempt: int, request: Stop) -> bool:
 
 @contextlib.contextmanager
 def _bearing_a_full_disk() -> Iterator[None]:
-    """An outcome may be missing: the next reader of the run concludes the same from the stop file."""
+    """Ignore a full disk: without an outcome, the next reader of the run derives it from the stop file."""
     try:
         yield
     except OSError as error:
@@ -156,7 +156,7 @@ def _bearing_a_full_disk() -> Iterator[None]:
 
 
 def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorRecord]]:
-    """Interrupt the supervisors as Ctrl-C would: what waits in their queues is not started."""
+    """Interrupt the supervisors as Ctrl-C would, so that their queued runs are not started."""
     interrupted = []
     for location in studies:
         for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
@@ -169,7 +169,7 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
 
 
 def _wait_while(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it ends within the limit."""
+    """Wait while the condition holds; return whether it ended within the limit."""
     deadline = time.monotonic() + limit_s
     while is_so := condition():
         if time.monotonic() > deadline:
@@ -195,7 +195,7 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
             with contextlib.closing(build_executor(name, **farm)) as executor:
                 executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen if name == "local" else ():
-                # a job.sh that was started by hand in another session ends when its watcher has seen the stop file
+                # a job.sh that was started by hand in another session ends once its watcher sees the stop file
                 lives = partial(processes.is_alive, target.handle.pid, target.handle.start, target.handle.boot)
                 if not _wait_while(lives, grace_s + _LEAVE_S):
                     target.problem = f"pid {target.handle.pid} is still there"
@@ -214,19 +214,19 @@ def _conclude(target: _Target) -> Stopped:
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"had finished before: {outcome.state}", outcome.state, was_running=True)
     host = load_place(target.run.dir, target.handle).host
-    if target.handle.executor != "local" and host is None:  # the token is the one that we took
+    if target.handle.executor != "local" and host is None:  # this call has taken the token of the attempt
         text = "taken back before its farm had started it"
         return Stopped(key, text, outcome.state, was_running=True, is_taken_back=True)
     ended = outcome.ended_at or time.time()
     after = formatting.render_clock(max(0.0, ended - (outcome.started_at or target.handle.started_at)))
-    if host not in (None, processes.host_name()):  # its own watcher has ended them
+    if host not in (None, processes.host_name()):  # the watcher on that host has ended the processes
         return Stopped(key, f"stopped after {after} on {host}", outcome.state, was_running=True)
     count = formatting.render_count(target.processes, "process", "processes")
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
 
 
 def _write_outcome(target: _Target) -> Outcome:
-    """The outcome that counts: the supervisor's where it lives and is quick, else one that is written here."""
+    """Return the outcome that counts: of the supervisor if it is alive and quick, else the one written here."""
     path = os.path.join(target.run.dir, layout.numbered_name("outcome", target.status.attempt))
     owner = target.owner
     if owner is not None:

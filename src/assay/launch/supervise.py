@@ -1,6 +1,6 @@
 """The one loop: start runs on free slots, watch them, collect their metrics, conclude how they ended.
 
-Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work next to another on
+Nothing that matters exists only in this process. A supervisor may be killed at any time, or work next to another on
 the same study: `lease.N` decides which of them starts an attempt, the markers in its directory decide how it ended.
 """
 
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     from assay.launch.budget import Budget
 
 TICK_S = 0.25  # how often logs are read and the view is drawn
-LOOK_S = 2.0  # how often runs of other supervisors are looked at
+LOOK_S = 2.0  # how often runs of other supervisors are checked
 GRACE_S = 10.0
-_BEGUN_S = 0.02  # of a tick, for jobs that may have begun
-_MOST_LEFT = 3  # processes that a message names
+_BEGUN_S = 0.02  # part of a tick for jobs that may have begun
+_MOST_LEFT = 3  # processes named in a message
 
 
 class RunSource(Protocol):
-    """Runs that are not known beforehand: each is decided when a slot is free for it, and no sooner."""
+    """Runs that are not known beforehand: each is decided only when a slot is free for it."""
 
-    def count_left(self) -> int: ...  # how many may still come; 0: none, now or later
-    def prepare(self) -> None: ...  # while all slots are busy: what no result changes
-    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new ones, each with its directory
+    def count_left(self) -> int: ...  # how many runs may still come; 0: none, now or later
+    def prepare(self) -> None: ...  # while all slots are busy: work that does not depend on results
+    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new runs with their directories
 
 
 @dataclass(slots=True)
 class LoopSettings:
-    """What the loop calls and obeys; `RunHooks` adds what a command decides about the loop's surroundings."""
+    """Settings and callbacks of the loop; `RunHooks` adds what a command decides around the loop."""
 
-    create: Callable[[Entry], bool] = lambda _entry: True  # write the run's directory; False: another did
+    create: Callable[[Entry], bool] = lambda _entry: True  # write the run's directory; False: another supervisor did
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
-    rewrite: Callable[[Entry], None] = lambda _entry: None  # if it is not the first: before a process reads its job.sh
-    remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled
+    rewrite: Callable[[Entry], None] = lambda _entry: None  # for later attempts, before a process reads job.sh
+    remake: Callable[[Entry], None] = lambda _entry: None  # write job.sh and code/ of a pulled run
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
     warn: Callable[[str], None] = lambda _line: None  # prints the executor's messages
@@ -67,13 +67,13 @@ class LoopSettings:
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
-    keeps_slots: bool = False  # a slot is this command's, not its job's: what a killed command leaves holds none
-    lease: MachineLease | None = None  # asked before each start; None: nothing is measured where the jobs run
-    max_wait_s: float | None = None  # for the lease, while nothing of ours runs
-    limit: int | None = None  # how many runs at once, where there is no pool
+    keeps_slots: bool = False  # slots belong to this command, not to jobs: a job that outlives it holds no slot
+    lease: MachineLease | None = None  # checked before each start; None: nothing is measured where the jobs run
+    max_wait_s: float | None = None  # for the lease, while none of our runs is running
+    limit: int | None = None  # how many runs at once, if there is no pool
     leaves: bool = False  # end the loop as soon as the executor has taken over every job
-    # called after each tick for runs of this supervisor: why one should end early (it is `stopped` then), and which
-    # ones the study's rules end (`pruned`), by directory
+    # called after each tick for runs of this supervisor: `decide` returns why a run ends early (`stopped`), `prune` the
+    # runs that the study's rules end (`pruned`), by directory
     decide: Callable[[Entry], str | None] = lambda _entry: None
     prune: Callable[[Sequence[Entry]], Mapping[str, Ending]] = lambda _entries: {}
     source: RunSource | None = None
@@ -96,25 +96,25 @@ class Supervisor:
         self.observer = observer
         self.settings = settings
         self.running: dict[str, Entry] = {}  # by directory
-        self._tagged_entries: dict[str, Entry] = {}  # by tag, to find one among thousands
-        self._shared: dict[Any, Any] = {}  # values that most runs have in common, each once
+        self._tagged_entries: dict[str, Entry] = {}  # by tag, to find one among thousands quickly
+        self._shared: dict[Any, Any] = {}  # values that most runs share, each kept once
         self.queue: list[tuple[int, int, Entry]] = []
-        self.interrupted: str | None = None  # the signal's name
-        self.leave = False  # go away without stopping anything
+        self.interrupted: str | None = None  # the name of the signal
+        self.leave = False  # end without stopping any run
         self.problem: InfrastructureError | None = None
         self._order = 0
-        self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
+        self._waiting_since: float | None = None  # since when none of our runs is running and no slot is free
         self._kept: dict[str, HeldSlot] = {}  # by directory
         self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended while others go on
-        self._was_ended: set[tuple[str, int]] = set()  # directory and attempt of all that `_begin_ending` got
-        self._turn = 0  # which of the jobs that wait in a farm's queue is looked at next
-        self.held_back: list[Entry] = []  # what the budget does not permit
-        self._leased_since: float | None = None  # since when others have the machine for themselves
+        self._was_ended: set[tuple[str, int]] = set()  # directory and attempt of each call of `_begin_ending`
+        self._turn = 0  # index of the next job to check among those that wait in a farm's queue
+        self.held_back: list[Entry] = []  # runs that the budget does not permit
+        self._leased_since: float | None = None  # since when other programs hold the machine lease
 
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Supervise until every run has finished, a signal interrupts it, or it leaves."""
+        """Supervise until every run has finished, a signal interrupts the loop, or it leaves."""
         present = {folder: list_names(folder) for folder in {os.path.dirname(entry.dir) for entry in self.entries}}
         for entry in self.entries:
             folder, name = os.path.split(entry.dir)
@@ -133,7 +133,7 @@ class Supervisor:
             self._refill(ended)
             self._take_ended(ended)
             if ended and self.count_left():
-                self._fill_slots()  # what a source decides depends on what has just ended
+                self._fill_slots()  # a source decides by the runs that have just ended
             has_more = self.queue or self.count_left()
             if settings.leaves and (self.problem or not has_more) and self.executor.is_handed_over():
                 self.leave = True
@@ -151,7 +151,7 @@ class Supervisor:
         settings.draw(self)
 
     def count_left(self) -> int:
-        """How many runs may come that are not among the entries yet."""
+        """Return how many runs may still come that are not among the entries."""
         return self.settings.source.count_left() if self.settings.source is not None else 0
 
     def _tick(self) -> None:
@@ -168,7 +168,7 @@ class Supervisor:
         self.settings.draw(self)
 
     def _note_begun(self, entries: Sequence[Entry]) -> None:
-        """Look at jobs that wait in a queue, a part of them in each tick: there may be a thousand on a slow disk."""
+        """Check jobs that wait in a queue, some of them in each tick: there may be a thousand on a slow disk."""
         waiting = [
             entry
             for entry in entries
@@ -184,7 +184,7 @@ class Supervisor:
                 break
 
     def _stop_early(self, entries: Sequence[Entry]) -> None:
-        """End the runs that `decide` and the study's rules name: all at once, and without waiting for them."""
+        """End the runs that `decide` and the study's rules name, all at once and without waiting for them."""
         found = [(self.running[path], is_ended) for path, is_ended in self._ending.items() if path in self.running]
         self._take_ending([entry for entry, is_ended in found if is_ended()])
         going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
@@ -205,7 +205,7 @@ class Supervisor:
         self._take_ending([entry for entry in entries if entry.dir in self._ending and self._ending[entry.dir]()])
 
     def _take_ending(self, entries: Sequence[Entry]) -> None:
-        """Conclude runs of which no process is left: now their files show how they ended."""
+        """Conclude runs whose processes have all ended: only then their files show how they ended."""
         if not entries:
             return
         for entry in entries:
@@ -257,7 +257,7 @@ class Supervisor:
             self.pool.withdraw_want()
 
     def _hold_back(self, budget: Budget) -> None:
-        """Drop what waits here; what waits in a farm's queue is taken back, and continued by a later call."""
+        """Drop the queued runs here; take those in a farm's queue back, which a later call continues."""
         waiting = [entry for entry in self.running.values() if entry.is_waiting]
         if waiting:
             self.stop(waiting, f"the budget of {budget.text} is used", "interrupt")
@@ -266,7 +266,7 @@ class Supervisor:
         self.settings.source = None
 
     def _take_new(self) -> bool:
-        """Take runs from the source; whether one waits for a start. A run of another supervisor is only followed."""
+        """Take runs from the source; return whether one waits for a start. Runs of other supervisors are followed."""
         assert self.settings.source is not None
         try:
             found = self.settings.source.take(self)
@@ -285,7 +285,7 @@ class Supervisor:
             held.let_go()
 
     def _may_start(self) -> bool:
-        """Whether the machine lease permits a start. Asked with a slot held, which is given back if it does not."""
+        """Whether the machine lease permits a start. The caller holds a slot, and gives it back if this is False."""
         lease = self.settings.lease
         if lease is None or lease.try_enter():
             self._leased_since = None
@@ -297,12 +297,12 @@ class Supervisor:
 
     @property
     def leased_s(self) -> float:
-        """How long a start has waited for the machine lease."""
+        """Return how long a start has waited for the machine lease."""
         return 0.0 if self._leased_since is None else self.settings.clock() - self._leased_since
 
     @property
     def waited_s(self) -> float:
-        """How long everything here has waited for a slot that others hold."""
+        """Return how long all runs here have waited for a slot that others hold."""
         return 0.0 if self._waiting_since is None else self.settings.clock() - self._waiting_since
 
     def _count_wait(self) -> None:
@@ -337,23 +337,23 @@ class Supervisor:
             self.problem = error
         except FormatError as error:
             self._drop(entry, State.DAMAGED, error.message)
-        except OSError as error:  # a full disk, a root that became read-only
+        except OSError as error:  # for example a full disk, or a root that became read-only
             self.problem = InfrastructureError(
                 f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
             )
 
     def _refill(self, ended: Sequence[JobHandle]) -> None:
-        """Slots that have just come free go to the next runs first: concluding the ended ones takes a while."""
+        """Start the next runs on slots that have just come free, before the ended runs are concluded, which is slow."""
         if not ended or self.pool is None or not self.queue:
             return
         for handle in ended:
             if (entry := self._entry_of(handle)) is not None and self._has_freed_slot(entry):
                 entry.has_slot = False
-                self._report_commands(entry)  # how it ended comes before what starts in its place
+                self._report_commands(entry)  # the end of the run is reported before the start of the next
         self._fill_slots()
 
     def _has_freed_slot(self, entry: Entry) -> bool:
-        """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
+        """Whether an ended attempt holds its slot no longer: no process is left, or what is left may stay."""
         assert entry.handle is not None
         entry.left = self.executor.leftovers(entry.handle, entry.dir)
         done = os.path.join(entry.dir, layout.exit_marker_name(entry.commands[-1], entry.attempt, 0))
@@ -363,9 +363,9 @@ class Supervisor:
         return is_free
 
     def _create_ahead(self) -> None:
-        """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
+        """Write the directories of the next runs while the slots are busy: without a lease they are only queued.
 
-        Never of what a source decides: it would be decided before the results that are still to come.
+        Runs of a source are not created ahead: it would have to decide before it has the results of the running ones.
         """
         if self.problem or not self.running:
             return
@@ -396,7 +396,7 @@ class Supervisor:
             self.settings.rewrite(entry)
         request = self._build_request(entry, entry.record.uid, held)
         handle = self.executor.submit(request, lambda handle: self._claim(entry, handle, held))
-        if handle is None:  # another supervisor was faster
+        if handle is None:  # another supervisor has the lease
             self._reconcile(entry)
             return
         entry.begin(handle, has_slot=held is not None)
@@ -406,7 +406,7 @@ class Supervisor:
         self._report_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
 
     def _choose_beginning(self, entry: Entry) -> None:
-        """A failed or finished run that a person repeats starts over; what is retried or continued does not."""
+        """Let a failed or finished run that a user repeats start over; retried and interrupted ones continue."""
         if (resume := entry.spec.resume) is None:
             return
         earlier = run_directory.load_history(entry.dir).attempts[: entry.attempt - 1]
@@ -425,12 +425,12 @@ class Supervisor:
             self._tagged_entries[handle.tag] = entry
 
     def _is_taken(self, entry: Entry) -> bool:
-        """Whether another supervisor, or a call of job.sh by hand, began the attempt, or `assay stop` ended it."""
+        """Whether the attempt was begun by another supervisor or a job.sh started by hand, or ended by `assay stop`."""
         names = (layout.numbered_name(kind, entry.attempt) for kind in ("lease", "token", "stop"))
         return any(os.access(f"{entry.dir}/{name}", os.F_OK) for name in names)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
-        """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
+        """Claim the attempt. Its process still waits, so that its code can be renewed before anything runs."""
         if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
             return False
         if os.access(f"{entry.dir}/{layout.numbered_name('stop', entry.attempt)}", os.F_OK):
@@ -461,7 +461,7 @@ class Supervisor:
             attempt=entry.attempt,
             env=env,
             slot=slot,
-            # the locks that the job holds, which are as old as it is
+            # locks that the job holds as long as it lives
             slot_fds=shared if held is None or self.settings.keeps_slots else (*held.fds, *shared),
             tag=f"{uid}.{entry.attempt}",
             command_line=" && ".join(command.text for command in entry.spec.commands),
@@ -473,16 +473,16 @@ class Supervisor:
     # ------------------------------------------------------------ from the files to the next step
 
     def _reconcile(self, entry: Entry, *, is_new: bool = False) -> None:
-        """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
-        if not entry.is_here and not is_new:  # an upload gives its name to a run of this study
+        """Decide from the files what this run needs, and do it. `is_new`: it had no directory when the loop began."""
+        if not entry.is_here and not is_new:  # an upload may have the name of a run of this study
             entry.is_here = os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)) and not is_foreign(entry.dir)
         try:
             history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
                 if decision.state is State.LOST and decision.handle is not None and not entry.finished_here:
                     entry.attempt = decision.attempt
-                    self._note_cause(entry, decision.handle)  # it ended without a supervisor
-                # what it wrote between our reading and its end was not read: only now are the files complete
+                    self._note_cause(entry, decision.handle)  # the run ended without a supervisor
+                # a file written between the read and the end of the job was missed: only now the files are complete
                 history, decision = self._decide(entry)
         except FileNotFoundError:
             self._give_up(entry)
@@ -500,7 +500,7 @@ class Supervisor:
         is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
         stop = history.last.stop if history.last else None
         if is_watched and stop and stop.kind == "rule" and (entry.dir, entry.attempt) not in self._was_ended:
-            self._begin_ending([entry])  # the supervisor that decided so died before it was ended
+            self._begin_ending([entry])  # the supervisor that decided to end it has died before it did
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
         history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
@@ -512,7 +512,7 @@ class Supervisor:
         return history, decide(history, entry.commands, liveness, entry.policy, newer)
 
     def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
-        """Another supervisor concluded the attempt that is watched here: its outcome is taken, ours never written."""
+        """Accept the outcome of another supervisor for an attempt that is watched here, and write none."""
         if entry.dir not in self.running:
             return
         outcome = next((a.outcome for a in history.attempts if a.number == entry.attempt), None)
@@ -521,7 +521,7 @@ class Supervisor:
             self._finish(entry)
 
     def _give_up(self, entry: Entry) -> None:
-        """End the processes of a run whose directory was removed: there is nothing left to write into."""
+        """End the processes of a run whose directory was removed, as no outcome can be written."""
         self.running.pop(entry.dir, None)
         if entry.handle is not None:
             with suppress(AssayError):
@@ -561,13 +561,13 @@ class Supervisor:
             entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
             self._put_running(entry, entry.handle)
             self.settings.listen(Event("adopted", entry))
-        if entry.is_mine and not was_mine:  # found without an owner, or its owner has died since
+        if entry.is_mine and not was_mine:  # it was found without an owner, or its owner has died since
             self.observer.started(entry)
         if is_ours:
             self.executor.watch(entry.handle, entry.dir)
 
     def _load_liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """A job of another executor, as of a farm that an earlier call named, is judged as that executor does."""
+        """Return whether a job is alive, as judged by its own executor (perhaps a farm of an earlier call)."""
         is_ours = handle.executor == self.executor.name
         return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
 
@@ -585,7 +585,7 @@ class Supervisor:
             entry.finished_here, entry.ended_at = True, entry.ended_at or self.executor.find_end(handle) or time.time()
             if entry.dir in self._ending:
                 if not self._ending[entry.dir]():
-                    continue  # its job.sh has ended, something that it started has not
+                    continue  # its job.sh has ended, but a process that it started has not
                 del self._ending[entry.dir]
             self._note_refusal(entry, handle)
             if self._begin_leftovers(entry, handle):
@@ -595,7 +595,7 @@ class Supervisor:
             self._reconcile(entry)
 
     def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
-        """What an ended attempt left running is ended while the others go on; then the attempt is concluded."""
+        """Begin to end the processes that an ended attempt left; it is concluded later, and the other runs go on."""
         if (entry.dir, entry.attempt) in self._was_ended or entry.spec.leave_running:
             return False
         if entry.left is None:
@@ -606,7 +606,7 @@ class Supervisor:
         return entry.dir in self._ending or entry.dir not in self.running
 
     def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
-        """After a farm's refusal of one job no other is submitted; a later call continues the runs."""
+        """Submit no more jobs after a farm has refused one; a later call continues the runs."""
         if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
             self.problem = self.problem or InfrastructureError(refusal)
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
@@ -621,7 +621,7 @@ class Supervisor:
             entry.loss = "death", f"{DEATH}; {why}"
         elif kind == "taken back":
             entry.loss = "taken back", f"{run_directory.TAKEN_BACK}; {why}"
-        elif kind != "interrupt" or entry.finished_here:  # what was refused before is tried again now
+        elif kind != "interrupt" or entry.finished_here:  # a refusal before this call is ignored: the job is retried
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
@@ -631,7 +631,7 @@ class Supervisor:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)
 
     def _close_if_done(self, entry: Entry) -> bool:
-        """The common end, in one look at the names: the only command ended with 0."""
+        """Conclude the common case with one read of the directory: the only command ended with 0."""
         name = entry.commands[0]
         begin = layout.exit_marker_name(name, entry.attempt, 0)[:-1]
         try:
@@ -649,7 +649,7 @@ class Supervisor:
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
-        """All of an attempt is found by its tag, also where its lease cannot be read or job.sh was called by hand."""
+        """Return the handle with the tag that finds all its processes, even without a lease or if started by hand."""
         if entry.record is None:
             entry.record = run_directory.try_record(entry.dir)
         tag = f"{entry.record.uid}.{entry.attempt}" if entry.record else ""
@@ -664,11 +664,11 @@ class Supervisor:
             return
         if entry.left is None:
             entry.left = self.executor.leftovers(handle, entry.dir)
-        if entry.left or entry.state is not State.FAILED:  # what was killed may still be forking
+        if entry.left or entry.state is not State.FAILED:  # a killed attempt may still be forking
             self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
 
     def _end_leftovers(self, entry: Entry) -> str:
-        """End what a finished run left running, unless its study permits it; the reason of the outcome about that."""
+        """End what a finished run left running, unless its study permits it; return the reason for the outcome."""
         if entry.handle is None or entry.left == ():
             return ""
         if self._load_liveness(entry.handle, entry.dir) is not Liveness.GONE:
@@ -685,7 +685,7 @@ class Supervisor:
 
     def _close(self, entry: Entry, decision: Decision) -> None:
         assert decision.outcome is not None
-        usage = self._usage(entry)  # before what it left behind is ended: that counts with it
+        usage = self._usage(entry)  # measured while the processes that the run left are alive, to include them
         cause, reason = decision.outcome.cause, decision.outcome.reason
         if decision.outcome.state is State.DONE:
             reason = self._end_leftovers(entry)
@@ -708,10 +708,10 @@ class Supervisor:
         is_written = self._write_outcome(entry, outcome)
         self._finish(entry)
         if is_written and (entry.state is not State.DONE or entry.attempt <= entry.policy.base):
-            self._reconcile(entry)  # perhaps another attempt, also of one that was finished before this call: --force
+            self._reconcile(entry)  # another attempt may begin, with --force also of a run that was done before
 
     def _finish(self, entry: Entry) -> None:
-        """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
+        """Release everything of an attempt that is concluded, by this supervisor or by another."""
         entry.has_slot, entry.left, entry.loss = False, None, None
         if self.running.pop(entry.dir, None) is not None and entry.is_mine and self.settings.budget is not None:
             self.settings.budget.add(entry)
@@ -727,19 +727,19 @@ class Supervisor:
         self.settings.listen(Event("ended", entry))
 
     def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
-        """Of two supervisors the first decides; the other takes what is in the file. False: it cannot be written."""
+        """Write the outcome, or take the one of another supervisor that was first. False: it cannot be written."""
         entry.outcome = outcome
         try:
             if not run_directory.write_outcome(entry.dir, outcome):
                 entry.outcome = run_directory.load_outcome(entry.dir, outcome.attempt) or outcome
-        except OSError as error:  # the markers are there: a later command concludes again
+        except OSError as error:  # the markers are there: a later command concludes the run from them
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
             return False
         entry.state = entry.outcome.state
         return True
 
     def _usage(self, entry: Entry) -> Usage | None:
-        """The larger of both: the kernel knows the largest process exactly, the observer saw the tree at times."""
+        """Return the larger values of both: the kernel is exact for one process, the observer samples the tree."""
         exact = self.executor.usage(entry.handle) if entry.handle else None
         seen = self.observer.usage(entry)
         if exact is None or seen is None:
@@ -765,7 +765,7 @@ class Supervisor:
         return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time(), cause)
 
     def _write_stop(self, entry: Entry, stop: Stop) -> bool:
-        """False: it cannot be written. What is ended all the same counts as dead: the next call goes on with it."""
+        """Write the stop file; False if that fails. A run without it counts as dead, and the next call continues it."""
         try:
             run_directory.write_stop(entry.dir, entry.attempt, stop)
         except OSError as error:
@@ -785,7 +785,7 @@ class Supervisor:
         entry.reported = self._shared.setdefault(reported, reported)
 
     def _report_commands(self, entry: Entry) -> None:
-        """Report the commands that began and ended since the last call, in order."""
+        """Report the commands that began or ended since the last call, in order."""
         codes = self._load_codes(entry)
         for name in entry.commands:
             if name in entry.skipped and name not in codes:
@@ -809,7 +809,7 @@ class Supervisor:
 
 
 def _choose_time(entry: Entry) -> str:
-    """What the names of logs with a time end with; another second where an earlier attempt has a log of this one."""
+    """Return the time in names of logs, a later second if an earlier attempt has a log with this one."""
     moment, template = datetime.now(), entry.spec.log_name  # noqa: DTZ005 a log name in local time
     names = list_names(entry.dir) if "{time}" in template else frozenset()
     while True:
@@ -825,7 +825,7 @@ def _describe_left(left: Sequence[str], how: str) -> str:
 
 
 def _find_end(entry: Entry, outcome: Outcome) -> float:
-    """Now, where this supervisor saw it end; else when its last marker or, without one, its last line was written."""
+    """Return when it ended, as this supervisor saw it; else the time of its outcome, or of the last write to a log."""
     if entry.finished_here:
         return entry.ended_at or time.time()
     if outcome.ended_at:

@@ -82,7 +82,7 @@ def prepare(options: RunOptions) -> Prepared:
     study = _rename(load_study(options.file, load), options)
     if options.code is not None:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
-    # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
+    # a choice of commands does not change the runs, so it is made when they start, not when they are planned
     check_known("command", options.commands or (), [command.name for command in study.commands])
     study = select(study, options.titles or None, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
@@ -99,10 +99,10 @@ def prepare(options: RunOptions) -> Prepared:
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
-    """The runs that --where chooses: others are neither started nor judged."""
+    """Return the plan with the runs that --where chooses: others are neither started nor judged."""
     if prepared.options.where is None:
         return prepared
-    from assay.reading.choosing import choose_planned  # most calls have no --where
+    from assay.reading.choosing import choose_planned  # most calls do not have --where
 
     runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
     names = {spec.name for spec in runs}
@@ -111,9 +111,9 @@ def _choose_runs(prepared: Prepared) -> Prepared:
 
 
 def _rename(study: Study, options: RunOptions) -> Study:
-    """The name that the command line gives, or the file's own; neither leads out of the root or hides the study."""
+    """Give the study the name of the command line, else of its file; it must stay in the root and not be hidden."""
     flag = find_dialect(options.load.dialect or NATIVE.name).name_flag
-    if not flag:  # the call names a folder by its path, wherever it is
+    if not flag:  # such a dialect names the folder by its path, wherever it is
         return replace(study, name=options.study or study.name)
     given = options.study if options.study is not None else options.load.exp_name
     name = study.name if options.study is None else options.study
@@ -126,15 +126,15 @@ def _rename(study: Study, options: RunOptions) -> Study:
 # ---------------------------------------------------------------- --detach: the supervisor goes on alone
 
 
-_BEGIN_S = 10.0  # how long the command that was called waits for its supervisor: a farm may take longer
-_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe that the command waits for
+_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
+_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
 
 
 def go_to_background(location: StudyLocation, console: Console) -> bool:
-    """Fork; True in the supervisor that goes on alone, with its output in a file.
+    """Fork; return True in the supervisor, which continues with its output in a file.
 
-    In the command that was called it returns False once the runs that have a slot are started: what is typed next, such
-    as `assay stop STUDY/RUN`, finds their directories.
+    In the called command, return False once the runs that have a slot are started, so that the next command, such as
+    `assay stop STUDY/RUN`, finds their directories.
     """
     os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
     log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
@@ -170,19 +170,19 @@ Draw = Callable[[Supervisor], None]
 
 @dataclass(slots=True)
 class RunHooks(LoopSettings):
-    """What a command shows and adds while the study runs; `max_wait_s` None: as the settings have it."""
+    """Settings and callbacks of a command while the study runs; `max_wait_s` None: as the settings have it."""
 
     finish: Draw = lambda _supervisor: None
     console: Console = SILENT
     owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
     echo: Callable[[bytes], None] | None = None
     one_by_one: bool = False  # no slots: one run after another, devices untouched
-    slots_name: str | None = None  # of slots of their own: a check never waits for a training, nor that for a check
+    slots_name: str | None = None  # of separate slots: a check never waits for a training, nor a training for a check
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
-    use: Use = "run"  # of the machine, for its lease
+    use: Use = "run"  # of the machine, for the machine lease
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
-    best: BestSoFar | None = None  # the command's, which finds the best run
-    steps: Sequence[RunStep] = ()  # none: those of the study and the options
+    best: BestSoFar | None = None  # of the command, which finds the best run
+    steps: Sequence[RunStep] = ()  # empty: the steps of the study and the options
 
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
@@ -191,7 +191,7 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     if not plan.is_hidden:  # recordings, benchmarks, models and repeated runs are not planned from a study file
         runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
         prepared = replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
-    # a farm gives its own devices and threads: what this machine has does not matter
+    # a farm has its own devices and threads: those of this machine do not matter
     is_here = farm is None or find_executor(farm.executor).uses_slots(farm)
     asked = prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
     slots = choose_slots(prepared.study, asked, prepared.settings)
@@ -205,13 +205,13 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
 
 
 def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
-    """From the plan to the report: directories, code, index, executor and slots, the steps of plug-ins, the loop."""
+    """Supervise the planned runs: directories, code, index, executor, slots, plug-ins' steps, the loop, the report."""
     for name, target in prepared.plan.links:  # a second name for the same parameters leads to the first one's folder
         path = os.path.join(prepared.location.dir, name)
         if not os.path.lexists(path):
             os.symlink(target, path)
-    with suppress(OSError):  # a full disk: what matters is written, or refused, later
-        if not prepared.options.names_runs:  # those are there already
+    with suppress(OSError):  # a full disk is reported when the run directories are written
+        if not prepared.options.names_runs:  # named runs exist already
             planned = {spec.name: spec.id for spec in prepared.plan.runs}
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared, hooks.console.error)
@@ -243,13 +243,13 @@ def _warn(hooks: RunHooks, line: str) -> None:
 
 
 def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
-    """Where all runs are over, the plan and the completed passes of --force are removed."""
+    """Remove the plan and the completed passes of --force once all runs are finished."""
     if not all(entry.state.is_over for entry in entries):
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
     if not any(map(_is_interrupted, entries)):
-        # a --force is at its end when all its runs have been repeated, whichever call did so
+        # a --force is complete when all its runs have been repeated, by any call
         last = {entry.spec.name: entry.attempt for entry in entries}
         for path in run_directory.find_passes(prepared.location.dir):
             with suppress(OSError):
@@ -257,7 +257,7 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
 
 
 def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
-    """A planned run has its name for itself; what a token uploaded under it is kept next to it."""
+    """Move uploads aside that have the name of a planned run; they are kept next to it."""
     present = list_names(prepared.location.dir)
     for spec in prepared.plan.runs:
         moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
@@ -267,7 +267,7 @@ def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
 
 
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
-    """A step that fails gets no further events; the runs go on."""
+    """Add the step's listener; after a failure it gets no further events, and the runs continue."""
     listeners = [step.listen]
 
     def listen(event: Event) -> None:
@@ -285,7 +285,7 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
 def _build_loop(
     prepared: Prepared, hooks: RunHooks, builder: DirBuilder, slots: Slots, limit: int | None
 ) -> LoopSettings:
-    env = slots.env if hooks.slots_name is None else {}  # checks share the cores as they like
+    env = slots.env if hooks.slots_name is None else {}  # checks share the cores freely
     return replace(
         hooks,
         create=builder.create,
@@ -312,7 +312,7 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
         builder.flusher.tick()
         notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
-        while _waiting:  # the slots are filled, or there is nothing to start: the command that was called may end
+        while _waiting:  # the slots are filled or there is nothing to start: the waiting command may end
             os.close(_waiting.pop())
 
     return drawn
@@ -334,9 +334,9 @@ def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> 
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
-    """The study's checks on every run that is done; a run that is not done has no result to judge.
+    """Judge every run that is done by the study's checks; other runs have no result.
 
-    Recorded are the verdicts on runs that ended during this call. Also returned: warnings of what was not recorded.
+    Verdicts on runs that ended in this call are recorded; the second value is warnings about those that could not be.
     """
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
@@ -346,7 +346,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
     summaries = index.load_summaries(keys=list(done))
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
-        refresh_study(index, prepared.location)  # a new index has not read the runs of earlier calls yet
+        refresh_study(index, prepared.location)  # a new index does not have the runs of earlier calls yet
         summaries = index.load_summaries(keys=list(done))
     verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
     new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
@@ -356,7 +356,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
 
 def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
-    """The executor, the slots of this machine, and how many runs are started at once where there are no slots."""
+    """Return the executor, the slots of this machine, and without slots the limit of runs at once."""
     if prepared.farm is not None:
         executor = build_executor(prepared.farm.executor, farm=prepared.farm)
         limit = len(slots.labels) if executor.uses_slots(prepared.farm) else None
@@ -377,7 +377,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
         _print_codes(builder, hooks, codes, runs)
         return [_build_entry(spec, prepared, options.retry, numbers[spec.name]) for spec in runs]
     begun, path = numbers, find_pass(prepared, codes=codes)
-    with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
+    with suppress(OSError):  # a full disk: an interrupted pass would be repeated in full
         begun = run_directory.join_pass(path, begun)
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
     found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
@@ -392,7 +392,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
 
 
 def _takes_current_code(prepared: Prepared, spec: RunSpec, last: run_directory.Attempt | None) -> bool:
-    """A failed run that a person repeats; automatic retries and what is continued keep the code they have."""
+    """Whether the run failed and a user repeats it; automatic retries and continued runs keep their code."""
     options = prepared.options
     if last is None or options.old_code:
         return False
@@ -412,7 +412,7 @@ def _build_entry(
     options = prepared.options
     abandons = State.LOST in options.retry
     policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
-    names = options.commands or spec.chosen  # -c takes the place of what a part of the file asks for
+    names = options.commands or spec.chosen  # -c replaces the commands that a part of the file asks for
     wanted = None if names is None else frozenset(names)
     return Entry(spec, prepared.dir_of(spec), policy, wanted=wanted, since=since)
 
@@ -422,13 +422,13 @@ def _load_last(run_dir: str) -> run_directory.Attempt | None:
 
 
 def _is_interrupted(entry: Entry) -> bool:
-    """Whether Ctrl-C to this supervisor or another stopped the run: a later call continues it."""
+    """Whether Ctrl-C stopped the run, here or in another supervisor: a later call continues it."""
     last = _load_last(entry.dir) if entry.state is State.STOPPED else None
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
 def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:
-    """A terminal or a reader that has gone does not end the supervision."""
+    """Ignore errors of a terminal or a reader that has gone: supervision continues."""
 
     def show_if_possible(value: Event | Supervisor) -> None:
         with suppress(OSError):
@@ -439,7 +439,7 @@ def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """A supervisor that has announced itself can be stopped: signals that come before the loop handles them wait."""
+    """Defer signals until the loop handles them, so that a supervisor can be stopped once it is registered."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -450,14 +450,14 @@ def _deferred_signals() -> Iterator[None]:
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
     """Ctrl-C and TERM stop the runs; HUP leaves them running."""
-    terminals = find_terminals()  # before one hangs up
+    terminals = find_terminals()  # found before a terminal hangs up
 
     def interrupt(number: int, _frame: object) -> None:
         supervisor.interrupted = signal.Signals(number).name
 
     def leave(_number: int, _frame: object) -> None:
         supervisor.leave = True
-        # after a hangup every write to the terminal is an error: nothing is written to it any more
+        # after a hangup every write to the terminal would fail
         null = os.open(os.devnull, os.O_RDWR)
         for fd in terminals:
             os.dup2(null, fd)
@@ -465,9 +465,9 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
     for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
-        del handlers[number]  # nohup, or a shell's background job: the parent process has decided
+        del handlers[number]  # ignored by nohup or a shell's background job: the parent process has decided
     if threading.current_thread() is not threading.main_thread():
-        handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
+        handlers = {}  # in another thread (do_convergence_test) signals are left to the main thread
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
     try:
@@ -515,7 +515,7 @@ def _build_report(
 
 
 def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) -> None:
-    """What the index holds of directories that were removed is not mixed with that of the new ones."""
+    """Forget the index's rows of runs whose directories were removed, before new runs get their names."""
     location = prepared.location
     present = list_names(location.dir)
     new = [location.key(entry.dir) for entry in entries if entry.spec.name not in present]
@@ -526,8 +526,8 @@ def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) 
 
 
 def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
-    """Metrics of the file's patterns that none of the runs that finished here has: the pattern is probably wrong.
-    Also patterns that are newer than the runs that were kept, which keep those that they were made with."""
+    """Describe metrics whose pattern matched in none of the runs that finished here: the pattern is probably wrong.
+    Also describe patterns that are newer than the kept runs, which keep the patterns of their time."""
     location, done = prepared.location, [entry for entry in entries if entry.state is State.DONE]
     new, kept = ([entry for entry in done if entry.finished_here is is_new] for is_new in (True, False))
     wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]
@@ -547,7 +547,7 @@ def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Ind
 
 
 def _describe_unread(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
-    """One note for all runs that ended here with values or lines that could not be read."""
+    """Return one note for all runs that ended here with unreadable values or lines."""
     names = {prepared.location.key(entry.dir): entry.spec.name for entry in entries if entry.finished_here}
     cursors = index.load_cursors(None, [prepared.location.name], [*UNREAD]) if names else {}
     found = [f"{names[key]}: {describe_unread(cursors[key].state)}" for key in names if key in cursors]
@@ -555,7 +555,7 @@ def _describe_unread(prepared: Prepared, entries: Sequence[Entry], index: Index)
 
 
 def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
-    """Metrics that ended as NaN or infinite in runs that are done: a training that diverged ends with exit code 0."""
+    """Describe metrics that ended as NaN or infinite in done runs: a diverged training ends with exit code 0."""
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     found: dict[str, list[str]] = {}
     for key, summaries in index.load_summaries(keys=list(done)).items() if done else ():
@@ -567,7 +567,7 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
 
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
-    """One note for all runs that finished here and left processes running."""
+    """Return one note for all runs that finished here and left processes running."""
     done = [entry for entry in entries if entry.finished_here and entry.state is State.DONE]
     found = [f"{each.spec.name} {each.outcome.reason}" for each in done if each.outcome and each.outcome.reason]
     what = f"{render_count(len(found), 'run')} left processes running when finished"

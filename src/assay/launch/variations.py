@@ -30,10 +30,10 @@ from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
 
 
 def prepare_variations(runs: Sequence[FoundRun], change: RunOptions) -> list[Prepared]:
-    """One supervised study for each study, and version of its file, that these runs belong to.
+    """Return one supervised study for each study, and version of its file, that these runs belong to.
 
-    `change`: what the new runs have that their parents have not (`overrides`, `settings`, `from_checkpoint`), and
-    whether they get the current code: `old_code` is the parent's also where that has failed.
+    `change`: what the new runs have in addition to their parents (`overrides`, `settings`, `from_checkpoint`), and
+    their code: with `old_code` the parent's code is kept even if the parent failed.
     """
     found = load_repeatable(runs)
     settings = load_settings(os.getcwd(), os.environ)
@@ -59,7 +59,7 @@ def _join(
     for _, plan, _ in parts:
         for spec in plan.runs:
             name = spec.name if spec.name not in names else f"{spec.name}~{spec.id[:8]}"
-            if spec.id not in specs:  # two runs that differ only in what was changed become one
+            if spec.id not in specs:  # runs that differ only in what was changed become one
                 specs[spec.id] = replace(spec, name=name)
                 names.add(name)
     origins = {id_: origin for _, _, found in reversed(parts) for id_, origin in found.items()}
@@ -96,12 +96,12 @@ def _vary(
         commit=record.commit,
         failed_code=record.code_hash if takes_current else None,
     )
-    study, plan = replace(study, warnings=()), replace(plan, warnings=())  # about the file: known since its first call
+    study, plan = replace(study, warnings=()), replace(plan, warnings=())  # about the file: shown by its first call
     return study, plan, dict.fromkeys((spec.id for spec in plan.runs), origin)
 
 
 def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
-    """Whether a new run gets the current code without --new-code: its parent has failed, and the folder is there."""
+    """Whether a new run gets the current code without --new-code: its parent failed, and the code's folder exists."""
     record = status.record
     if status.state not in RETRY["failed"] or record.code_hash is None or not find_dialect(record.dialect).renews_code:
         return False
@@ -109,7 +109,7 @@ def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
 
 
 def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tuple[str, ...]:
-    """The assignments of --set when the parent was made, and those of this call."""
+    """Return the parent's assignments of --set, joined with those of this call."""
     found = _join_assignments(record.settings, change.settings)
     for text in found:
         if HIDDEN in text and text not in change.settings:
@@ -121,7 +121,7 @@ def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tupl
 
 
 def _join_assignments(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
-    """The parent's assignments with the new ones in place of those of the same name."""
+    """Return the parent's assignments, replaced by new ones of the same name."""
     return tuple({text.partition("=")[0].strip(): text for text in (*old, *new)}.values())
 
 
@@ -129,7 +129,7 @@ def _join_assignments(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]
 
 
 def _find_folder(run: FoundRun, record: RunRecord) -> str:
-    """Where the study was started: paths in its file are relative to it."""
+    """Return the folder in which the study was started: paths in its file are relative to it."""
     folder = record.workdir
     if record.code_hash is not None:
         try:
@@ -179,7 +179,7 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
 
 
 def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: LoadOptions) -> dict[str, Any]:
-    """The parent's parameters. Secret ones are not in its record: their values come from the file."""
+    """Return the parent's parameters. Secret values are not in its record and come from the file."""
     params = find_rules(record.dialect).load_params(record)
     given = {text.partition("=")[0].strip() for text in change.overrides}
     secret = [name for name, value in params.items() if HIDDEN in str(value) and name not in given]
@@ -188,7 +188,7 @@ def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: 
     before = {text.partition("=")[0].strip() for text in record.overrides}
     try:
         plain = load_study(record.source, options)
-    except ConfigError:  # it needs overrides
+    except ConfigError:  # the file alone is incomplete without overrides
         plain = None
     for name in secret:
         axes = [sweep.axes[name] for sweep in plain.sweeps if name in sweep.axes] if plain else []
@@ -205,7 +205,7 @@ def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: 
 
 
 def find_checkpoint(run: FoundRun, patterns: Sequence[str] = CHECKPOINT_FILES) -> str:
-    """The newest checkpoint of a run. Raises UsageError where there is none."""
+    """Return the newest checkpoint of a run; raise UsageError if there is none."""
     found = list_checkpoints(run.dir, patterns)
     if not found:
         hint = (

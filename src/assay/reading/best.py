@@ -1,7 +1,7 @@
 """`assay best`: which run won, by how much, and how to repeat it.
 
-As in `assay sum`, a run goes by the best value of its metric. Only runs with a final result count: those that are done,
-and those that a rule ended since they got no better or had reached their target.
+As in `assay sum`, runs are compared by the best value of their metric. Only runs with a final result count: done
+runs, and runs that a rule ended because they stopped improving or had reached their target.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from assay.values.series import direction_of, whole_step
 from assay.values.state import has_result
 from assay.values.table import Column, Table
 
-_MOST_NAMED = 3  # runs that a note names
-_CLEAR = 2.0  # a margin of as many standard errors is more than the spread
+_MOST_NAMED = 3  # runs named in a note
+_CLEAR = 2.0  # a margin of more standard errors than this exceeds the spread
 _LENGTHS = ("epochs", "epoch", "steps", "iterations", "iters", "max_epochs", "max_steps", "num_epochs", "num_steps")
 _WORDS = {"min": "lowest", "max": "highest"}
 
 
 class Contender(NamedTuple):
-    """A run or a group of runs, and the value that it goes by."""
+    """A run or a group of runs, and the value by which it is compared."""
 
     name: str
     value: float
-    run: int  # its row of the table; of a group its best run
+    run: int  # its row in the table; for a group, the row of its best run
     group: RunGroup | None = None
-    spread: GroupValue | None = None  # of a group
+    spread: GroupValue | None = None  # only of a group
 
 
 class BestChoice(NamedTuple):
-    """What `assay best` found by one metric."""
+    """The result of `assay best` for one metric."""
 
     key: SortKey
     ranked: Sequence[Contender]  # the best first
@@ -78,12 +78,12 @@ class BestChoice(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """The distance of the best value from the next."""
+        """The difference between the best value and the next."""
         return abs(self.ranked[1].value - self.best.value) if len(self.ranked) > 1 else None
 
     @property
     def relative_margin(self) -> float | None:
-        """The margin as a fraction of the value of the next."""
+        """The margin as a fraction of the next value."""
         margin = self.margin
         return None if margin is None or not self.ranked[1].value else margin / abs(self.ranked[1].value)
 
@@ -99,7 +99,7 @@ class BestChoice(NamedTuple):
 def choose_best(
     data: IndexTable, keep: Sequence[int], asked: Asked | None = None, group_by: Sequence[str] = ()
 ) -> BestChoice | None:
-    """The best of these rows; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
+    """Choose the best of these rows; None if no done row has the metric. Raise NotFoundError or UsageError."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = key.values(column)
@@ -121,7 +121,7 @@ def _counts(row: RunRow) -> bool:
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
-    """The metric of `loss` or `loss:min`; without any, the one that `assay sum` sorts by."""
+    """Return the metric of `loss` or `loss:min`; without one, the metric by which `assay sum` sorts."""
     if not data.metrics:
         raise UsageError(
             "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the file"
@@ -186,7 +186,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}
     differing = differing_params([data.rows[i].params for i in keep])
     hints = []
-    if row.received and "adopted_at" not in row.received:  # it is repeated with code that was made here
+    if row.received and "adopted_at" not in row.received:  # such a run is repeated with code that was made here
         hints.append(advise_adopting(location, folder))
     elif commands:
         changes = _choose_change(row, data.rows, differing)
@@ -201,7 +201,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
 
 
 def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]) -> list[str]:
-    """`epochs=6`: a number that the run has, with a value that no run has yet; nothing where none can be written."""
+    """Choose a change such as `epochs=6`: a number of the run with a value that no run has; empty if there is none."""
     numbers = {
         name: value
         for name, value in row.params.items()
@@ -219,7 +219,7 @@ def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]
 
 
 def _as_number(value: Any) -> float | None:
-    """A value as a number, so that 2 and 2.0, `2` and `2.0` are one."""
+    """Return a value as a number, so that 2 and 2.0, `2` and `2.0` are equal."""
     try:
         return float(str(value))
     except ValueError:
@@ -240,12 +240,12 @@ def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Docume
 def build_title(choice: BestChoice, data: IndexTable) -> str:
     counted = render_count(len(choice.ranked), "group" if choice.group_by else "run")
     studies = ", ".join(dict.fromkeys(data.rows[each.run].study for each in choice.ranked))
-    value = "" if choice.key.at == "best" else f" {choice.key.at} value"  # lowest last value
+    value = "" if choice.key.at == "best" else f" {choice.key.at} value"  # for example: lowest last value
     return f"{studies}: best of {counted} by {choice.key.name} ({_WORDS[choice.key.direction]}{value})"
 
 
 def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
-    """The parameters and commands of the winner, notes about the others, and how to repeat it."""
+    """Build the parameters and commands of the winner, notes about the others, and how to repeat it."""
     ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
     params = [(name, render_value(run.row.params[name])) for name in ordered]
     return [
@@ -297,12 +297,12 @@ def _describe_spread(spread: GroupValue) -> str:
 
 
 def _round(value: float) -> str:
-    """Round to two digits, or to all before the point: 100, not 1e+02."""
+    """Round to two digits, or to an integer: 100, not 1e+02."""
     return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
 
 
 def _describe_error(choice: BestChoice) -> str:
-    """Whether the margin is more than what the runs of one group differ by, in plain words."""
+    """Describe in plain words whether the margin exceeds the spread within one group."""
     over = ", ".join(choice.group_by)
     error, margin = choice.standard_error, choice.margin or 0.0
     if error is None:
@@ -394,7 +394,7 @@ def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
 def build_front_document(
     data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], locations: Sequence[StudyLocation]
 ) -> Document | None:
-    """The Pareto set of runs that are done; None: none of them has all the metrics."""
+    """Build the Pareto set of runs that are done; None if none of them has all the metrics."""
     done = [i for i in keep if _counts(data.rows[i])]
     front = find_pareto_rows(data, done, keys)
     if not front.items:

@@ -1,4 +1,4 @@
-"""Which runs a call means: names and patterns of runs, and `--where`, over the columns of the index."""
+"""Choose the runs of a call by names and patterns, and by `--where` over the columns of the index."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from assay.values.where import (
 if TYPE_CHECKING:
     from assay.values.run import RunSpec
 
-_MOST_VALUES = 6  # of one name, where nothing matches
+_MOST_VALUES = 6  # values of one name that are listed if nothing matches
 _MOST_NAMES = 20
-_MOST_DESCRIBED = 10  # names of an expression: each is a look at all runs
+_MOST_DESCRIBED = 10  # names of an expression that are described: each needs a pass over all runs
 
-# What is known of every run besides its parameters and metrics; None: it has no such value.
+# The fields of every run besides its parameters and metrics; None: the run has no such value.
 _DURATIONS = ("seconds", "time")
 _SETS = ("tag", "tags")
 FIELDS: dict[str, Callable[[RunRow], Any]] = {
@@ -61,10 +61,8 @@ FIELDS: dict[str, Callable[[RunRow], Any]] = {
 
 
 def choose_rows(where: Where, table: IndexTable, unknown: set[str] | None = None) -> list[int]:
-    """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics.
-
-    `unknown`: gets the names that nothing has yet, which are refused without it.
-    """
+    """Return the indexes of the rows that match. Rows beyond the columns of the metrics have no metrics. `unknown`
+    collects names that nothing has yet; without it they are refused."""
     _check_states(where, table)
 
     def resolve(name: Name) -> WhereColumn:
@@ -77,7 +75,7 @@ def choose_rows(where: Where, table: IndexTable, unknown: set[str] | None = None
 
 
 def _check_states(where: Where, table: IndexTable) -> None:
-    """A state that there is not would silently choose nothing, or everything."""
+    """Refuse an unknown state, which would silently match nothing, or everything."""
     for name, sign, right in find_comparisons(where.expression):
         if name.name != "state" or sign not in ("==", "!=", "in") or _find_kinds(name, table) != ["run"]:
             continue
@@ -87,7 +85,7 @@ def _check_states(where: Where, table: IndexTable) -> None:
 
 
 def need_rows(where: Where, table: IndexTable, among: Sequence[int] | None = None) -> list[int]:
-    """The rows that match, among these; where nothing matches, an error that says what there is."""
+    """Return the rows among these that match; raise an error with the existing values if nothing matches."""
     chosen = choose_rows(where, table)
     if among is not None:
         possible = set(among)
@@ -122,7 +120,7 @@ def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
         values = _load_metric(name, table)
     if not isinstance(table, KeptTable):
         return WhereColumn(values)
-    return WhereColumn(list(values), plain=find_plain(values))  # of an array, comparisons make the numbers again
+    return WhereColumn(list(values), plain=find_plain(values))  # else each comparison would create the numbers again
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
@@ -171,7 +169,7 @@ def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTa
 
 
 def _describe_values(where: Where, table: IndexTable, rows: Sequence[int]) -> list[str]:
-    """A line for each name that was tested: which values the runs have."""
+    """Return a line with the runs' values for each name that was tested."""
     lines = []
     names = {(name.kind, name.aggregate, name.name): name for name in find_names(where.expression)}
     for name in islice(names.values(), _MOST_DESCRIBED):
@@ -203,7 +201,7 @@ def _show(value: Any) -> str:
 
 
 def match_rows(table: IndexTable, patterns: Sequence[tuple[str, str]]) -> list[int]:
-    """Rows that one of the patterns fits; each must fit some run."""
+    """Return the rows that match one of the patterns; each pattern must match a run."""
     rows = table.rows
     chosen: set[int] = set()
     for study, pattern in patterns:
@@ -225,7 +223,7 @@ def _fits(row: RunRow, pattern: str) -> bool:
 
 
 def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLocation) -> list[RunSpec]:
-    """Among planned runs, by what earlier calls made of them. One without a directory is queued and has no metrics."""
+    """Choose among planned runs by their earlier results. A run without a directory is queued, without metrics."""
     table = IndexTable([], {})
     if os.path.isdir(location.dir):
         with open_index_of([location]) as index:
@@ -249,7 +247,7 @@ def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLoca
 
 
 def find_chosen_runs(names: Sequence[str], where: Where | None, root: str | None) -> list[FoundRun]:
-    """The runs that these names mean and the expression leaves; an error where it leaves none."""
+    """Return the runs of these names that match the expression; raise an error if none does."""
     runs = list({run.dir: run for name in names for run in find_runs(name, root)}.values())
     if where is None or not runs:
         return runs

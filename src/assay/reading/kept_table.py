@@ -1,4 +1,4 @@
-"""A table that serves many requests: what was made of its columns for one serves the next."""
+"""A table that serves many requests: values that were computed from its columns are reused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from assay.record.index.base import IndexTable
 
 T = TypeVar("T")
-_MOST_VALUES = 1_500_000  # of columns, orders and pages that are kept: 12 MB
+_MOST_VALUES = 1_500_000  # of kept columns, orders and pages: 12 MB
 _FEWEST, _MOST_MADE = 8, 500
 
 
 class KeptTable(IndexTable):
-    """A table whose rows and columns do not change: a change makes another table."""
+    """A table whose rows and columns do not change: a changed table is a new object."""
 
     _made: dict[Hashable, Any]
 
@@ -25,8 +25,8 @@ class KeptTable(IndexTable):
 
 
 def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
-    """Compute a value of a kept table once, as long as there is room for it: then what was not asked for longest
-    leaves. Of any other table it is made every time. Threads may make the same at once, and none of them waits."""
+    """Compute a value of a kept table once and keep it until others need its room, least recently used first. For any
+    other table, compute it each time. Threads may compute the same value at once; none waits for another."""
     if not isinstance(table, KeptTable):
         return make()
     made = table._made  # noqa: SLF001
@@ -48,7 +48,7 @@ def list_param(table: IndexTable, name: str, missing: Any = None) -> list[Any]:
 
 
 def has_param(table: IndexTable, name: object) -> bool:
-    """Whether any row has the parameter. Mostly the first one has it."""
+    """Whether any row has the parameter. Usually the first row has it."""
     if not isinstance(table, KeptTable):
         return any(name in row.params for row in table.rows)
     return name in remember(table, "params", lambda: frozenset(name for row in table.rows for name in row.params))

@@ -1,4 +1,4 @@
-"""`assay ls`: which studies there are, and the states of the runs of one."""
+"""`assay ls`: the studies, and the states of the runs of a study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
 
-MOST_METRICS = 3  # besides state, time and reason; `assay sum` shows more
+MOST_METRICS = 3  # in addition to state, time and reason; `assay sum` shows more
 
 
 _REASON = "reason"
@@ -49,14 +49,14 @@ class ListedStudy:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Runs by state; one that no supervisor will start is not `queued`."""
+        """Runs by state; a run that no supervisor will start is not counted as `queued`."""
         waiting = self.row.counts.get(State.QUEUED, 0) - self.idle
         named = {str(state): count for state, count in self.row.counts.items()}
         return {NOT_STARTED: self.idle, **named, str(State.QUEUED): waiting}
 
 
 def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
-    """Every study under these roots, as its directories are now; one without runs is listed, too."""
+    """List every study under these roots as its directories are now, also one without runs."""
     found = []
     for root in roots:
         names = list(find_studies(root))
@@ -83,7 +83,7 @@ def _list_study(index: Index, location: StudyLocation, known: StudyRow | None, c
 
 
 def _load_planned(location: StudyLocation) -> list[RunRow]:
-    """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
+    """Return planned runs without a directory: their call waits for slots, or was interrupted or killed."""
     return [
         RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
         for name, run_id in run_directory.load_planned(location.dir).items()
@@ -91,7 +91,7 @@ def _load_planned(location: StudyLocation) -> list[RunRow]:
 
 
 def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
-    """Counts only for states that occur, newest activity last so that the prompt is near it."""
+    """Build the table with counts of existing states; the newest activity is last, next to the prompt."""
     states = [state for state in (NOT_STARTED, *State) if any(study.counts.get(state) for study in studies)]
     several = len({study.root for study in studies}) > 1
     columns = [Column("study"), Column("runs", "number")]
@@ -111,7 +111,7 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
 
 
 def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
-    """The studies for machines: every state, absolute times."""
+    """Build the studies for machines: every state, absolute times."""
     columns = ("study", "root", "dir", "runs", "counts", "last_activity", "tags", "note")
     rows = [
         [
@@ -139,7 +139,7 @@ class ListedRun:
 
 
 def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, console: Console) -> list[ListedRun]:
-    """The runs of a study. Of the options those that choose and sort rows count."""
+    """List the runs of a study; only those of the options that choose and sort rows apply."""
     count, data = load_all_rows(index, location, console)
     keep = select_rows(data, options.where, options.patterns, options.states)
     if options.sort:
@@ -150,7 +150,7 @@ def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, co
 
 
 def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
-    """The runs of a study as they are now, also the planned ones; how many have a directory."""
+    """Return the number of runs with a directory, and the current runs of a study followed by the planned ones."""
     planned = _load_planned(location)  # first: a run that gets its directory now is found twice, not never
     refresh_study(index, location, console)
     data = index.load_table([location.name])
@@ -159,7 +159,7 @@ def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tu
 
 
 def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
-    """These rows with their metrics; planned runs have none."""
+    """Return these rows with their metrics; planned runs have none."""
     metrics = data.metrics.items()
     return [
         ListedRun(
@@ -174,12 +174,12 @@ def _waits(row: RunRow) -> bool:
 
 
 def name_waiting(rows: Sequence[RunRow], location: StudyLocation) -> str:
-    """`queued`, or `not started` where no supervisor is there that would start them."""
+    """Return `queued`, or `not started` if no supervisor will start the waiting runs."""
     return NOT_STARTED if any(map(_waits, rows)) and not has_supervisor(rows, location) else State.QUEUED
 
 
 def has_supervisor(rows: Iterable[RunRow], location: StudyLocation) -> bool:
-    """Whether a supervisor may start runs of the study: on this host, or as far as is known on another."""
+    """Whether a supervisor may start runs of the study: on this host, or registered on another."""
     elsewhere = any(each.host != host_name() for each in presence.load_supervisors(location.dir))
     return elsewhere or bool(find_supervisors((os.path.join(location.dir, row.folder) for row in rows), location.dir))
 
@@ -189,7 +189,7 @@ def _name_state(run: ListedRun, waiting: str) -> str:
 
 
 def describe_total(runs: Sequence[ListedRun], waiting: str = State.QUEUED) -> str:
-    """`24 runs: 18 done, 6 queued`."""
+    """Return a line such as `24 runs: 18 done, 6 queued`."""
     counts = Counter(_name_state(run, waiting) for run in runs)
     states = ", ".join(f"{counts[state]} {state}" for state in (NOT_STARTED, *State) if counts[state])
     return f"{formatting.render_count(len(runs), 'run')}: {states}"
@@ -197,7 +197,7 @@ def describe_total(runs: Sequence[ListedRun], waiting: str = State.QUEUED) -> st
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """`remarks` are lines for below the table: reasons that had no room in it."""
+    """`remarks` are lines below the table: reasons that had no room in it."""
 
     table: Table
     remarks: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ def build_run_table(
     waiting: str = State.QUEUED,
     step_name: str = "step",
 ) -> RunTable:
-    """Columns only where some run has a value; with a width, only as many as leave the names readable."""
+    """Build columns that have a value in some run; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
     attempts = [run.row.attempt for run in runs]
     steps = [[step for _, step in run.metrics.values() if math.isfinite(step)] for run in runs]
@@ -235,13 +235,13 @@ def build_run_table(
     table = Table(tuple(columns), list(zip(*cells, strict=True)))
     if width is None or table_width(table) <= width:
         return RunTable(table)
-    if columns[-1].name == _REASON:  # half of it would be useless
+    if columns[-1].name == _REASON:  # half a reason would be useless
         table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
     return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
 
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
-    """Everything that the index knows of these runs, for machines."""
+    """Build everything that the index has of these runs, for machines."""
     more = ("dir", "elapsed_s", "metrics", "overrides")
     columns = [Column(name) for name in (*OWN_FIELDS, *more)]
     waiting, rows = name_waiting([run.row for run in runs], location), []

@@ -1,4 +1,4 @@
-"""`assay logs`: a run's output as its commands wrote it, now or as it comes."""
+"""`assay logs`: the output of a run's commands, complete or as it is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Write = Callable[[bytes], None]
 
 
 def find_log(run_dir: str, command: str | None = None, attempt: int | None = None) -> str:
-    """The log asked for; by default the newest: of the command that failed, else of the last one that began."""
+    """Return the requested log; by default the newest of the failed command, else of the last command that began."""
     record = load_record(run_dir)
     if record.origin:
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
@@ -58,7 +58,7 @@ def _check_command(run_dir: str, spec: RunSpec, command: str | None) -> None:
 
 
 def _order(spec: RunSpec, history: run_directory.History, command: str | None, attempt: int | None) -> list[str]:
-    """Commands in the order in which their logs are of interest."""
+    """Return the commands, those with the most interesting logs first."""
     if command is not None:
         return [command]
     chosen = history.last if attempt is None else next(a for a in history.attempts if a.number == attempt)
@@ -74,7 +74,7 @@ def _log_of_attempt(
     if "{suffix}" in spec.log_name:
         name = layout.log_name(spec.log_name, command, attempt, "")
         return name if name in names else None
-    # logs that carry a time instead of a number: the attempts that ran the command wrote them in turn
+    # names with a time instead of a number: logs are in the order of the attempts that ran the command
     logs = layout.find_logs(names, spec.log_name, command)
     ran = [
         each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
@@ -83,7 +83,7 @@ def _log_of_attempt(
     return logs[index] if 0 <= index < len(logs) else None
 
 
-# ---------------------------------------------------------------- as it is
+# ---------------------------------------------------------------- a complete log
 
 
 def copy_log(path: str, lines: int | None, write: Write) -> None:
@@ -96,12 +96,12 @@ def copy_log(path: str, lines: int | None, write: Write) -> None:
 
 
 def find_last_lines(path: str, lines: int) -> int:
-    """The offset where the last `lines` lines begin, without reading what comes before."""
+    """Return the offset where the last `lines` lines begin, without reading the bytes before it."""
     if lines <= 0:
         return os.stat(path).st_size
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
-        offset, wanted = end, lines + 1  # the newline before the first of them
+        offset, wanted = end, lines + 1  # one newline more: the one before the first line
         while offset > 0:
             size = min(_BLOCK, offset)
             offset -= size
@@ -116,27 +116,27 @@ def find_last_lines(path: str, lines: int) -> int:
     return 0
 
 
-# ---------------------------------------------------------------- as it comes
+# ---------------------------------------------------------------- a log that grows
 
 
 @dataclass(slots=True)
 class RunFollower:
-    """Reads the logs of a run one after another, later commands and attempts included."""
+    """Reads the logs of a run one after another, including later commands and attempts."""
 
     run_dir: str
     command: str | None = None
-    lines: int | None = None  # how many of what is there already; None is all
+    lines: int | None = None  # how many lines of the existing log; None: all
     _spec: RunSpec | None = None
     _tail: Tail | None = None
-    _finished: set[str] = field(default_factory=set)  # logs read to their end
-    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last check
+    _finished: set[str] = field(default_factory=set)  # logs that were read to their end
+    _last: tuple[int, bool] = (-1, False)  # the attempt, and whether it had ended, at the last check
     _partial: bytes = b""  # a line without its end
 
     def read(self) -> Iterator[bytes]:
-        """Yield what is new. A log has come to its end when a newer one has appeared."""
+        """Yield new output. A log is complete when a newer log exists."""
         logs = self._list_logs()
         if self._tail is None and (logs := [name for name in logs if name not in self._finished]):
-            # at the log that is being written; earlier ones are history
+            # begin with the log that is being written, not with earlier ones
             self._finished.update(logs[:-1])
             path = os.path.join(self.run_dir, logs[-1])
             offset = find_last_lines(path, self.lines) if self.lines is not None else 0
@@ -152,7 +152,7 @@ class RunFollower:
             self._tail = Tail(os.path.join(self.run_dir, later[0]))
 
     def write_named(self, write: Write, final: bool) -> None:
-        """Write what is new as whole lines, each with the run's name before it; with `final` also one without end."""
+        """Write new whole lines with the run's name before each; with `final` also an unfinished line."""
         name = os.fsencode(os.path.basename(self.run_dir))
         for data in self.read():
             *whole, self._partial = (self._partial + data).split(b"\n")
@@ -163,24 +163,24 @@ class RunFollower:
             self._partial = b""
 
     def skip(self) -> None:
-        """Pass over every log that is there."""
+        """Skip every log that exists now."""
         self._last = _load_attempt(self.run_dir), True
         with suppress(OSError, AssayError):
             self._finished.update(self._list_logs())
 
     @property
     def attempt(self) -> int:
-        """The attempt of the run when its files were last read."""
+        """The number of the attempt when the run's files were last read."""
         return self._last[0]
 
     def check_end(self) -> bool:
-        """Whether the run is over at two checks in a row: a failed attempt may be followed by another at once."""
+        """Whether the run has ended at two checks in a row: another attempt may follow a failed one at once."""
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
 
     def _list_logs(self) -> list[str]:
-        """The logs in the order in which they are written: by attempt, then by command."""
+        """Return the logs in the order in which they are written: by attempt, then by command."""
         if self._spec is None:
             self._spec = load_record(self.run_dir).spec
         names, template = os.listdir(self.run_dir), self._spec.log_name
@@ -194,17 +194,17 @@ class RunFollower:
 
 
 def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
-    """The mark that distinguishes the logs of two attempts: the number of the attempt, or its time."""
+    """Return the number or the time of the attempt in a log's name, which orders the logs."""
     before, _, after = layout.fill_log_name(template, command, "\0", "\0").partition("\0")
     return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 
 
 def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
-    """Follows the run until it is over, and waits for what does not exist yet."""
+    """Follow the run until it has ended; wait for a log that does not exist yet."""
     _check_command(run_dir, load_record(run_dir).spec, command)
     follower = RunFollower(run_dir, command, lines)
     while True:
-        over = follower.check_end()  # before reading: what it wrote last is read then
+        over = follower.check_end()  # checked before the read, so that the last output is read
         for data in follower.read():
             write(data)
         if over:
@@ -215,19 +215,19 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
 def follow_study(
     study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
 ) -> int:
-    """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
+    """Follow these or all runs of a study until they have ended, also new ones; return the number of runs."""
     followed: dict[str, RunFollower] = {}
-    ended: dict[str, RunFollower] = {}  # followed on if another attempt begins
+    ended: dict[str, RunFollower] = {}  # followed again if another attempt begins
     supervisors: set[SupervisorRecord] = set()
     seen = 0
     while True:
-        had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
+        had_seen = seen > 0  # a run that appears later is followed from its beginning, however short it was
         for path in run_directory.find_run_dirs(study_dir) if only is None else only:
             if path not in followed and _begins(path, ended.get(path), had_seen):
                 followed[path] = ended.pop(path, RunFollower(path, command, lines))
                 seen += 1
         if only is None:
-            supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
+            supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued repeats
         for path, follower in list(followed.items()):
             over = follower.check_end()
             follower.write_named(write, over)
@@ -236,14 +236,14 @@ def follow_study(
         if not followed and not any(supervisor.is_alive for supervisor in supervisors):
             return seen
         for path in run_directory.find_run_dirs(study_dir) if only is None else only:
-            if path not in followed and path not in ended:  # had ended before: followed when another attempt begins
+            if path not in followed and path not in ended:  # it had ended before: followed when another attempt begins
                 ended[path] = RunFollower(path, command, lines)
                 ended[path].skip()
         time.sleep(POLL_S)
 
 
 def _begins(run_dir: str, before: RunFollower | None, has_seen: bool) -> bool:
-    """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
+    """Whether to follow a run from now on: it is running or new, or another attempt has begun."""
     return has_seen or not _is_over(run_dir) if before is None else _load_attempt(run_dir) > before.attempt
 
 

@@ -1,4 +1,4 @@
-"""Which run is best: the order of a table's rows, the parameters that tell them apart, and groups of runs."""
+"""Rank runs: the order of a table's rows, the parameters that distinguish them, and groups of runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class SortKey(NamedTuple):
-    """A metric goes by the best value of each run, a parameter by its own value, `time` by how long the run took.
+    """A key to sort by: a metric by the best value of each run, a parameter by its value, `time` by the run's duration.
 
-    `direction`: which value of a metric is the best. `is_reversed` turns the order of the rows, and not what is best.
+    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows.
     """
 
     name: str
@@ -31,35 +31,35 @@ class SortKey(NamedTuple):
     is_metric: bool = True
     is_time: bool = False
     is_reversed: bool = False
-    at: str = "best"  # or last, min, max, mean: what the study's search judges its runs by
+    at: str = "best"  # or last, min, max, mean: the value by which the study's search judges its runs
 
     def __str__(self) -> str:
-        """The key as `--sort` takes it."""
+        """Return the key as `--sort` takes it."""
         return f"{self.name}:{self.direction}"
 
     @property
     def order(self) -> Direction:
-        """`min`: the lowest first."""
+        """The order of the rows; `min`: the lowest first."""
         return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
 
     def values(self, column: MetricColumns) -> Sequence[float]:
-        """What the runs go by."""
+        """Return the values by which the runs are compared."""
         found: Sequence[float] = getattr(column, self.direction if self.at == "best" else self.at)
         return found
 
     def find_step(self, column: MetricColumns, i: int) -> float:
-        """Where a run had that value; a mean is of no step."""
+        """Return the step of the run's value; NaN for a mean."""
         steps = getattr(column, f"{self.direction if self.at == 'best' else self.at}_step", None)
         return math.nan if steps is None else float(steps[i])
 
 
-Asked = str | SortKey  # `loss`, `loss:min`, or what is known already
-_TIME = "time"  # unless a metric or a parameter is called so
+Asked = str | SortKey  # `loss`, `loss:min`, or a complete key
+_TIME = "time"  # the duration, unless a metric or a parameter has this name
 Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
 def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
-    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the metric that comes first."""
+    """Parse keys such as `acc`, `acc:max`, `lr:max`, most important first; without any, choose the first metric."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
@@ -69,7 +69,7 @@ def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mappi
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The names that can be sorted by. Mostly the first run has a parameter that is asked for."""
+    """The names that can be sorted by. Usually the first run has the parameter."""
 
     data: IndexTable
     params: Iterable[Mapping[str, Any]]
@@ -97,7 +97,7 @@ def _build_sort_key(asked: str, known: _Known) -> SortKey:
 
 
 def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None]:
-    """A metric's or parameter's own name may hold a colon, so it is tried whole first."""
+    """Split a key into name and direction. A name may contain a colon, so the whole text is tried first."""
     if asked in known:
         return asked, None
     name, colon, word = asked.rpartition(":")
@@ -110,13 +110,13 @@ def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None
 
 
 def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
-    """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
+    """Return parameters with several values over these runs, in order of appearance; a missing one is a value."""
     names = dict.fromkeys(chain.from_iterable(params))
     return [name for name in names if name not in ignore and _vary(each.get(name, _MISSING) for each in params)]
 
 
 def _vary(values: Iterable[Any]) -> bool:
-    """Whether they are not all the same; 1, 1.0 and true differ, as they do in the ids of runs."""
+    """Whether the values are not all the same; 1, 1.0 and true differ, as they do in the ids of runs."""
     rest = iter(values)
     kind = type(first := next(rest))
     return any(value is not first and (value != first or type(value) is not kind) for value in rest)
@@ -127,7 +127,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class ParamsOf:
-    """The parameters of these rows, one after another."""
+    """Iterates over the parameters of these rows."""
 
     data: IndexTable
     keep: Sequence[int]
@@ -137,7 +137,7 @@ class ParamsOf:
 
 
 def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] = ()) -> list[str]:
-    """`differing_params` of these rows. What is the same in all rows of a table that is kept is not looked at again."""
+    """Return `differing_params` of these rows. In a kept table only parameters that differ at all are compared."""
     if not isinstance(data, KeptTable) or not keep:
         return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
     every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
@@ -146,7 +146,7 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
-    """The rows from `start` to `end` of these, sorted. The order of a whole table that is kept is made once."""
+    """Return the sorted rows from `start` to `end` of these. A whole kept table is sorted only once."""
     if not isinstance(data, KeptTable):
         return sort_rows(data, keep, keys, [row.params for row in data.rows])[start:end]
 
@@ -160,10 +160,7 @@ def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], st
 
 
 def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:
-    """The rows by the first key, then the second, and so on; what has no value comes last whatever the direction.
-
-    Each pass keeps the order of equals, so the last key is applied first.
-    """
+    """Sort by the keys, most important first, missing values last. Sorts are stable: the last key is applied first."""
     order = list(keep)
     for key in reversed(keys):
         if key.is_metric:
@@ -177,14 +174,14 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
 def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
     column = data.metrics[key.name]
     values = key.values(column)
-    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
+    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # usual, and quick to check
     usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
     rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
     return sorted(usable, key=values.__getitem__, reverse=key.order == "max") + rest
 
 
 def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
-    """The items by their values: numbers first, then texts, then what is missing; a direction turns none of this."""
+    """Sort items by values: numbers, then texts, then missing ones, in this order for either direction."""
     numbers, texts, missing = [], [], []
     for item, value in zip(items, values, strict=True):
         number = parse_number(value)
@@ -201,7 +198,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
 
 
 def parse_number(value: Any) -> float | None:
-    """The number, also of a text such as `1e-4`, which YAML does not take for a number."""
+    """Return the number, also of a text such as `1e-4`, which YAML reads as a text; None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -209,7 +206,7 @@ def parse_number(value: Any) -> float | None:
     return float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value, re.ASCII) else None
 
 
-_LARGEST = 1 << 1023  # a greater one is not a float
+_LARGEST = 1 << 1023  # a larger integer is not a float
 _NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
@@ -217,7 +214,7 @@ _NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 class RunGroup(NamedTuple):
-    """Runs that differ only in what was grouped over. `runs`: those that count; `others`: how many do not."""
+    """Runs that differ only in the grouped parameters. `runs` count; `others`: the number of those that do not."""
 
     study: str
     params: dict[str, Any]
@@ -226,7 +223,7 @@ class RunGroup(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """The mean over the runs of a group that have the metric, each with one value."""
+    """The mean over those runs of a group that have the metric, each with one value."""
 
     mean: float | None
     sd: float | None
@@ -240,10 +237,7 @@ def build_groups(
     ignore: Sequence[str] = (),
     counted: frozenset[State] | None = None,
 ) -> list[RunGroup]:
-    """The one definition of a group, for tables and plots: same study, same parameters but for `group_by`.
-
-    Only finished runs count, unless other states were asked for.
-    """
+    """Group runs of equal study and parameters except `group_by`; only done runs count unless `counted` is given."""
     check_known("parameter", group_by, dict.fromkeys(name for i in keep for name in data.rows[i].params))
     shown = differing_params([data.rows[i].params for i in keep], (*ignore, *group_by))
     members: dict[tuple[str, str], list[int]] = {}
@@ -261,14 +255,14 @@ def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], cou
 
 
 def measure_group(column: MetricColumns, group: RunGroup, values: Sequence[float] | None = None) -> GroupValue:
-    """Mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
+    """Return mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
     chosen = column.last if values is None else values
     found = [chosen[i] for i in group.runs if column.count[i]]
     return GroupValue(*mean_and_sd(found), len(found))
 
 
 def sort_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Sequence[SortKey]) -> list[RunGroup]:
-    """The groups as rows are sorted, by the mean of the runs' best values."""
+    """Sort the groups like rows, by the mean of the runs' best values."""
     order = list(groups)
     for key in reversed(keys):
         order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.order)
@@ -292,7 +286,7 @@ def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
 def combine_columns(
     columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
 ) -> list[float | None]:
-    """Row by row the largest or the smallest of what is finite; None where nothing is."""
+    """Return for each row the largest or smallest finite value; None if there is none."""
     every = [list(map(column.__getitem__, order)) for column in columns]
     picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
     if picked and all(math.isfinite(sum(values)) for values in picked):
@@ -305,27 +299,27 @@ def combine_columns(
 
 
 class Front(NamedTuple):
-    """The items that no other one beats, sorted by the first key, and those not compared."""
+    """The items that no other item dominates, sorted by the first key, and how many were compared."""
 
     items: list[int]
     compared: int
-    without: int  # has no finite number for one of the keys
+    without: int  # items without a finite number for one of the keys
 
 
 def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
-    """Rows that no other row beats: at least as good by every key, and better by one."""
+    """Find the rows that no other row dominates: at least as good by every key, and better by one."""
     columns = [[row_value(data, i, key) for i in keep] for key in keys]
     return _find_front(keep, columns, keys)
 
 
 def find_pareto_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Sequence[SortKey]) -> Front:
-    """Groups that no other group beats, by the means of their runs."""
+    """Find the groups that no other group dominates, by the means of their runs."""
     columns = [[_group_sort_value(data, group, key) for group in groups] for key in keys]
     return _find_front(range(len(groups)), columns, keys)
 
 
 def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[Asked]) -> list[int]:
-    """The rows that are done and that nothing beats, by the names of two or more keys."""
+    """Find the done rows that no other row dominates, by the names of two or more keys."""
     if len(names) < 2:
         raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
     done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
@@ -355,9 +349,9 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
 
 
 def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """The indexes of the points that no other dominates, less being better, in the order of the points; equals stay.
+    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay.
 
-    In this order only an earlier point can dominate a later one, and of two coordinates only the last one found can.
+    In this order only an earlier point can dominate a later one, and with two coordinates only the last one found can.
     """
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: points[at]):

@@ -39,7 +39,7 @@ _LONGEST_ABSENCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReadingsSummary:
-    """What the readings of a run come to."""
+    """A summary of the resource readings of a run."""
 
     count: int
     seconds: float
@@ -56,14 +56,14 @@ class RunDescription:
     dir: str
     status: RunStatus
     metrics: Mapping[str, Summary]
-    sources: tuple[str, ...]  # files that the metrics come from
+    sources: tuple[str, ...]  # files from which the metrics are read
     readings: ReadingsSummary | None
-    no_readings: str | None  # why there are none
+    no_readings: str | None  # why there are no readings
     environment: Mapping[str, Any] | None
     files: Mapping[str, int]  # name -> bytes
     marks: Marks
     children: tuple[str, ...] = ()  # keys of runs that repeat this one with changes
-    unread: tuple[str, ...] = ()  # values and lines of its sources that could not be read
+    unread: tuple[str, ...] = ()  # unreadable values and lines of its sources
 
     @property
     def commands(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class RunDescription:
 def describe_run(
     index: Index, location: StudyLocation, run_dir: str, children: Sequence[str] | None = None
 ) -> RunDescription:
-    """Raises FormatError where run.json is damaged. `children`: where they are known already."""
+    """Describe a run; raise FormatError if run.json is damaged. `children`: if they are known already."""
     status = load_shown(run_dir)
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
@@ -97,8 +97,8 @@ def describe_run(
 
 
 def find_children(location: StudyLocation, key: str) -> Iterator[str]:
-    """The runs of the study that `assay rerun` made from this one."""
-    mark = f'"parent": {json.dumps(key, ensure_ascii=False)}'  # to parse thousands of records for it would take long
+    """Yield the runs of the study that `assay rerun` made from this one."""
+    mark = f'"parent": {json.dumps(key, ensure_ascii=False)}'  # parsing thousands of records would take long
     for run_dir in run_directory.find_run_dirs(location.dir):
         with suppress(OSError):
             if mark in read_text(os.path.join(run_dir, layout.RUN_FILE)):
@@ -106,7 +106,7 @@ def find_children(location: StudyLocation, key: str) -> Iterator[str]:
 
 
 def load_files(run_dir: str, within: str = "") -> Iterator[tuple[str, int]]:
-    """The files of a run with their bytes; a folder counts with all that is in it; those of media are named."""
+    """Yield the files of a run with their sizes; a folder as one entry, except folders of media and artifacts."""
     for entry in sorted(os.scandir(os.path.join(run_dir, within)), key=lambda entry: entry.name):
         name = within + entry.name + "/" * entry.is_dir(follow_symlinks=False)
         if name in ("files/", "files/media/", "files/artifacts/"):
@@ -117,8 +117,8 @@ def load_files(run_dir: str, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 def load_readings(path: str) -> tuple[ReadingsSummary | None, str | None]:
-    """What the readings of a run come to, and why there are none, as job.sh wrote it where it found no Assay."""
-    if os.path.isfile(path):  # a pipe would be waited for
+    """Summarise the readings of a run, and return why there are none, as job.sh notes it without Assay on its host."""
+    if os.path.isfile(path):  # a named pipe would block
         with suppress(OSError), open(path, "rb") as file:
             absence = parse_absence(file.readline(_LONGEST_ABSENCE))
             file.seek(0)
@@ -212,7 +212,7 @@ def _received_facts(run: RunDescription, now: float) -> Iterator[tuple[str, str]
 
 
 def _find_begin(run_dir: str, handle: JobHandle, outcome: Outcome | None) -> float | None:
-    """When the run began; None: its farm has not started it."""
+    """Return when the run began; None if its farm has not started it."""
     return (outcome.started_at if outcome else None) or run_directory.find_begin(run_dir, handle)
 
 
@@ -238,7 +238,7 @@ def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
 
 
 def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
-    """The attempts as a table, where there are several."""
+    """Build the attempts as a table, if there are several."""
     attempts = run.status.history.attempts
     if len(attempts) < 2:
         return []
@@ -330,24 +330,24 @@ def build_origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]
 
 
 def is_untouched(run: RunDescription) -> bool:
-    """Whether its job.sh came from elsewhere: no command that executes it is printed."""
+    """Whether job.sh came from elsewhere: then no command that executes it is printed."""
     received = load_received(run.dir)
     return received is not None and received.needs_code
 
 
 def show_job(run_dir: str) -> str:
-    """The command that executes the run's commands again, to be pasted."""
+    """Return the command that executes the run's commands again, to be pasted."""
     return build_command(("bash",), [os.path.relpath(os.path.join(run_dir, layout.JOB_FILE))])
 
 
 def find_node(run: RunDescription) -> str | None:
-    """The machine that the last attempt ran on."""
+    """Return the host of the last attempt."""
     last = run.status.history.last
     return load_place(run.dir, last.handle).host if last else None
 
 
 def build_environment_sections(fields: Mapping[str, Any] | None, node: str | None) -> list[Section]:
-    """`node`: where the run was executed; environment.json describes the machine that started or submitted it."""
+    """Build the sections. `node`: the executing host; environment.json describes the one that submitted the run."""
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
     plain = [
@@ -375,7 +375,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
 
 
 def render_moment(seconds: float | None, now: float) -> str:
-    """A time of the clock on the wall, and how long ago that was."""
+    """Return a local time, and how long ago it was."""
     if seconds is None:
         return "-"
     stamp = render_date(seconds, "%Y-%m-%d %H:%M:%S")

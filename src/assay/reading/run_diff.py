@@ -1,4 +1,4 @@
-"""`assay diff`: what two runs have in common, and what not."""
+"""`assay diff`: the differences between two runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CODE_FILES_SHOWN = 40
 _ENVIRONMENT = ("host", "user", "os", "cpu", "cpu_count", "memory_bytes", "python", "driver", "job_python")
 
 
-Pairs = Mapping[str, tuple[Any, Any]]  # by name, of the first and the second; None: it is not there
+Pairs = Mapping[str, tuple[Any, Any]]  # name -> values of the first and the second run; None: missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ class RunComparison:
 def compare(
     index: Index, other_index: Index, left: FoundRun, right: FoundRun, *, within_root: bool = False
 ) -> RunComparison:
-    """Each run is looked up in the index of its own root; the two may be the same. `within_root`: nothing is read that
-    a link leads to outside of it."""
+    """Compare two runs by the indexes of their roots. `within_root`: do not follow links that lead out of the root."""
     first, second = load_shown(left.dir), load_shown(right.dir)
     code, note = compare_code(first, second, left.dir, right.dir)
     ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
@@ -67,7 +66,7 @@ def compare(
 
 
 def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
-    """What differs, in the order of the first, then of the second. 1 and True, 1 and 1.0 are different values."""
+    """Return what differs, in the order of the first, then the second. 1 and True, 1 and 1.0 are different values."""
     names = dict.fromkeys([*left, *right])
     other = [name for name in names if not _same(left.get(name, _MISSING), right.get(name, _MISSING))]
     return {name: (left.get(name), right.get(name)) for name in other}
@@ -83,7 +82,7 @@ def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
 
 
 def flatten_environment(run_dir: str, commit: str | None, *, within_root: bool = False) -> dict[str, str]:
-    """The facts of environment.json that two runs are compared by, flat."""
+    """Return the facts of environment.json by which runs are compared, as a flat mapping."""
     is_readable = not within_root or not run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
     fields = (run_directory.load_environment(run_dir) if is_readable else None) or {}
     flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
@@ -119,7 +118,7 @@ def _compare_folders(left: str, right: str) -> dict[str, str]:
 
 
 def _list_files(folder: str) -> Iterator[str]:
-    """Links to what was too large to copy are compared as links, and not walked into."""
+    """Yield the files. Links to files too large to copy are compared as links, and not followed."""
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         yield from (os.path.relpath(os.path.join(parent, name), folder) for name in [*names, *links])
@@ -132,7 +131,7 @@ def _is_same_file(left: str, right: str) -> bool:
 
 
 def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
-    """Unified, as `diff -u` would print it. `largest`: a file of more bytes is only named."""
+    """Yield a unified diff, as `diff -u` prints it. `largest`: of larger files only the name is printed."""
     left, right = comparison.left, comparison.right
     for path, kind in comparison.code.items():
         ours, theirs = (_load_lines(os.path.join(run.dir, layout.CODE_DIR, path), largest) for run in (left, right))
@@ -144,7 +143,7 @@ def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYT
 
 
 def _load_lines(path: str, largest: int) -> list[str] | None:
-    """The lines of a file: none if it is not there, None if it is not text. A link has one line, its target."""
+    """Return the lines of a file: empty if it is missing, None if it is not text. A link has one line, its target."""
     if not os.path.lexists(path):
         return []
     if os.path.islink(path):

@@ -1,4 +1,4 @@
-"""What the index has about studies, brought up to date first: for the tables, and for what `assay.runs` hands out."""
+"""Load studies from the index, updated first: for the tables, and for the objects of `assay.runs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LoadedRuns(NamedTuple):
-    """`fields`: those of `assay.Run`, one for each row of the table."""
+    """`fields` are the fields of an `assay.Run` for each row of the table."""
 
     location: StudyLocation
     patterns: tuple[tuple[str, str], ...]
@@ -34,8 +34,8 @@ class LoadedRuns(NamedTuple):
 
 
 def load_study_runs(study: str, root: str | None) -> LoadedRuns:
-    """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
-    from assay.follow.refresh import refresh_study  # for Python programs; a table does without it
+    """Load all runs of a study; a pattern may choose some of them. A damaged run is a Python warning."""
+    from assay.follow.refresh import refresh_study  # for Python programs; tables do not need it
 
     locations, patterns = find_patterns([study], root)
     if len(locations) != 1:
@@ -81,7 +81,7 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
 
 
 def load_objectives(locations: Sequence[StudyLocation], data: IndexTable) -> tuple[SortKey, ...]:
-    """What the searches of these studies are about; nothing where they do not share it."""
+    """Return the objectives of these studies' searches; empty if they differ."""
     found = {_load_study_objectives(location, data) for location in locations}
     objectives = found.pop() if len(found) == 1 else ()
     return objectives if all(each.name in data.metrics for each in objectives) else ()
@@ -92,7 +92,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
         first = next((row for row in data.rows if row.study == location.name), None)
         if first is None or first.origin != "optuna":
             return ()
-        from assay.record.run_directory import try_record  # imported runs alone
+        from assay.record.run_directory import try_record  # only for imported runs
 
         record = try_record(os.path.join(location.root, first.key))
         known = (record.origin or {}).get("objectives") if record else None
@@ -103,7 +103,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
 
 
 def load_search_file(location: StudyLocation) -> SearchFile | None:
-    """A damaged file is of no importance for tables and plots. Most studies have none, so its reader is loaded here."""
+    """Load the search; None if its file is damaged, which tables and plots ignore. Few studies need this reader."""
     from assay.record.search_file import load_search
 
     try:
@@ -113,7 +113,7 @@ def load_search_file(location: StudyLocation) -> SearchFile | None:
 
 
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> IndexTable:
-    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    """Load the table as the folders are now. The code that reads runs is loaded only if something has changed."""
     names = [location.name for location in locations]
     data = index.load_table(names)
     is_stale = False
@@ -128,8 +128,8 @@ def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: 
 
 
 def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], metric: str | None = None) -> str:
-    """`epoch` where the runs count nothing else, or this metric is handed over with nothing else; otherwise `step`.
-    The first run of each study answers for its study."""
+    """Return `epoch` if the runs, or the calls that log this metric, count only epochs; otherwise `step`. The first run
+    of each study stands for its study."""
     first = {row.study: row for row in reversed(rows)}
     folders = {location.name: location.root for location in locations}
     run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
@@ -141,5 +141,5 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.created_at is None and os.path.exists(f"{run_dir}/{layout.LOGX_METRICS_FILE}"):
-        return {"epoch"}  # another tool's run, in which logx counts validations by epoch
+        return {"epoch"}  # another tool's run: its logx counts validations by epoch
     return find_units(run_dir)

@@ -1,7 +1,4 @@
-"""The summary table: which run won.
-
-Works on whole columns, as the index gives them: ten thousand runs are tabled in a blink.
-"""
+"""The summary table: which run is the best. It works on whole columns: ten thousand runs take a moment."""
 
 from __future__ import annotations
 
@@ -47,30 +44,30 @@ if TYPE_CHECKING:
 _Has = Callable[[str, bool], bool]
 """Whether there is a column of this name; the second argument: whether the rows at hand would show something in it."""
 _Columns = list[tuple[Column, list[Any]]]  # each with its cells
-MOST_REASONS = 5  # below the table, where there is no room for a column
+MOST_REASONS = 5  # lines below the table, if it has no room for the column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics chooses others
 
 
 class SummaryOptions(NamedTuple):
-    sort: tuple[Asked, ...] = ()  # METRIC or PARAMETER, each with :min or :max after it or not; the first counts most
+    sort: tuple[Asked, ...] = ()  # METRIC or PARAMETER, optionally with :min or :max; the first is the most important
     group_by: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
-    show: tuple[str, ...] = ()  # parameters and metrics besides those that are chosen
-    best: bool = False  # the best value of every metric, not only of the one sorted by
+    show: tuple[str, ...] = ()  # parameters and metrics in addition to the chosen ones
+    best: bool = False  # show the best value of every metric, not only of the one sorted by
     states: frozenset[State] | None = None
     limit: int | None = None
-    offset: int = 0  # rows before the first that is shown
-    is_page: bool = False  # the columns are those of all rows, also where only some are shown
-    all_reasons: bool = False  # why runs ended, also of those that were not pruned
-    reverse: bool = False  # the order of the rows, and not what is best
+    offset: int = 0  # rows before the first shown row
+    is_page: bool = False  # the columns are those of all rows, even if only some are shown
+    all_reasons: bool = False  # why runs ended, not only for pruned runs
+    reverse: bool = False  # reverses the order of the rows, not what is best
     where: Where | None = None
-    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
-    pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
+    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; empty: all runs
+    pareto: tuple[str, ...] = ()  # only rows that no other dominates in all of these; each as in `sort`
 
     @property
     def end(self) -> int | None:
-        """The number of rows up to the last that is shown; None: all of them."""
+        """The index after the last shown row; None: all rows are shown."""
         return None if self.limit is None else self.offset + self.limit
 
 
@@ -78,23 +75,23 @@ class Unranked(NamedTuple):
     """Uploads that were not adopted."""
 
     number: int
-    first: RunRow | None  # that can be; None: for each of them there is a run that was made here
+    first: RunRow | None  # the first that can be adopted; None: for each there is a run that was made here
 
 
 class StudySummary(NamedTuple):
-    """Everything the table is made of; `hidden` counts metrics that were left out, `left_out` rows."""
+    """Everything that the table needs; `hidden` counts metrics that were left out, `left_out` rows."""
 
     table: Table
     rows: list[RunRow]
     sort: tuple[SortKey, ...]
     hidden: int = 0
     left_out: int = 0
-    front: Front | None = None  # --pareto; of runs or of groups
-    not_done: int = 0  # runs that --pareto did not compare, for their state
-    no_room: tuple[str, ...] = ()  # columns, metrics apart, that left a narrow table
-    remarks: tuple[str, ...] = ()  # reasons of pruned runs that had no room in it
+    front: Front | None = None  # --pareto: of runs or of groups
+    not_done: int = 0  # runs that --pareto did not compare because of their state
+    no_room: tuple[str, ...] = ()  # columns other than metrics for which the terminal is too narrow
+    remarks: tuple[str, ...] = ()  # reasons of pruned runs for which the table had no room
     total: int = 0  # rows, shown or not
-    unranked: Unranked | None = None  # after all others, and in no group or Pareto set
+    unranked: Unranked | None = None  # they are last, and in no group or Pareto set
 
 
 def summarise(
@@ -114,7 +111,7 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     ranked = leave_out_foreign(data, keep)
     unranked = find_left_out(data, keep, ranked)
     known = ParamsOf(data, keep)
-    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not by a hidden one
+    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not a hidden one
     sort = choose_sort(options.sort or options.pareto or shown, data, known)
     if options.reverse:
         sort = tuple(key._replace(is_reversed=True) for key in sort)
@@ -141,7 +138,7 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     def build(rows: Sequence[int], has: _Has) -> _Columns:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
 
-    has: _Has = lambda _what, tells: tells  # noqa: E731 of these rows
+    has: _Has = lambda _what, tells: tells  # noqa: E731 asks only these rows
     if options.is_page:
         asked = options._replace(limit=None, offset=0)
         has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked)
@@ -162,8 +159,8 @@ def _ask_all(
     subject: Hashable,
     options: SummaryOptions,
 ) -> _Has:
-    """Columns are those of all rows that are kept. Mostly what the rows at hand tell is enough, or that no row of the
-    study tells it, which is found once: to look at all rows that a filter keeps takes far longer than to show some."""
+    """Return a test for the columns of all kept rows. Usually the shown rows have the value, or no row of the study
+    does, which is found once: asking all rows that a filter keeps takes far longer than showing some."""
 
     def find(rows: Sequence[int]) -> dict[str, bool]:
         found: dict[str, bool] = {}
@@ -184,7 +181,7 @@ def _ask_all(
 
 
 def describe_front(front: Front, what: str, not_done: int) -> str:
-    """How many of how many, and which were not compared."""
+    """Return how many items are in the front, and which were not compared."""
     missing = [f"{not_done} not done"] if not_done else []
     missing += [f"{front.without} without a number for each"] if front.without else []
     found = f"{len(front.items)} of {render_count(front.compared, what)}"
@@ -192,8 +189,7 @@ def describe_front(front: Front, what: str, not_done: int) -> str:
 
 
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
-    """The table for a terminal: what is empty or is shown twice leaves it first, then whole metrics, before names
-    become unreadable."""
+    """Fit a table to a terminal: drop empty and duplicate columns, then metrics, before names become unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
     metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
     known = {*metrics, _REASON_RANK, _BEST_RANK}
@@ -205,7 +201,7 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
 
 
 def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
-    """Why runs ended as they did, a line each."""
+    """Yield a line with the reason for the end of each run."""
     explained = [row for row in rows if row.reason]
     yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in explained[:MOST_REASONS])
     if len(explained) > MOST_REASONS:
@@ -218,11 +214,11 @@ _BEST_RANK = 1100
 _REASON_RANK = 700
 _TAGS_RANK = 500
 _STEP_TIME_RANK = 300
-_NAMED_RANK = 210  # and above: parameters that the runs' names show as well
+_NAMED_RANK = 210  # and above: parameters that are part of the runs' names
 _TIME_RANK = 205
 _STEP_RANK = 100
-_FIRST_BEST_RANK = -100  # of the metric that is sorted by, where it shows more
-_WANTED_RANK = -200  # and below: metrics that were asked for, or that a search is about
+_FIRST_BEST_RANK = -100  # best values of the metric that is sorted by
+_WANTED_RANK = -200  # and below: metrics that were asked for, or that a search optimises
 
 
 def _is_metric_rank(rank: int) -> bool:
@@ -232,7 +228,7 @@ def _is_metric_rank(rank: int) -> bool:
 def _rank_metric(
     columns: _Columns, index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
 ) -> _Columns:
-    """The columns of one metric: its values, and its best values where they are shown."""
+    """Give the columns of one metric their ranks: its values, and its best values if they are shown."""
     is_wanted = options.metrics is not None or any(key.is_metric and key.name == metrics[index] for key in sort[1:])
     rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
     is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
@@ -250,7 +246,7 @@ def select_rows(
     patterns: Sequence[tuple[str, str]] = (),
     states: frozenset[State] | None = None,
 ) -> list[int]:
-    """The rows that a table or a plot is made of. What reads an expression is loaded where there is one."""
+    """Return the rows of a table or a plot. The code for expressions is loaded only if there is one."""
     if where is not None and not states and not patterns:
         from assay.reading.choosing import need_rows
 
@@ -267,7 +263,7 @@ def select_rows(
 
 
 def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
-    """The rows without uploads that were not adopted: those that are compared, ranked and counted."""
+    """Leave out uploads that were not adopted: the other rows are compared, ranked and counted."""
     foreign = remember(
         data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
     )
@@ -305,7 +301,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
         names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
     )
     chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
-    return sorted(chosen, key=metric_priority) if options.is_page else chosen  # there a click is at the same place
+    return sorted(chosen, key=metric_priority) if options.is_page else chosen  # a page keeps the order of columns
 
 
 # ---------------------------------------------------------------- one row per run
@@ -345,7 +341,7 @@ def _run_columns(
         from assay.record.received import describe_facts  # few tables have such runs
 
         columns.append((Column("received", rank=_TAGS_RANK), [describe_facts(each) or None for each in received]))
-    explained = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons
+    explained = _ENDED if options.all_reasons else (State.PRUNED,)  # the ending rule; `assay ls` has other reasons
     if has("every reason" if options.all_reasons else "reason", not set(explained).isdisjoint(states)):
         ends = zip(states, _gather(data, "reason", order), strict=True)
         reasons = [(why or None) if state in explained else None for state, why in ends]
@@ -357,8 +353,7 @@ _ENDED = tuple(state for state in State if state.is_over and state is not State.
 
 
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
-    """One field of these rows. Where there are many, read in the order of the table: that of memory, and so twice as
-    fast."""
+    """Return one field of these rows; many are read in the order of the table, which is twice as fast."""
     if _is_part(data, order):
         return [getattr(data.rows[i], field_name) for i in order]
     return _reorder(list(map(attrgetter(field_name), data.rows)), order)
@@ -369,7 +364,7 @@ def _reorder(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
 
 
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
-    """Whether these rows are one page of a large table."""
+    """Whether these rows are a small part of a large table, such as a page."""
     return len(order) * 4 < len(data.rows)
 
 
@@ -377,7 +372,7 @@ _NUMBERS = {int, float, NoneType}
 
 
 def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
-    """Parameters that the names show leave before a name is cut; of others the last first, if nothing else helps."""
+    """Rank a parameter: those in the runs' names are dropped before a name is cut, others last, from the end."""
     if is_checkpoint(values):
         return _PATH_RANK
     is_named = all(f"{name}=" in run for run, value in zip(runs, values, strict=True) if value is not None)
@@ -385,7 +380,7 @@ def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: 
 
 
 def is_checkpoint(values: Sequence[Any]) -> bool:
-    """A path that only some runs have, as of `rerun --from checkpoint`: of little use in a narrow table."""
+    """Whether the parameter is a path of only some runs, as of `rerun --from checkpoint`, of little use in a table."""
     found = [value for value in values if value is not None]
     return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
 
@@ -404,12 +399,12 @@ def _build_metric(
 
 
 def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
-    """The direction of a metric that is sorted by; None: it is not."""
+    """Return the direction of a metric that is sorted by, else None."""
     return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
 
 
 def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
-    """The values of these rows; None where a run does not have the metric."""
+    """Return the values of these rows; None for a run without the metric."""
     if len(order) * 4 >= len(values) and 0.0 not in column.count:
         return list(map(values.__getitem__, order))
     return [values[i] if column.count[i] else None for i in order]
@@ -423,7 +418,7 @@ def _best_differs(column: MetricColumns, order: Sequence[int], direction: Direct
 def _build_progress(
     data: IndexTable, order: Sequence[int], metrics: Sequence[str], step_name: str, has: _Has
 ) -> Iterator[tuple[Column, list[Any]]]:
-    """How far each run came, and what a step of it costs."""
+    """Build the columns for how far each run came, and how long a step takes."""
     chosen = [data.metrics[name] for name in metrics]
     steps = combine_columns([column.last_step for column in chosen], order, max)
     if has("step", steps.count(None) < len(steps)):
@@ -451,7 +446,7 @@ def _seconds_per_step(
     steps: Sequence[float | None],
     seconds: Sequence[float | None],
 ) -> list[float | None]:
-    """The time from the run's start to its last point, where points carry times; else the run's whole time."""
+    """Return the time per step, from the run's start to its last point; without times, from its duration."""
     lasts = combine_columns([column.last_time for column in metrics], order, max)
     firsts = combine_columns([column.first_time for column in metrics], order, min)
     begun = [start or first for start, first in zip(starts, firsts, strict=True)]
@@ -473,7 +468,7 @@ def _grouped(
     hidden: int,
     pareto: Sequence[SortKey],
 ) -> StudySummary:
-    """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
+    """Make one row of the runs that differ only in these parameters (a seed): mean ± sd of last and best values."""
     for key in (*sort, *pareto):
         if not key.is_metric and key.name in options.group_by:
             raise UsageError(
@@ -506,7 +501,7 @@ def _grouped(
 
 
 def _group_columns(groups: Sequence[RunGroup], ordered: Sequence[RunGroup]) -> _Columns:
-    """The columns that tell the groups apart."""
+    """Return the columns that distinguish the groups."""
     several = len({group.study for group in groups}) > 1
     columns: _Columns = [(Column("study"), [group.study for group in ordered])] if several else []
     for name in dict.fromkeys(name for group in groups for name in group.params):

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: files that its program wrote, and from which a later attempt or another run goes on."""
+"""The checkpoints of a run: files that its program wrote, from which a later attempt or another run continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.values.run import Beginning
 _WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
 _COUNTS = (("step", "(?:steps?|iter(?:ation)?s?)[-_=]?"), ("step", "checkpoint-"), ("epoch", "ep(?:ochs?)?[-_=]?"))
-_ZIP = b"PK\x03\x04"  # what torch and numpy write: its table of contents comes last
+_ZIP = b"PK\x03\x04"  # the start of torch's and numpy's files, whose table of contents comes last
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
-    """Checkpoints that are whole, as far as their files show, newest first. Of a folder that is one no part counts."""
+    """Return complete checkpoints, newest first, as far as files show. Files inside of a checkpoint do not count."""
     fits = re.compile("|".join(map(_translate, patterns))).fullmatch
     found = []
     for folder, folders, files in os.walk(run_dir):
@@ -46,8 +46,8 @@ def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
 
 
 def find_newer(run_dir: str, begins: Beginning | None) -> str:
-    """The newest checkpoint that an attempt has written, where it is further than what the attempt began with; else
-    empty. A program that ignores what it was given writes the same steps again, and gets nowhere."""
+    """Return the newest checkpoint of an attempt if it is further than what the attempt began with, else an empty
+    string. A program that ignores its checkpoint writes the same steps again: that is not progress."""
     found = list_checkpoints(run_dir, begins.files) if begins is not None else []
     if begins is None or not found or found[0].written_ns <= begins.newest_ns:
         return ""
@@ -57,13 +57,13 @@ def find_newer(run_dir: str, begins: Beginning | None) -> str:
 
 
 def describe_checkpoint(path: str) -> str:
-    """A checkpoint for people: its step, or its name where that has none."""
+    """Describe a checkpoint for people: its step, else its path."""
     count = _find_count(path)
     return f"{count[0]} {count[1]:,}" if count else path
 
 
 def _find_count(path: str) -> tuple[str, int] | None:
-    """What a checkpoint's name states, as in `step-4200.pt`, `checkpoint-4200` or `epoch=3.ckpt`: unit and number."""
+    """Return unit and number of a checkpoint's name, as in `step-4200.pt`, `checkpoint-4200` or `epoch=3.ckpt`."""
     for unit, words in _COUNTS:
         if found := re.findall(rf"(?i)(?<![a-z]){words}(\d+)", path):
             return unit, int(found[-1])
@@ -71,7 +71,7 @@ def _find_count(path: str) -> tuple[str, int] | None:
 
 
 def _translate(pattern: str) -> str:
-    """A shell pattern over paths as a regular expression: `*` stays in its folder, `**/` is any number of folders."""
+    """Translate a path pattern to a regular expression: `*` stays in its folder, `**/` is any number of folders."""
     parts = re.split(r"(\*\*/|\*|\?)", pattern.removeprefix("./"))
     return "".join(_WILD.get(part) or re.escape(part) for part in parts)
 
@@ -82,7 +82,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _find_age(path: str) -> int | None:
-    """When it was written; a folder when the newest file in it was. None: it is empty or cut off, or has gone."""
+    """Return when it was written; for a folder the time of its newest file. None if it is empty, cut off or gone."""
     ages = []
     with suppress(OSError):
         inside = [entry.path for entry in os.scandir(path) if entry.is_file()] if os.path.isdir(path) else [path]
@@ -95,7 +95,7 @@ def _find_age(path: str) -> int | None:
 
 
 def _is_cut(path: str) -> bool:
-    """Whether a process was killed while it wrote this file; known of archives alone, as torch writes them."""
+    """Whether a process was killed while it wrote this file; it shows only in archives such as torch's."""
     with open(path, "rb") as file:
         if file.read(len(_ZIP)) != _ZIP:
             return False

@@ -1,6 +1,6 @@
-"""Which folders of a study are runs, and which of them changed since the index saw them.
+"""Find the folders of a study that are runs, and those that changed since the index read them.
 
-A table begins here every time, so this looks at each folder once and imports nothing heavy.
+Every table begins here, so each folder is checked only once and nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from assay.system.files import list_names, parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
 
-# no set: to hash a state takes longer than to compare it with three. A damaged run may be repaired within a file
+# not a set: hashing a state is slower than three comparisons. A damaged run may be repaired within a file
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
-# in other tools' directories: logx writes a line whenever there is news, a tool the state of a command
+# in directories of other tools: logx appends a line at each event, a tool the state of a command
 _GROWING = (layout.LOGX_METRICS_FILE, layout.STAT_FILE)
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
 class FolderChange(NamedTuple):
-    """A run that must be read. `stamp` is the newest time seen in it, to be kept with its row."""
+    """A run that must be read. `stamp` is the newest time found in it, to be stored with its row."""
 
     path: str
     stamp: float
     is_ours: bool
-    known_at: float | None = None  # when the directory in the index was made; None: the index has none
-    names: Sequence[str] | None = None  # what is in it; None: it could not be listed
-    files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
+    known_at: float | None = None  # when the directory in the index was created; None: not in the index
+    names: Sequence[str] | None = None  # its entries; None: it could not be listed
+    files: tuple[str, ...] = ()  # of another tool's directory: files that change without changing their folder
     is_new: bool = False  # the index does not have it
 
 
@@ -47,7 +47,7 @@ class Changes(NamedTuple):
 
 
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
-    """What differs from these rows of the index: a run that is finished and untouched costs two looks."""
+    """Return the differences from these rows of the index; a finished, unchanged run costs two calls of stat."""
     unseen = {row.key: row for row in rows}
     now = time.time()
     suspects: list[tuple[str, RunRow | None]] = []
@@ -63,14 +63,14 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
         if change is not None:
             known_at = row.created_at if row is not None else None
             changed.append(change._replace(known_at=known_at, is_new=row is None))
-        elif row is not None:  # the folder stayed, the run in it went
+        elif row is not None:  # the folder is there, but not the run in it
             gone.append(row.key)
     return Changes(changed, sorted(gone))
 
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
-    """Open a folder, in which files are found faster than by a whole path; None where it is not there."""
+    """Open a folder, in which files are found faster than by full paths; None if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,22 +83,22 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
 
 
 def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
-    """Finished, and untouched since. A stamp from the future does not count: the clock went back after it was taken."""
+    """Whether a run has finished and not changed since. A stamp in the future does not count: the clock went back."""
     if row.state in _CHANGING or row.stamp > now:
         return False
     if _modified(path, folder) > row.stamp:
         return False
-    if row.created_at is not None:  # by run.json
+    if row.created_at is not None:  # it has a run.json
         return row.stamp >= _stamp(path, row.attempt, folder)
-    for name in row.files:  # noqa: SIM110 a generator for each run takes as long as a look at the file
+    for name in row.files:  # noqa: SIM110 a generator for each run takes as long as a stat
         if _modified(f"{path}/{name}", folder) > row.stamp:
             return False
     return True
 
 
 def build_change(path: str) -> FolderChange | None:
-    """The change of a folder's row; None: there is no run in this folder."""
-    changed = _modified(path, None)  # before it is listed: what appears later changes it again
+    """Return the change of a folder's row; None if the folder is not a run."""
+    changed = _modified(path, None)  # before the listing: later files change the folder again
     try:
         names: list[str] | None = os.listdir(path)
     except OSError:
@@ -114,10 +114,10 @@ def build_change(path: str) -> FolderChange | None:
 
 
 def _stamp(path: str, attempt: int, folder: int | None) -> float:
-    """The newest time of what may change in a run of ours without a trace in its folder: run.json may be edited by
-    hand, or be damaged. Where a folder is given, the path begins there."""
+    """Return the newest time of files of our run that change without changing its folder: run.json may be edited or
+    damaged. With `folder` the path is relative to it."""
     changed = _modified(f"{path}/{layout.RUN_FILE}", folder)
-    if attempt == 0:  # it has no supervisor: its script may still be writing
+    if attempt == 0:  # no supervisor: a script may still be writing
         return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
     return changed
 
@@ -139,7 +139,7 @@ def _newest(path: str, folder: int | None) -> float:
 
 
 def find_folders(study_dir: str) -> Iterator[str]:
-    """Names of the visible folders, in no order; links to shared results are left out."""
+    """Yield the names of the visible folders, unordered, without links to shared results."""
     try:
         with os.scandir(study_dir) as entries:
             for entry in entries:
@@ -151,12 +151,12 @@ def find_folders(study_dir: str) -> Iterator[str]:
 
 
 def is_run_dir(path: str) -> bool:
-    """Whether a folder is a run's, also one whose run.json is gone: it is listed as damaged, not forgotten."""
+    """Whether a folder is a run, even without run.json: such a run is listed as damaged, not forgotten."""
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 
 def has_traces(path: str, names: Collection[str] | None = None) -> bool:
-    """Whether only our runs leave what is in this folder."""
+    """Whether the folder contains files that only our runs leave."""
     names = list_names(path) if names is None else names
     if layout.RUN_FILE in names or (layout.JOB_FILE in names and layout.ENVIRONMENT_FILE in names):
         return True
@@ -169,20 +169,20 @@ def is_foreign_dir(path: str) -> bool:
 
 
 def find_run_dirs(study_dir: str) -> Iterator[str]:
-    """Directories of our runs in a study, by name."""
+    """Return the directories of our runs in a study, sorted by name."""
     paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
     return (path for path in paths if is_run_dir(path))
 
 
 def find_foreign_dirs(study_dir: str) -> Iterator[str]:
-    """Run directories that other tools made without us."""
+    """Return run directories that only other tools made, sorted by name."""
     paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
     return (path for path in paths if not is_run_dir(path) and is_foreign_dir(path))
 
 
 def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
-    """A run's patterns as run.json has them; None: it cannot be read. For a table, which needs nothing else of it and
-    is drawn in less time than everything that reads a whole record takes to load."""
+    """Return a run's patterns as in run.json; None if it cannot be read. Tables use this: they need nothing else of it,
+    and loading the modules that read a whole record takes longer than drawing a table."""
     try:
         found = parse_json(read_text(os.path.join(run_dir, layout.RUN_FILE)))["spec"].get("patterns", [])
         return [each for each in found if isinstance(each, dict)]
@@ -198,7 +198,7 @@ def name_step(units: Collection[str]) -> str:
 
 
 def find_units(run_dir: str) -> set[str]:
-    """What the metrics of a run are counted by, according to its patterns and to the files of its script."""
+    """Return the units by which a run counts, from its patterns and the files of its script."""
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}
@@ -213,7 +213,7 @@ _GROUP_NAME = r"\(\?P<(\w+)>"
 
 
 def find_script_units(run_dir: str, metric: str | None = None) -> Iterator[str]:
-    """What `assay.log` was given: the first line of each of its files shows it, or the first with this metric."""
+    """Yield the units that were passed to `assay.log`: those in the first line of each file, or with this metric."""
     import glob
 
     key = b""

@@ -1,6 +1,6 @@
 """Versioned JSON files: every file of ours is one JSON object with its version under "format".
 
-Keys that are not known are left alone.
+Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Format:
     """A kind of file, and the version of it that is written and read."""
 
     version: int
-    remedy: str  # what a user can do about a file that cannot be read
+    remedy: str  # what a user can do about an unreadable file
 
 
-FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those of its own files
+FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes its own
     "run": Format(FORMAT_VERSION, "move the run's directory away and repeat `assay run`: the run is created again"),
     "environment": Format(1, "delete the file: only the run's provenance is lost"),
     "codes": Format(1, "delete the file: runs that have not begun get the current code"),
@@ -39,7 +39,7 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those
 
 
 def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str, Format] = FORMATS) -> Content:
-    """The file's object, without the version. `file` is for messages."""
+    """Return the file's object without the version. `file` is its name in messages."""
     known = formats[kind]
     content = _parse_object(text, file, known)
     version = content.pop(VERSION_KEY, None)
@@ -54,12 +54,12 @@ def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str
 
 
 def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
-    """The text of a file in the current version; the version comes first."""
+    """Render a file in the current version, which comes first."""
     return json.dumps(stamp(content, kind, formats)) + "\n"
 
 
 def stamp(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> Content:
-    """The content with the version of this kind of file, which comes first."""
+    """Return the content after the version of this kind of file."""
     if VERSION_KEY in content:
         raise ValueError(f"{VERSION_KEY!r} is taken by the version")
     return {VERSION_KEY: formats[kind].version, **content}
@@ -75,7 +75,7 @@ def _parse_object(text: str | bytes, file: str, known: Format) -> Content:
         raise build_damage(file, what, known) from None
     except RecursionError:
         raise build_damage(file, "it is nested too deeply", known) from None
-    except ValueError:  # Python reads 4300 digits at most
+    except ValueError:  # Python reads at most 4300 digits
         raise build_damage(file, "it has a number with thousands of digits", known) from None
     if not isinstance(content, dict):
         raise build_damage(file, "it does not hold a JSON object", known)

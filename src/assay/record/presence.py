@@ -1,11 +1,11 @@
-"""Which supervisors a study has, and what dead ones have left aside.
+"""The supervisors of a study, and what dead supervisors have left.
 
-Every supervisor holds a shared lock on one file of the study for as long as it lives; the kernel lets go of it however
-the supervisor ends. A process that gets the lock for itself alone knows that no other one needs a temporary file.
+Every supervisor holds a shared lock on one file of the study as long as it lives; the kernel releases the lock
+however the supervisor ends. A process that gets the exclusive lock knows that no other needs a temporary file.
 
-A lock shows that a supervisor is there, not which one: for `assay stop` each also has a file
-`supervisor.<host>.<pid>.<start>` with the boot inside. One that was killed leaves it, so it counts only while such a
-process exists.
+A lock does not show which supervisor holds it: for `assay stop` each also has a file
+`supervisor.<host>.<pid>.<start>` with the boot id. A killed supervisor leaves this file, so it counts only while such
+a process exists.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from assay.system.locks import try_lock
 from assay.values import layout
 
 _registrations: set[str] = set()  # files of this process
-STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this
+STALE_S = 60.0  # without locks (some network file systems), files younger than this may be in use
 
 
 @contextlib.contextmanager
 def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
-    """Register as one of the study's supervisors. The first one removes what dead ones have left."""
+    """Register as a supervisor of the study. The first one removes what dead ones have left."""
     lock = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PRESENCE_FILE)
     fd: int | None = None
-    with contextlib.suppress(OSError):  # a full disk: nothing is cleared away then, and nothing else changes
+    with contextlib.suppress(OSError):  # a full disk: then nothing is removed
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if fd is not None:
-            if _try_lock(fd):  # alone: on this host there is no other
+            if _try_lock(fd):  # exclusive: no other supervisor is on this host
                 remove_stale(study_dir, time.time() if clock is None else clock)
                 for path, (host, pid, _) in _find_registrations(study_dir):
-                    if host == processes.host_name() and pid != os.getpid():  # its parent may have announced it
+                    if host == processes.host_name() and pid != os.getpid():  # the parent may have registered it
                         _remove(path)
             _try_lock(fd, shared=True)
         with _registered(study_dir):
@@ -50,12 +50,12 @@ def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registered(study_dir: str) -> Iterator[None]:
-    """Without the file (a full disk, or this process is there already) nothing else changes."""
+    """Register by a file, if it can be written; only the first registration of a process removes it."""
     name = layout.supervisor_name(processes.host_name(), os.getpid(), processes.own_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
     is_first = path not in _registrations
     _registrations.add(path)
-    with contextlib.suppress(OSError):  # whole from its first moment: an empty one would pass for a dead one's
+    with contextlib.suppress(OSError):  # complete at once: an empty file would count as a dead supervisor's
         publish(path, processes.boot_id())
     try:
         yield
@@ -66,7 +66,7 @@ def _registered(study_dir: str) -> Iterator[None]:
 
 
 def announce(study_dir: str, pid: int) -> None:
-    """Register a child before it does so itself: a look in between must not find a study at its end."""
+    """Register a child before it does so itself, so that the study never appears to be finished."""
     name = layout.supervisor_name(processes.host_name(), pid, processes.process_start(pid) or 0)
     with contextlib.suppress(OSError):
         publish(os.path.join(study_dir, layout.STUDY_META_DIR, name), processes.boot_id())
@@ -82,14 +82,14 @@ class SupervisorRecord(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process table shows the supervisor; valid on its own host alone."""
+        """Whether the supervisor is in the process table; valid only on its own host."""
         return processes.is_alive(self.pid, self.start, self.boot)
 
 
 def load_supervisors(study_dir: str) -> list[SupervisorRecord]:
     found = []
     for path, (host, pid, start) in _find_registrations(study_dir):
-        with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it has just left
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it may be gone
             found.append(SupervisorRecord(host, pid, start, file.read()))
     return found
 
@@ -107,7 +107,7 @@ def _try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def remove_stale(study_dir: str, now: float) -> int:
-    """Remove half-made run directories, snapshots and files; how many. The caller knows that their makers are gone."""
+    """Remove half-written run directories, snapshots and files of dead processes; return their number."""
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
     count = 0
     for folder in (meta, os.path.join(meta, layout.CODE_STORE_DIR)):
@@ -130,7 +130,7 @@ def _find_stale(folder: str, now: float) -> list[str]:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # another user's, or gone: it does no harm
+    with contextlib.suppress(OSError):  # of another user, or gone: it does no harm
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -1,6 +1,6 @@
 """`received.json`: a run that came from elsewhere, by an upload to `assay serve` or by `assay pull`.
 
-An upload may come from any holder of a token for it: until its owner has adopted it (`assay adopt`), nothing of it is
+An upload may come from anyone with a token for it: until the owner has adopted it (`assay adopt`), nothing of it is
 executed, and it is not compared with the study's own runs. A pull is made by the owner: its runs are ranked, and
 executed after job.sh and code/ were made again here.
 """
@@ -22,37 +22,37 @@ from assay.values import layout
 from assay.values.plain import parse_strict
 
 _ASIDE = "~received"
-_LONGEST = 230  # bytes of a name, so that the mark fits after it
+_LONGEST = 230  # bytes of a name, so that the suffix fits
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     how: Literal["upload", "pull"]
-    source: str = ""  # the address that it came from
-    by: str = ""  # the token's scope and fingerprint, or the user who pulled; never the token
+    source: str = ""  # the address of the sender
+    by: str = ""  # the token's scope and fingerprint, or the user of the pull; never the token
     at: float = 0.0
     adopted_by: str = ""
     adopted_at: float | None = None
 
     @property
     def is_foreign(self) -> bool:
-        """An upload that was not adopted: neither executed nor ranked."""
+        """Whether it is an upload that was not adopted: neither executed nor ranked."""
         return self.how == "upload" and self.adopted_at is None
 
     @property
     def needs_code(self) -> bool:
-        """Whether its job.sh and code/ were not made here."""
+        """Whether its job.sh and code/ were made elsewhere."""
         return self.adopted_at is None
 
     def build_facts(self) -> dict[str, Any]:
-        """The fields for the file, JSON and the index."""
+        """Return the fields for the file, JSON and the index."""
         facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
         adopted = {"adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
         return facts if self.adopted_at is None else {**facts, **adopted}
 
 
 def load_received(run_dir: str) -> Received | None:
-    """How a run came here; None: it was made here. An unreadable file counts as an upload, which is not executed."""
+    """Return how a run came here; None if it was made here. An unreadable file counts as an upload: not executed."""
     path = os.path.join(run_dir, layout.RECEIVED_FILE)
     try:
         fields = read_versioned(read_text(path), "received", path)
@@ -69,13 +69,13 @@ def load_received_facts(run_dir: str) -> dict[str, Any] | None:
 
 
 def is_foreign(run_dir: str) -> bool:
-    """Whether it is an upload that was not adopted."""
+    """Whether the run is an upload that was not adopted."""
     received = load_received(run_dir)
     return received is not None and received.is_foreign
 
 
 def check_executable(run_dir: str) -> None:
-    """Every start of an attempt asks this. Raises FormatError where job.sh and code/ came from elsewhere."""
+    """Raise FormatError if job.sh and code/ came from elsewhere; every start of an attempt calls this."""
     received = load_received(run_dir)
     if received is not None and received.needs_code:
         name = "/".join(run_dir.split(os.sep)[-2:])
@@ -88,13 +88,13 @@ def write_received(run_dir: str, received: Received) -> None:
 
 
 def describe(received: Received) -> str:
-    """`upload from 10.0.0.7 by upload:ci- 3fa2b1`, and whether it was adopted."""
+    """Return a text such as `upload from 10.0.0.7 by upload:ci- 3fa2b1`, and whether it was adopted."""
     parts = [f"{word} {text}" for word, text in (("from", received.source), ("by", received.by)) if text]
     return " ".join((received.how, *parts)) + (", adopted" if received.adopted_at is not None else "")
 
 
 def describe_facts(facts: Mapping[str, Any] | None) -> str:
-    """`describe`, by what the index has; empty for a run that was made here."""
+    """`describe` the facts of the index; empty for a run that was made here."""
     if not facts:
         return ""
     given = {name: value for name, value in facts.items() if name != "from"}
@@ -104,16 +104,16 @@ def describe_facts(facts: Mapping[str, Any] | None) -> str:
 def find_user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # of a container without a name for its user
+    except (OSError, KeyError):  # in a container without a name for its user
         return f"uid {os.getuid()}"
 
 
 def set_aside(run_dir: str) -> str | None:
-    """An upload that was not adopted leaves its name to a run of ours. Its new name; None: it is not one."""
+    """Rename an upload that was not adopted, so that our run gets the name; return the new name, None for others."""
     if not is_foreign(run_dir):
         return None
     try:
-        with locked(run_dir):  # another supervisor may have moved it, and begun a run of ours under its name
+        with locked(run_dir):  # another supervisor may have moved it, and started our run under its name
             return _move_aside(run_dir) if is_foreign(run_dir) else None
     except FileNotFoundError:
         return None
@@ -134,7 +134,7 @@ def _move_aside(run_dir: str) -> str:
 
 
 def was_set_aside(run_dir: str) -> bool:
-    """Whether an upload had this name: what the index knows under it may be the upload's."""
+    """Whether an upload had this name: then the index may have the upload's points under it."""
     return os.path.lexists(_find_aside(run_dir))
 
 

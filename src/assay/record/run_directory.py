@@ -1,7 +1,7 @@
-"""The run directory: written aside and renamed, then only added to.
+"""The run directory: written under a temporary name and renamed; later, files are only added.
 
-Everything another process needs to know about an attempt is a file here: what runs it (`lease.N`), what stopped it
-(`stop.N`), how its commands ended (markers) and what was concluded from that (`outcome.N`).
+Everything that other processes need to know about an attempt is a file here: its process (`lease.N`), the reason to
+stop it (`stop.N`), the ends of its commands (markers) and the conclusion (`outcome.N`).
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from assay.values.study import CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 _TIME_NOTE = r"(?m)^[ \t]*(\d+(?:[.,]\d*)?)[ \t]+(\S+)[ \t]+(start|exit)(?=\s|$)"  # a line of job.log
-TAKEN_BACK = "taken back before its end"  # begins the reason of an attempt that its engine or a fence ended
+TAKEN_BACK = "taken back before its end"  # the start of the reason of an attempt that its engine or a fence ended
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """`run.json`: the spec and how this directory came to be."""
+    """`run.json`: the spec, and how this directory was created."""
 
     spec: RunSpec
     study: str
-    uid: str  # random: distinguishes two directories of the same spec
+    uid: str  # random: distinguishes directories of the same spec
     created_at: float
     source: str = ""  # the study's file
     workdir: str = layout.CODE_DIR
     code_hash: str | None = None
     dialect: str = NATIVE.name
-    set_number: int | None = None  # which call it belongs to, where the dialect counts them
+    set_number: int | None = None  # the call it belongs to, if the dialect counts calls
     commit: str | None = None
     overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
     settings: tuple[str, ...] = ()  # KEY=VALUE of --set, without their secrets
     parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
-    file_hash: str | None = None  # of the study's file; a copy is in `.assay/files`
+    file_hash: str | None = None  # of the study's file, with a copy in `.assay/files`
     trial: int | None = None  # of a search: its number
-    search_from: int | None = None  # of a search: the number of its first trial; after `--search new` it is another one
-    search: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
-    origin: Mapping[str, Any] | None = None  # of a run that another tool made: `tool`, `path`, `id`, `name`, `at`, …
-    earlier_codes: Mapping[str, str] | None = None  # number of the last attempt that had a snapshot -> its hash
+    search_from: int | None = None  # of a search: the number of its first trial, which `--search new` changes
+    search: Mapping[str, Any] | None = None  # of a search: state that its sampler needs again
+    origin: Mapping[str, Any] | None = None  # of a run of another tool: `tool`, `path`, `id`, `name`, `at`, …
+    earlier_codes: Mapping[str, str] | None = None  # number of a snapshot's last attempt -> hash of the snapshot
 
     @property
     def tool(self) -> str:
-        """The tool that the run was imported from; empty: it is a run of ours."""
+        """The tool that the run was imported from; empty for a run of ours."""
         return str(self.origin.get("tool", "")) if self.origin else ""
 
     def find_code(self, attempt: int) -> str | None:
-        """The hash of the snapshot that this attempt had."""
+        """Return the hash of this attempt's snapshot."""
         earlier = {int(number): code for number, code in (self.earlier_codes or {}).items() if number.isdecimal()}
         return earlier[min(later)] if (later := [number for number in earlier if number >= attempt]) else self.code_hash
 
@@ -77,10 +77,7 @@ def new_uid() -> str:
 
 
 def write_run_dir(path: str, record: RunRecord, job: str | None, fill: Callable[[str], None] | None = None) -> bool:
-    """Make the directory complete under a temporary name, then rename it. False: it was there already.
-
-    `job`: the text of job.sh; None for a run that another tool made.
-    """
+    """Write the directory under a temporary name and rename it; return False if it exists. `job`: job.sh, if any."""
     meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{record.uid}")
     try:
@@ -108,20 +105,20 @@ def _rename_run(aside: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or set_aside(path) is None:
             raise
-        rename(aside, path)  # an upload had the name
+        rename(aside, path)  # an upload had the name and was moved
 
 
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
-    """Claim attempt N. True for exactly one caller, whatever dies when. Raises FormatError for what was received."""
+    """Claim attempt N; return True for exactly one caller. Raise FormatError for a received run."""
     check_executable(run_dir)
     target = os.path.join(run_dir, layout.numbered_name("lease", handle.attempt))
     return publish(target, json.dumps(asdict(handle)))
 
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
-    """Record that an attempt is ended on purpose, before it is ended."""
+    """Record that an attempt is stopped on purpose, before it is stopped."""
     is_first = publish(os.path.join(run_dir, layout.numbered_name("stop", attempt)), json.dumps(asdict(stop)))
-    if stop.kind == "fence":  # a copy takes the place of its log: what job.sh, which has it open, adds is not read
+    if stop.kind == "fence":  # a copy replaces the log: what job.sh adds, which has the old file open, is not read
         log = os.path.join(run_dir, layout.JOB_LOG)
         with suppress(OSError):
             write_atomic(log, read_text(log))
@@ -129,7 +126,7 @@ def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
 
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
-    """The first conclusion about an attempt is kept, unless a power cut has left it without content."""
+    """Keep the first outcome of an attempt, unless a power cut has emptied its file; return whether it is this one."""
     target, text = os.path.join(run_dir, layout.numbered_name("outcome", outcome.attempt)), json.dumps(asdict(outcome))
     if publish(target, text):
         return True
@@ -140,9 +137,9 @@ def write_outcome(run_dir: str, outcome: Outcome) -> bool:
 
 
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
-    """Which code each run was planned with (run id → hash). What was written first is kept, unless `replace`."""
+    """Return the code of each planned run (run id → hash). The first value is kept, unless `replace`."""
     with locked(os.path.dirname(path)):
-        # what is damaged is not known: those runs get the current code
+        # runs of a damaged entry get the current code
         known = {key: code for key, code in _load_mapping(path, "codes").items() if isinstance(code, str)}
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
@@ -151,15 +148,15 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
 
 
 def write_plan(study_dir: str, runs: Mapping[str, str], key: Sequence[str] = ()) -> None:
-    """What a call is going to run (name → id), before the first directory is made: a killed one leaves it.
+    """Write the runs of a call (name → id) before the first directory is made: the plan stays if the call is killed.
 
-    `key`: overrides and whatever else gives a call other runs, and so a file of its own.
+    `key`: overrides and all else by which calls have different runs, and so a file of their own.
     """
     write_atomic(_plan_path(study_dir, key), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
 def remove_plan(study_dir: str, key: Sequence[str] = ()) -> None:
-    """Remove the plan: all of it is over."""
+    """Remove the plan of a call whose runs have all ended."""
     with suppress(FileNotFoundError):
         os.unlink(_plan_path(study_dir, key))
 
@@ -173,7 +170,7 @@ def _plan_path(study_dir: str, key: Sequence[str]) -> str:
 
 
 def load_planned(study_dir: str) -> dict[str, str]:
-    """Planned runs that have no directory yet, name → id, in the order of the plans."""
+    """Return planned runs without a directory, name → id, in the order of the plans."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     found: dict[str, Any] = {}
     plans = sorted(filter(layout.is_plan_name, list_names(folder)))
@@ -184,19 +181,19 @@ def load_planned(study_dir: str) -> dict[str, str]:
 
 
 def find_passes(study_dir: str) -> list[str]:
-    """Files of every --force that has not come to its end."""
+    """Return the files of every --force that is not complete."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     return sorted(os.path.join(folder, name) for name in list_names(folder) if layout.is_pass_name(name))
 
 
 def load_pass(path: str) -> dict[str, int]:
-    """Name → last attempt before a --force began. What is damaged is not known, and so repeated."""
+    """Return name → last attempt before a --force began; runs of a damaged file are repeated."""
     runs = _load_mapping(path, "runs")
     return {name: number for name, number in runs.items() if type(number) is int and number >= 0}
 
 
 def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
-    """Begin a --force, or go on with one that was interrupted; `last` is the newest attempt of each run now."""
+    """Begin a --force, or continue an interrupted one; `last` is the newest attempt of each run now."""
     with locked(os.path.dirname(path)):
         known = load_pass(path)
         mine = {name: min(known.get(name, number), number) for name, number in last.items()}
@@ -206,7 +203,7 @@ def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
 
 
 def leave_pass(path: str, last: Mapping[str, int]) -> None:
-    """Forget these runs, all of them finished, unless one has not been repeated."""
+    """Remove these finished runs from a --force, unless one of them has not been repeated."""
     with locked(os.path.dirname(path)):
         known = load_pass(path)
         if any(last[name] <= number for name, number in known.items() if name in last):
@@ -225,7 +222,7 @@ def _write_pass(path: str, runs: Mapping[str, int]) -> None:
 
 
 def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
-    """Keep a copy of the study's file, by its content; the hash. One with secrets is readable by its owner alone."""
+    """Keep a copy of the study's file and return its hash. Only the owner may read a copy with secrets."""
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     path = find_file(study_dir, digest)
     if load_file(study_dir, digest) is None:
@@ -235,7 +232,7 @@ def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
 
 
 def load_file(study_dir: str, digest: str) -> str | None:
-    """The kept copy with this hash; None: there is none, or it is damaged."""
+    """Return the kept copy with this hash; None if it is missing or damaged."""
     text = try_text(find_file(study_dir, digest))
     found = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     return text if found == digest else None
@@ -250,13 +247,13 @@ def write_environment(path: str, environment: Environment) -> None:
 
 
 def load_environment(run_dir: str) -> dict[str, Any] | None:
-    """The recorded environment; None where it is missing or damaged; a field of another type is left out."""
+    """Return the recorded environment without fields of a wrong type; None if it is missing or damaged."""
     fields = _load_json(os.path.join(run_dir, layout.ENVIRONMENT_FILE))
     return keep_fitting(Environment, fields) if fields is not None else None
 
 
 def leaves_root(run_dir: str, name: str) -> bool:
-    """Whether a file of the run is a link to somewhere outside of the root: nothing to be shown to others."""
+    """Whether a file of the run is a link that leads out of the root: it must not be shown to others."""
     path = os.path.join(run_dir, name)
     if not os.path.islink(path):
         return False
@@ -268,7 +265,7 @@ def leaves_root(run_dir: str, name: str) -> bool:
 
 
 def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> None:
-    """Put newer code next to code/, complete from the moment it has its name; `take_code` makes it code/."""
+    """Put newer code next to code/, complete under its final name; `take_code` makes it code/."""
     meta = os.path.join(os.path.dirname(run_dir), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{new_uid()}")
     try:
@@ -280,10 +277,10 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 
 
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
-    """Newer code that waits becomes code/; the old stays as code.<attempt>, the last that had it. None: nothing waits.
+    """Make waiting code code/ and keep the old one as code.<attempt>, its last attempt. None: nothing waits.
 
-    Killed in the middle, another call completes it: the waiting name goes last. Only the holder of the lease of an
-    attempt that has not begun may call this.
+    Another call completes a killed one, as the waiting name is removed last. Only the holder of the lease of an attempt
+    that has not begun may call this.
     """
     waiting = next((name for name in os.listdir(run_dir) if name.startswith(layout.NEXT_CODE_PREFIX)), None)
     if waiting is None:
@@ -298,9 +295,9 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code) and not attempt:
-        shutil.rmtree(code)  # no attempt had it
+        shutil.rmtree(code)  # no attempt used it
     elif os.path.lexists(code):
-        kept = f"{code}.{attempt}"  # nothing that a run had is overwritten
+        kept = f"{code}.{attempt}"  # code that a run used is never overwritten
         rename(code, kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}")
     rename(os.path.join(run_dir, waiting), code)
     return record
@@ -359,20 +356,20 @@ def parse_record(text: str, file: str) -> RunRecord:
     except WrongTypeError as error:
         raise build_damage(file, str(error), FORMATS["run"]) from error
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        # Python's own message about such a value means nothing to the person who edited the file
+        # Python's own message means nothing to a user who edited the file
         raise build_damage(file, "its content does not have the form of a run's record", FORMATS["run"]) from error
     return record
 
 
 def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
-    """What `render_spec` made of it. Raises ValueError, TypeError, KeyError or AttributeError."""
+    """Parse the fields of `render_spec`; raise ValueError, TypeError, KeyError or AttributeError."""
     spec = parse_strict(RunSpec, _drop_defaults(fields))
     _check_log_names(spec)
     return spec
 
 
 def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what stands for a default, and what never comes from a file."""
+    """Remove values that stand for a default, and fields that never come from a file."""
     return {
         name: value
         for name, value in fields.items()
@@ -381,7 +378,7 @@ def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_log_names(spec: RunSpec) -> None:
-    """Raises ValueError where a template holds anything but our own fields."""
+    """Raise ValueError if a template contains anything but our own fields."""
     for template in (spec.log_name, spec.other_log_name):
         layout.log_name(template, "", 1, "")
 
@@ -393,7 +390,7 @@ def _check_uid(uid: str) -> None:
 
 
 def load_record(run_dir: str, file: str = "") -> RunRecord:
-    """Raises FormatError where it is damaged, FileNotFoundError where there is none. `file`: its name in messages."""
+    """Load run.json; raise FormatError if it is damaged, FileNotFoundError if missing. `file`: its name in messages."""
     path = os.path.join(run_dir, layout.RUN_FILE)
     try:
         return parse_record(read_text(path), file or path)
@@ -404,7 +401,7 @@ def load_record(run_dir: str, file: str = "") -> RunRecord:
 
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
-    """Load only the overrides, for lists of thousands of runs, of which most have none."""
+    """Load only the overrides, for lists of thousands of runs, most of which have none."""
     if '"overrides": ["' not in try_text(os.path.join(run_dir, layout.RUN_FILE)):
         return ()
     record = try_record(run_dir)
@@ -412,7 +409,7 @@ def load_overrides(run_dir: str) -> tuple[str, ...]:
 
 
 def try_record(run_dir: str) -> RunRecord | None:
-    """The record of a run; None where it is missing or damaged."""
+    """Return the record of a run; None if it is missing or damaged."""
     try:
         return load_record(run_dir)
     except (FormatError, OSError):
@@ -420,7 +417,7 @@ def try_record(run_dir: str) -> RunRecord | None:
 
 
 def find_damage(run_dir: str) -> str | None:
-    """What is wrong with run.json, for people; None: it can be read."""
+    """Describe what is wrong with run.json; None if it can be read."""
     try:
         load_record(run_dir, layout.RUN_FILE)
     except FormatError as error:
@@ -431,12 +428,12 @@ def find_damage(run_dir: str) -> str | None:
 
 
 def load_job_field(run_dir: str, name: str) -> str | None:
-    """What job.sh exports under this name, where run.json does not hold it any more: `ASSAY_RUN_ID=…`."""
+    """Return what job.sh exports under this name, as `ASSAY_RUN_ID=…`, for a run whose run.json is lost."""
     found = re.search(rf"\b{name}=([\w-]+)", try_text(os.path.join(run_dir, layout.JOB_FILE)))
     return found[1] if found else None
 
 
-# ---------------------------------------------------------------- what happened so far
+# ---------------------------------------------------------------- attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,18 +447,18 @@ class Attempt:
     codes: Mapping[str, int] = field(default_factory=dict)
     timeouts: frozenset[str] = frozenset()
     contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
-    ended_at: float | None = None  # of its last marker, where the attempt was not concluded
-    is_warned: bool = False  # of its farm's time limit, or that ended it
-    late: frozenset[str] = frozenset()  # commands that ended after that, well or not
+    ended_at: float | None = None  # time of its last marker, if the attempt was not concluded
+    is_warned: bool = False  # its farm warned of a time limit, or ended it at the limit
+    late: frozenset[str] = frozenset()  # commands that ended after the warning, with any exit code
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it was given up for its successor: what it does from then on does not count."""
+        """Whether it was given up for its successor: its later results do not count."""
         return self.stop is not None and self.stop.kind == "fence"
 
     @property
     def skips(self) -> set[str] | None:
-        """The commands that it left out; None: not known."""
+        """The commands that it left out; None if unknown."""
         if self.handle is None or self.handle.skips is None:
             return None
         return set(filter(None, self.handle.skips.split(":")))
@@ -479,16 +476,16 @@ class History:
 
     @property
     def state(self) -> State:
-        """The state by the files alone, without asking whether a process lives."""
+        """The state by the files alone, without checking whether a process is alive."""
         last = self.last
         if last is None:
             return State.QUEUED
         return last.outcome.state if last.outcome else State.RUNNING
 
     def finished_commands(self) -> set[str]:
-        """Commands that the newest attempt to run them brought to a good end: another attempt need not repeat them.
+        """Return the commands that succeeded in the newest attempt that ran them: they need not run again.
 
-        One that --force repeated and that was interrupted is not finished, whatever earlier attempts came to.
+        A command whose repeat by --force was interrupted is not finished, whatever earlier attempts achieved.
         """
         finished: set[str] = set()
         for attempt in self.attempts:
@@ -509,7 +506,7 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
             known = codes.setdefault(marker[1], {})
             if known.get(marker[0], marker[2]) != marker[2]:
                 contradictory.setdefault(marker[1], set()).add(marker[0])
-            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of several never the good one
+            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of contradictory codes never the 0
         elif (item := layout.parse_numbered(name)) is not None:
             numbered.setdefault(item[1], set()).add(item[0])
         elif (late := layout.parse_timeout_marker(name)) is not None:
@@ -525,7 +522,7 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
 
 
 def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
-    """The end of an attempt that a requeued copy of its job replaced, without a supervisor: when the copy began."""
+    """Conclude an attempt that a requeued copy of its job replaced without a supervisor: it ended as the copy began."""
     if not attempt.is_fenced or attempt.stop is None or attempt.outcome is not None:
         return attempt
     codes = {name: code for name, code in attempt.codes.items() if name in (successor.skips or ())}
@@ -543,7 +540,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
     if status is not None and not codes:
         codes = {layout.SCRIPT: status}
     if stop is not None and stop.kind == "fence" and outcome is not None:
-        codes = dict(outcome.codes)  # markers that came later do not count
+        codes = dict(outcome.codes)  # later markers do not count
     return Attempt(
         number=number,
         handle=lease if has_lease else _load_token(run_dir, number),
@@ -558,7 +555,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 
 
 def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset[str]:
-    """The commands that ended after the warning of a time limit: a good exit code may mean that one saved and left."""
+    """Return the commands that ended after the warning of a time limit: exit code 0 may mean that one only saved."""
     try:
         warned_at = os.stat(os.path.join(run_dir, layout.numbered_name("warned", number))).st_mtime
         ends = {name: _find_end(run_dir, number, {name: code}) for name, code in codes.items()}
@@ -568,7 +565,7 @@ def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset
 
 
 def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
-    """A handle with the times and the host that an upload states, without anything that names a process or a job."""
+    """Keep the times and the host of an upload's handle, and remove everything that names a process or a job."""
     if handle is None:
         return None
     return replace(
@@ -577,7 +574,7 @@ def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
 
 
 def _doubt(attempt: Attempt, contradictory: set[str] | None) -> Attempt:
-    """Markers that contradict each other are never taken for a good end, whatever was concluded before."""
+    """Never accept contradictory markers as success, whatever was concluded before."""
     if not contradictory:
         return attempt
     attempt = replace(attempt, contradictory=frozenset(contradictory))
@@ -593,18 +590,18 @@ def describe_contradiction(attempt: Attempt) -> str:
 
 
 def _load_status(run_dir: str, number: int) -> int | None:
-    """The exit status of a script that opened this run itself; None: it has not ended, or was killed."""
+    """Return the exit status of a script that opened this run; None if it was killed or has not ended."""
     data = try_text(os.path.join(run_dir, layout.numbered_name("end", number))).encode("utf-8", "surrogateescape")
     return data[0] if len(data) == 2 and data[0] == data[1] else None
 
 
 def find_commands(spec: RunSpec) -> tuple[str, ...]:
-    """The commands whose ends decide about a run; where a script opened it itself, that is the script."""
+    """Return the commands that decide about a run; for a run that a script opened, the script itself."""
     return tuple(command.name for command in spec.commands) or (layout.SCRIPT,)
 
 
 def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | None:
-    """When the last command ended, by its marker."""
+    """Return when the last command ended, by its marker."""
     times = []
     names = [layout.exit_marker_name(name, number, code) for name, code in codes.items()]
     for name in [*names, layout.numbered_name("end", number)] if layout.SCRIPT in codes else names:
@@ -614,7 +611,7 @@ def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | No
 
 
 def _load_json(path: str) -> dict[str, Any] | None:
-    """None for a file that is gone, empty or damaged: after a power cut that means a dead attempt."""
+    """Return the file's object; None if it is gone, empty or damaged, which after a power cut means a dead attempt."""
     try:
         fields = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
@@ -623,7 +620,7 @@ def _load_json(path: str) -> dict[str, Any] | None:
 
 
 def _load_mapping(path: str, name: str) -> dict[str, Any]:
-    """What the file holds under this name; empty where it is gone or damaged."""
+    """Return the file's mapping of this name; empty if the file is gone or damaged."""
     found = (_load_json(path) or {}).get(name)
     return found if isinstance(found, dict) else {}
 
@@ -637,17 +634,17 @@ def _load_value(kind: type[T], path: str) -> T | None:
 
 
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
-    """The handle of an attempt that was started by hand: its token holds `host pid start boot time`."""
+    """Return the handle of an attempt that was started by hand; its token contains `host pid start boot time`."""
     try:
         host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
-        return parse_strict(JobHandle, asdict(handle))  # numbers may be beyond all that a process can have
+        return parse_strict(JobHandle, asdict(handle))  # its numbers may be out of range
     except (OSError, ValueError, TypeError):
         return None
 
 
 def load_checkpoint(run_dir: str, attempt: int) -> str:
-    """What an attempt began with; empty: nothing."""
+    """Return the checkpoint that an attempt began with; empty if there is none."""
     handle = _load_value(JobHandle, os.path.join(run_dir, layout.numbered_name("lease", attempt)))
     return handle.begins.checkpoint if handle and handle.begins else ""
 
@@ -657,10 +654,10 @@ def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
 
 
 def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
-    """Start and end of each command of the last attempt, from what job.sh noted in job.log."""
+    """Return start and end of each command of the last attempt, from the lines of job.sh in job.log."""
     times: dict[str, tuple[float, float | None]] = {}
     for text, name, what in re.findall(_TIME_NOTE, try_text(os.path.join(run_dir, layout.JOB_LOG))):
-        at = float(text.replace(",", "."))  # bash writes the locale's decimal mark
+        at = float(text.replace(",", "."))  # bash uses the locale's decimal mark
         if what == "start":
             times[name] = (at, None)
         elif name in times:
@@ -669,9 +666,9 @@ def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
 
 
 def find_begin(run_dir: str, handle: JobHandle) -> float | None:
-    """When a job began, by the clock that its lease is from; None: its farm has not started it yet.
+    """Return when a job began, by the clock of its lease; None if its farm has not started it.
 
-    It waited as long as its token is younger than its lease: the file system dates both.
+    The job waited from its lease to its token: the file system dates both.
     """
     if handle.executor == "local":
         return handle.started_at
@@ -684,9 +681,9 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
 
 
 def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at: float) -> tuple[float, float]:
-    """When an ended job began and ended, by the same clock; `seen_at`: when we found that it had.
+    """Return when an ended job began and ended, by the same clock; `seen_at`: when its end was found.
 
-    On a farm it took as long as the clock of its own node shows, in job.log: clocks of two machines are never compared.
+    On a farm its duration is that of its node's clock, in job.log: clocks of two machines are never compared.
     """
     begun_at = find_begin(run_dir, handle) or handle.started_at
     if handle.executor == "local":
@@ -701,7 +698,7 @@ def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at
 
 
 def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:
-    """What the markers of an attempt show; None: it ended without any."""
+    """Return the state that an attempt's markers show; None if it ended without any."""
     bad = [name for name, code in attempt.codes.items() if code != 0]
     if bad:
         return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED

@@ -1,4 +1,4 @@
-"""`.assay/search.json`: which search the trials of a study belong to, as its first call found it."""
+"""`.assay/search.json`: the search that the trials of a study belong to, as its first call defined it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SearchFile:
     objectives: tuple[Objective, ...]
     seed: int
     at: At
-    space: tuple[Mapping[str, Any], ...]  # each sweep's parameters
+    space: tuple[Mapping[str, Any], ...]  # parameters of each sweep
     commands: Mapping[str, str]  # name -> hash of its text
-    first: int = 0  # the number of its first trial: what an earlier search did not count any more
+    first: int = 0  # the number of its first trial: earlier ones belong to other searches
 
 
 def load_search(study_dir: str) -> SearchFile | None:
-    """The search of a study; None where none was begun. Raises FormatError where the file is damaged."""
+    """Load the search of a study; None if there is none. Raise FormatError if the file is damaged."""
     path = find_search_file(study_dir)
     try:
         fields = read_versioned(read_text(path), "search", path)

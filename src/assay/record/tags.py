@@ -1,4 +1,4 @@
-"""Tags and notes: what people write about a run or a study, in `tags.json` of its directory.
+"""Tags and notes that people write about a run or a study, in `tags.json` of its directory.
 
 A file of this name that is not ours (a script may write one) is left alone: it has no tags, and none can be added.
 """
@@ -24,9 +24,9 @@ class Note(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What people wrote about a run or a study. `problem`: why its file could not be read."""
+    """The tags and notes of a run or a study. `problem`: why its file could not be read."""
 
-    tags: tuple[str, ...] = ()  # each once, in the order in which they were given
+    tags: tuple[str, ...] = ()  # without duplicates, in the order of input
     notes: tuple[Note, ...] = ()
     problem: str = ""
 
@@ -57,7 +57,7 @@ def find_tags_file(folder: str, *, of_study: bool = False) -> str:
 
 
 def load_marks(path: str) -> Marks:
-    """The content of a `tags.json`; nothing where there is none, or where another program wrote it."""
+    """Load a `tags.json`; nothing if it does not exist, or another program wrote it."""
     try:
         text = read_text(path)
     except OSError as error:
@@ -86,7 +86,7 @@ def _parse_text(value: Any) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """Whether Assay wrote the file. One that is not JSON at all may be ours, torn by a power cut."""
+    """Whether Assay wrote the file. A file that is not JSON at all may be ours, torn by a power cut."""
     try:
         content = parse_json(text)
     except ValueError:
@@ -102,7 +102,7 @@ class MarksChange(NamedTuple):
 
 
 def change_marks(path: str, change: MarksChange) -> Marks:
-    """Apply a change to what the file holds now; two at once lose nothing. Returns the new marks."""
+    """Apply a change to the current content under a lock, so that parallel changes lose nothing; return the marks."""
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -122,7 +122,7 @@ def change_marks(path: str, change: MarksChange) -> Marks:
 
 
 def _load_to_change(path: str) -> Marks:
-    """Raises FormatError where the file is not one of ours: its writer may need it."""
+    """Load the marks; raise FormatError if the file is not ours, as its writer may need it."""
     try:
         return _parse_marks(read_text(path), path)
     except FileNotFoundError:

@@ -19,20 +19,20 @@ from assay.values.series import mean_and_sd
 Scale = Literal["linear", "log"]
 Look = Literal["line", "dots", "crosses"]
 
-_LARGEST = 1e300  # beyond it differences overflow: drawn like infinity, as a gap
+_LARGEST = 1e300  # beyond it differences overflow: such values are drawn as a gap, like infinity
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One series, or the mean of a group of runs.
 
-    Of a group: `spread` is the standard deviation over its runs around each y, `members` how many runs it has, `end`
-    mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count,
+    Of a group: `spread` is the standard deviation of the runs around each y, `members` their number, `end` mean and
+    deviation of their last values (runs may end at different steps), `others` the number of runs that do not count,
     `counts` how many runs each y is the mean of.
 
-    `raw`: the values before they were smoothed. `names`: which run each point is. `shade`: a colour between the worst
-    (0) and the best (1) of a scale instead of one of its own. `number`: which colour, so that a run has the same one in
-    every chart; None: by its place among the lines.
+    `raw`: the values before smoothing. `names`: the run of each point. `shade`: a colour between the worst (0) and the
+    best (1) of a scale, instead of the line's own. `number`: the number of the colour, so that a run has one colour in
+    every chart; None: its index among the lines.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One of the upright axes of parallel coordinates; ticks by their place on it, 0 (below) to 1."""
+    """One of the vertical axes of parallel coordinates; `ticks` by their position on it, from 0 (bottom) to 1."""
 
     name: str
     ticks: Sequence[tuple[float, str]]
@@ -61,9 +61,8 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class LineChart:
     """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones.
-    `x_bounds`: numbers that the axis reaches to, with points there or without. `axes`: those at x = 0, 1, 2 …
-    instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for, and its worst and its
-    best value."""
+    `x_bounds`: numbers that the axis includes, with or without points. `axes`: vertical axes at x = 0, 1, 2 … instead
+    of a y axis; a y is then a position on them. `shades`: the name of the colour scale, its worst and best value."""
 
     lines: tuple[Line, ...]
     title: str = ""
@@ -78,11 +77,11 @@ class LineChart:
     shades: tuple[str, str, str] | None = None
 
 
-COLORS = 12  # of a chart; lines beyond differ by their dashes as well
+COLORS = 12  # of a chart; further lines also differ by their dashes
 
 
 def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
-    """Each line with the number of its colour."""
+    """Return each line with the number of its colour."""
     return [(index if line.number is None else line.number, line) for index, line in enumerate(lines)]
 
 
@@ -90,11 +89,11 @@ def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
 
 
 def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...]:
-    """Mean and standard deviation per group, over the runs that have a finite value at a step."""
+    """Build mean and standard deviation of each group, over the runs that have a finite value at a step."""
     bands = []
     for label, members in groups:
-        # each run counts once at a step: with the last of its values there, or with one between its neighbours where
-        # other runs have a point and it has none
+        # each run counts once at a step: by its last value there, or by one interpolated between its neighbours if only
+        # other runs have a point there
         runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
         steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
         columns = [read_at(run, steps) for run in runs]
@@ -107,8 +106,8 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:
-    """The exponential moving average, corrected for its start at zero, as TensorBoard's. A value that is not finite
-    stays what it is, and does not count."""
+    """Return the exponential moving average, corrected for its start at zero, as TensorBoard does. Values that are not
+    finite stay unchanged, and do not count."""
     smoothed, total, counted = [], 0.0, 0.0
     for value in values:
         if math.isfinite(value):
@@ -118,7 +117,7 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most about `most` points: of each stretch the lowest and the highest, in their order, and both ends."""
+    """Return about `most` points: the lowest and the highest of each stretch, in order, and both ends."""
     if len(points) <= most:
         return list(points)
     ends = _find_ends([y for _, y in points], math.ceil(2 * len(points) / most))
@@ -126,10 +125,10 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
-    """At most about `most` points of a line, with its gaps."""
+    """Return about `most` points of a line, with its gaps."""
     if len(ys) <= most:
         return xs, ys
-    if has_finite_sum(ys):  # mostly: no gaps, and nothing has to be made of each point
+    if has_finite_sum(ys):  # the usual case: no gaps, so points need not be handled one by one
         places = _find_ends(ys, math.ceil(2 * len(ys) / most))
         found = [xs[at] for at in places], [ys[at] for at in places]
         if all(-_LARGEST <= value <= _LARGEST for values in found for value in values):
@@ -142,7 +141,7 @@ def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequ
 
 
 def has_finite_sum(values: Sequence[float]) -> bool:
-    """Then each of them is finite; where it has not, they still may be."""
+    """Whether the sum is finite: then every value is; if not, they still may be."""
     try:
         return math.isfinite(sum(values))
     except OverflowError:
@@ -150,10 +149,10 @@ def has_finite_sum(values: Sequence[float]) -> bool:
 
 
 def _find_ends(ys: Sequence[float], size: int) -> list[int]:
-    """The indexes of the lowest and the highest in each stretch of this size, in their order, and both ends."""
+    """Return the indexes of the lowest and the highest value of each stretch, in order, and both ends."""
     kept = {0: None}
     for start in range(0, len(ys), size):
-        part = list(ys[start : start + size])  # an array would make each number again for each question
+        part = list(ys[start : start + size])  # an array would create its numbers again in each pass
         low, high = part.index(min(part)), part.index(max(part))
         kept[start + min(low, high)] = kept[start + max(low, high)] = None
     kept[len(ys) - 1] = None
@@ -161,14 +160,14 @@ def _find_ends(ys: Sequence[float], size: int) -> list[int]:
 
 
 def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
-    """The stretches between the points that are not finite."""
+    """Yield the stretches between points that are not finite."""
     for is_finite, stretch in groupby(points, key=lambda each: abs(each[0]) <= _LARGEST and abs(each[1]) <= _LARGEST):
         if is_finite:
             yield list(stretch)
 
 
 def read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
-    """The run's values at these steps; NaN before its first, after its last and next to one that is not finite."""
+    """Return the run's values at these steps; NaN before its first, after its last and next to a non-finite one."""
     if all(step in run for step in steps):
         return [run[step] for step in steps]
     own = sorted(run)
@@ -187,7 +186,7 @@ def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) 
 
 
 def build_shown(chart: LineChart) -> LineChart:
-    """The chart with gaps (NaN) where nothing can be drawn; raises UsageError when nothing at all is left."""
+    """Return the chart with gaps (NaN) for values that cannot be drawn; raise UsageError if nothing is left."""
     low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
 
     def leave_gaps(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
@@ -207,13 +206,12 @@ def build_shown(chart: LineChart) -> LineChart:
 
 
 def last_value(line: Line) -> float:
-    """The last value that can be drawn, NaN without one."""
+    """Return the last value that can be drawn, NaN if there is none."""
     return next((y for y in reversed(line.ys) if math.isfinite(y)), math.nan)
 
 
 def render_end_value(line: Line) -> str:
-    """The last value, not smoothed; of a group mean ± standard deviation over its runs, and how many these are; of
-    points how many."""
+    """Render the last value, unsmoothed; of a group mean ± sd and the number of its runs; of points their number."""
     if line.look != "line":
         return formatting.render_count(sum(map(math.isfinite, line.ys)), "run")
     if not line.spread:
@@ -226,8 +224,8 @@ def render_end_value(line: Line) -> str:
 
 
 def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]]:
-    """The lower and the upper edge of mean ± sd. On a logarithmic scale the lower one ends a decade below the line's
-    smallest value: what is at zero or below has no place there."""
+    """Return the lower and the upper edge of mean ± sd. On a logarithmic scale, which has no zero, the lower edge ends
+    a decade below the line's smallest value."""
     pairs = list(zip(line.ys, line.spread, strict=True))
     lower, upper = [y - sd for y, sd in pairs], [y + sd for y, sd in pairs]
     if scale == "log":
@@ -240,7 +238,7 @@ def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]
 
 
 def build_ticks(low: float, high: float, wanted: int) -> list[float]:
-    """About `wanted` round numbers between the bounds."""
+    """Return about `wanted` round numbers between the bounds."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
@@ -252,11 +250,11 @@ def build_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [round(count * step, decimals) for count in range(first, last + 1)]
 
 
-_NEAR = 0.08  # of the axis
+_NEAR = 0.08  # fraction of the axis
 
 
 def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Powers of ten, thinned out when there are many; 1-2-5 when there are few. Both ends have one."""
+    """Return powers of ten, thinned out if they are many; 1-2-5 if they are few. Both ends have a tick."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, math.ceil((last - first) / max(wanted, 1)))
     ticks = [10.0**power for power in range(first, last + 1, stride)]
@@ -264,7 +262,7 @@ def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
         ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
     ends = [_round_log(low, math.ceil), _round_log(high, math.floor)]
-    near = (high / low) ** _NEAR  # an end that another label is next to has one already
+    near = (high / low) ** _NEAR  # an end close to another label needs none
     return sorted({*inside, *(end for end in ends if all(not 1 / near < end / tick < near for tick in inside))})
 
 
@@ -275,7 +273,7 @@ def _round_log(value: float, to_whole: Callable[[float], int]) -> float:
 
 
 def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
-    """Each with its own decimals: `0.001`, `0.01`."""
+    """Render each tick with its own decimals: `0.001`, `0.01`."""
     return [(value, formatting.render_number(value, 6)) for value in values]
 
 

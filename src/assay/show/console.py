@@ -1,8 +1,7 @@
-"""Where a command prints: results on stdout, everything else on stderr.
+"""The output of a command: results on stdout, everything else on stderr.
 
-A reader that has gone (`assay run … | head`) does not end the command: what it would have read is dropped, and the exit
-code is that of the work. A result that cannot be written for another reason, such as a full disk, is an error; a
-message that cannot be written is not.
+A closed pipe (`assay run … | head`) does not end the command: its output is dropped, and the exit code is that of the
+work. A result that cannot be written for another reason, such as a full disk, is an error; for a message it is not.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """`quiet`: no messages; results, warnings and errors are still printed. `above`: prints messages instead of us,
-    above the live view that the terminal shows."""
+    """`quiet`: no messages, but results, warnings, errors. `above`: prints messages above the terminal's live view."""
 
     def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False, above: Notify | None = None) -> None:
         self.quiet = quiet
@@ -36,7 +34,7 @@ class Console:
         return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr, above=self._above)
 
     def on_stderr(self, is_wanted: bool = True) -> Console:
-        """A console for results while stdout belongs to a report (`--html -`)."""
+        """Return a console for results while stdout is used for a report (`--html -`)."""
         return Console(quiet=self.quiet, results_on_stderr=is_wanted, above=self._above)
 
     def around(self, above: Notify) -> Console:
@@ -83,7 +81,7 @@ class Console:
         if as_json or fields:
             self.write_json(document.facts, fields)
             return
-        from assay.show.terminal_report import render_terminal  # tables and messages do without it
+        from assay.show.terminal_report import render_terminal  # not needed for tables and messages
 
         self.write(render_terminal(document, width=self.width, color=self.color, plain=self.is_plain))
 
@@ -97,7 +95,7 @@ class Console:
         self.error(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """A message that is printed even with `quiet`, in lines that end between words; a pipe gets one line."""
+        """Print a message even with `quiet`, wrapped between words; a pipe gets one line."""
         write = self._above or (lambda lines: self.write_message(f"{lines}\n"))
         write(wrap(clean_lines(text), terminal_width(sys.stderr), "  "))
 
@@ -113,7 +111,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal; None: not a terminal, so that nothing is shortened."""
+        """The columns of the terminal; None if the output is not a terminal, and nothing is shortened."""
         return terminal_width(self.out)
 
     @property
@@ -127,7 +125,7 @@ class Console:
 
 
 class SilentConsole(Console):
-    """Prints nothing at all: what library functions use unless a caller passes a console."""
+    """Prints nothing: the default of library functions."""
 
     def write(self, text: str) -> None:
         pass
@@ -143,7 +141,7 @@ SILENT = SilentConsole(quiet=True)
 
 
 class CollectingConsole(SilentConsole):
-    """Keeps messages, warnings and errors for the caller, as they were given."""
+    """Keeps messages, warnings and errors unchanged for the caller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +155,7 @@ class CollectingConsole(SilentConsole):
 
 
 def silence(stream: TextIO) -> None:
-    """Drop what is written from here on, also what Python flushes when it ends."""
+    """Drop all further output, also what Python flushes when it ends."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -166,7 +164,7 @@ def silence(stream: TextIO) -> None:
 
 
 def build_same_call(words: Sequence[str] | None = None) -> str:
-    """The command line of this process (or these words of it), to be pasted; secrets have to be filled in again."""
+    """Return the command line of this process (or these words), to be pasted; secrets must be filled in again."""
     from assay.values.run import build_command  # for messages at the end of a command
     from assay.values.secrets import hide_arguments
 

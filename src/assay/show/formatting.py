@@ -13,7 +13,7 @@ from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
-# what people copy out of a sentence: something in backticks, or a command after a colon or alone on its line
+# text that users copy from a sentence: something in backticks, or a command after a colon or on a line of its own
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
@@ -22,9 +22,9 @@ _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
 def render_number(value: float, digits: int | None = 4) -> str:
-    """Plain and short: `digits` significant digits of a fraction, all digits before the point; None keeps all.
+    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits.
 
-    An exponent appears only below 0.0001 and from 1e15 on, where plain digits stop being readable.
+    Only below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent.
     """
     if isinstance(value, int):
         return str(value)
@@ -52,7 +52,7 @@ def render_count(count: int, noun: str, plural: str | None = None) -> str:
 
 def render_size(size_bytes: float) -> str:
     """`512 B`, `1.5 GiB`."""
-    amount, unit = float(min(abs(size_bytes), 1 << 1000)), 0  # a larger one is not a float
+    amount, unit = float(min(abs(size_bytes), 1 << 1000)), 0  # a larger integer is not a float
     while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
@@ -63,7 +63,7 @@ def render_size(size_bytes: float) -> str:
 
 
 def render_clock(seconds: float) -> str:
-    """`5:11`, `1:02:03`: for columns, where durations are compared by eye."""
+    """Render as `5:11`, `1:02:03`: for columns, where durations are compared by eye."""
     if not math.isfinite(seconds):
         return "-"
     whole = math.floor(abs(seconds) + 0.5)
@@ -75,7 +75,7 @@ def render_clock(seconds: float) -> str:
 
 
 def render_duration(seconds: float) -> str:
-    """`12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m`, `3d 4h`: for sentences."""
+    """Render as `12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m`, `3d 4h`: for sentences."""
     if not math.isfinite(seconds):
         return "-"
     if seconds < 0:
@@ -91,12 +91,12 @@ def render_duration(seconds: float) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in parts if amount)
 
 
-# seconds of the smaller unit, up to how many of them, how many make the larger one, the names of both
+# seconds of the smaller unit, how many are used, how many make the larger unit, the names of both
 _DURATION_UNITS = ((1, 3600, 60, "m", "s"), (60, 24 * 60, 60, "h", "m"), (3600, math.inf, 24, "d", "h"))
 
 
 def render_age(seconds: float) -> str:
-    """`just now`, `42 s ago`, `2 min ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ a little."""
+    """Render as `just now`, `42 s ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ by a few seconds."""
     if seconds < 5:
         return "just now"
     unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
@@ -108,14 +108,14 @@ def render_age(seconds: float) -> str:
 
 
 def clean(text: str) -> str:
-    """One printable line: names may hold newlines, escape sequences and undecodable bytes."""
+    """Return one printable line: names may contain newlines, escape sequences and undecodable bytes."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def clean_lines(text: str) -> str:
-    """`clean` for a text of several lines: line ends and tabs stay."""
+    """`clean` several lines: line ends and tabs stay."""
     return text if text.isprintable() else re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
 
 
@@ -124,13 +124,13 @@ _LINE_PARTS = r"[^\n\t]+"
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as os.fsdecode keeps it
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as os.fsdecode represents it
         return f"\\x{code - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")
 
 
 def display_width(text: str) -> int:
-    """Columns that a printable text takes: East Asian wide characters two, combining ones none."""
+    """Return the columns of a printable text: two for East Asian wide characters, none for combining ones."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -141,10 +141,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
-    """Cut to at most `width` columns, `front` of them from the beginning; by default from the middle.
-
-    Runs next to each other differ at both ends of their names.
-    """
+    """Cut to `width` columns, `front` from the beginning; by default in the middle, as names differ at both ends."""
     if display_width(text) <= width:
         return text
     room = width - display_width(mark)
@@ -170,9 +167,9 @@ def pad(text: str, width: int, align: str = "left") -> str:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Prose in lines that end between words; `indent` stands before all but the first. None: one line, as it is.
+    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged.
 
-    Commands and words stay whole, also where they are longer than a line: a terminal joins what it broke by itself.
+    Commands and words stay whole, even if they are longer than a line: a terminal joins the lines that it breaks.
     """
     if width is None:
         return text
@@ -194,11 +191,11 @@ def _wrap_line(line: str, width: int, indent: str) -> str:
 
 
 # ---------------------------------------------------------------- text in other formats
-# One function for each format that text of users' files, logs and programs goes into; every writer calls it.
+# One function for each format into which text of users' files, logs and programs is written; every writer uses it.
 
 
 def escape_markdown(text: str) -> str:
-    """One line that Markdown shows as it is, in a paragraph, a heading or a table: no markup, link, mention or HTML."""
+    """Return one line that Markdown shows unchanged, also in headings and tables: no markup, link, mention or HTML."""
     one = clean(" ".join(text.split()))
     for char, shown in _MARKUP.items():
         one = one.replace(char, shown)
@@ -217,17 +214,17 @@ def escape_html(value: object) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """For an XML library, which escapes markup by itself: XML has no place for control characters or half pairs."""
+    """Clean text for an XML library, which escapes markup: XML allows no control characters and no lone surrogates."""
     return clean_lines(text)
 
 
 def escape_csv(value: Any) -> Any:
-    """A cell that a spreadsheet takes for text. Text that it would take for a formula gets an apostrophe in front;
-    numbers stay numbers, also those that came as text (`-1`, `+3e-4`)."""
+    """Return a cell that a spreadsheet shows as text. Text that looks like a formula gets an apostrophe in front;
+    numbers stay numbers, also as text (`-1`, `+3e-4`)."""
     if not isinstance(value, str):
         return value
     text = make_safe(value)
-    # a spreadsheet ignores blanks and line ends in front, and knows the wide forms of the signs as well
+    # a spreadsheet ignores leading blanks and line ends, and accepts the wide forms of the signs too
     is_formula = text.lstrip(" \n").startswith(_FORMULA) and not re.fullmatch(_NUMERIC, text)
     return f"'{text}" if is_formula else text
 
@@ -237,17 +234,17 @@ _NUMERIC = r"(?ai)[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)"
 
 
 def make_safe(text: str) -> str:
-    """Text without characters that a terminal obeys or that cannot be encoded."""
+    """Escape characters that a terminal interprets or that cannot be encoded."""
     return re.sub(UNSAFE, lambda found: _escape(found[0]), text)
 
 
 def escape_json(text: str) -> str:
-    """JSON text without characters that a terminal obeys or that cannot be encoded; they are only inside strings."""
+    """Escape characters in JSON that a terminal interprets or that cannot be encoded; they are only inside strings."""
     return re.sub(UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
-    """JSON for people's scripts: valid everywhere, and nothing lost on the way."""
+    """Render JSON for scripts, valid for every parser and without loss."""
     import json
 
     chosen = choose_fields(to_json(value), fields)
@@ -255,7 +252,7 @@ def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    """Convert to JSON values. JSON has no NaN: it becomes the string "NaN", never a silent null."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -266,7 +263,7 @@ def to_json(value: Any) -> Any:
 
 
 def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
-    """These fields of an object, or of each object of a list: null where one lacks what another has."""
+    """Return these fields of an object, or of each object of a list: null for a missing one."""
     if not fields:
         return facts
     rows = [_flatten(row) for row in (facts if isinstance(facts, list) else [facts])]
@@ -276,22 +273,22 @@ def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
 
 
 def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """All fields, with those inside of others as `metrics.loss`."""
+    """Return all fields, nested ones as `metrics.loss`."""
     found = {f"{before}{key}": value for key, value in facts.items()}
     inner = (_flatten(value, f"{before}{key}.") for key, value in facts.items() if isinstance(value, dict))
     return {**found, **{name: value for each in inner for name, value in each.items()}}
 
 
-# what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs
+# control characters except tabs and line ends, direction marks of right-to-left scripts, lone surrogates
 UNSAFE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 class GuardedStream:
-    """A standard stream that never passes on what a terminal obeys, whatever wrote it: the last of the defences.
+    """A standard stream that never passes on control characters of terminals, whatever wrote them.
 
-    Names and messages are cleaned where they are rendered; this sees to it that a forgotten one does no harm, and that
-    text that cannot be encoded does not end a command. Colours stay, where colours are used. `buffer` is as it was: the
-    logs of runs are printed byte for byte.
+    Names and messages are cleaned where they are rendered; this class is the last defence for a forgotten one, and
+    keeps text that cannot be encoded from ending a command. Colours stay if colours are used. `buffer` is not guarded:
+    the logs of runs are printed byte for byte.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -300,7 +297,7 @@ class GuardedStream:
 
     def write(self, text: str) -> int:
         if not text.replace("\n", "").isprintable() and re.search(UNSAFE, text):
-            parts = re.split(_COLOR, text) if self._has_color else [text]  # every second one is a colour
+            parts = re.split(_COLOR, text) if self._has_color else [text]  # every second part is a colour
             parts[::2] = map(make_safe, parts[::2])
             text = "".join(parts)
         return self.unguarded.write(text)
@@ -317,10 +314,10 @@ _COLOR = r"(\x1b\[[0-9;]*m)"
 
 
 def guard(stream: TextIO) -> TextIO:
-    """A missing stream (`>&-`) stays missing."""
+    """Guard a stream; a missing stream (`>&-`) stays missing."""
     return stream if stream is None or isinstance(stream, GuardedStream) else cast("TextIO", GuardedStream(stream))
 
 
 def unguard(stream: TextIO) -> TextIO:
-    """For the live view, which moves the cursor and cleans its texts by itself."""
+    """Return the stream itself for the live view, which moves the cursor and cleans its own texts."""
     return stream.unguarded if isinstance(stream, GuardedStream) else stream

@@ -1,10 +1,10 @@
-"""A document as one HTML page: no script, nothing from elsewhere; light or dark as the reader's system is.
+"""A document as one HTML page without scripts or external files, in light or dark as the reader's system is.
 
-`page/report.html` is the template, `page/colors.css` and `page/report.css` are the style, which becomes part of the
-page; `page/blocks.html` shows each kind of block, here and on the pages of `assay serve`. Every text is
-cleaned and escaped by the environment; only the drawings below and of `show/heat_map.py`, which escape their own, are
-markup. Their colours come from the style sheet by class names, so one drawing serves the light and the dark theme. Long
-curves are thinned to what a screen can show, extremes kept.
+`page/report.html` is the template; the style of `page/colors.css` and `page/report.css` becomes part of the page;
+`page/blocks.html` shows each kind of block, here and on the pages of `assay serve`. The environment cleans and escapes
+every text; only drawings, below and in `show/heat_map.py`, are markup and escape their own texts. Drawings get their
+colours from the style sheet by class names, so one drawing serves both themes. Long curves are thinned to what a
+screen can show, with their extremes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GAP = 18  # between two panels
 _AXIS = 28  # below the last panel, for the numbers of the x axis
 _NAMED_AXIS = 96  # below the last panel, for slanted names
 _LONGEST_NAME = 18
-_CHARACTER = 6.3  # the width of one in a tick, about
+_CHARACTER = 6.3  # the approximate width of a character in a tick
 _LABEL = 20  # for the name of an axis
 _NAME_ROOM = 16  # from one slanted name to the next
 _MOST_POINTS = 500  # of a curve
@@ -57,7 +57,7 @@ def render_html(document: Document) -> str:
 
 
 def load_style() -> Markup:
-    """The colours of both themes, and what the blocks of a document look like."""
+    """Load the colours of both themes, and the style of a document's blocks."""
     texts = []
     for name in ("colors.css", "report.css"):
         with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
@@ -65,14 +65,14 @@ def load_style() -> Markup:
     return Markup("".join(texts))  # noqa: S704 (our own files)
 
 
-@cache  # with its compiled templates: to compile one takes longer than to fill it in
+@cache  # with its compiled templates: compiling one is slower than filling it in
 def build_environment(*folders: str) -> Environment:
-    """The environment of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
+    """Build the environment of templates in these folders and in ours, with `blocks.html` for a document's blocks."""
     environment = Environment(
         loader=FileSystemLoader([*folders, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
-        # what the template puts out; lines stay lines, markup is ours
+        # output of templates: lines stay lines, our markup stays markup
         finalize=lambda value: value if isinstance(value, Markup) else formatting.clean_lines(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -83,12 +83,12 @@ def build_environment(*folders: str) -> Environment:
 
 def _draw(block: Chart | Bars | HeatMap) -> Markup:
     if isinstance(block, Chart):
-        return Markup(draw(block))  # noqa: S704 (each of them escapes its texts)
+        return Markup(draw(block))  # noqa: S704 (it escapes its texts)
     return Markup(heat_map.draw_bars(block) if isinstance(block, Bars) else heat_map.draw_heat_map(block))  # noqa: S704
 
 
 def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
-    """The name of each block's type with the block; charts that follow each other are one part."""
+    """Return each block with the name of its type; successive charts are one part."""
     named = [(type(block).__name__, block) for block in choose_blocks(blocks, "html")]
     parts: list[tuple[str, Any]] = []
     for name, group in groupby(named, key=lambda pair: pair[0]):
@@ -98,7 +98,7 @@ def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
 
 
 def build_rows(block: TableBlock) -> list[dict[str, Any]]:
-    """Each row with its cells as spans, and what comes before and below it."""
+    """Return each row with its cells as spans, its notes, and the text before it."""
     columns, rows = block.table.columns, block.table.rows
     texts = [build_texts(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     built = []
@@ -119,7 +119,7 @@ def build_rows(block: TableBlock) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame knows where values lie in the drawing."""
+    """Converts values to positions in the drawing."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -148,7 +148,7 @@ def _fraction(value: float, bounds: tuple[float, float]) -> float:
 
 
 def draw(chart: Chart) -> str:
-    """An <svg> element. Without a finite value it has a note."""
+    """Draw an <svg> element; without a finite value it contains a note."""
     points = [point for panel in chart.panels for point in _list_points(panel)]
     width = WIDE if chart.is_wide else WIDTH
     below = _NAMED_AXIS if _is_named(chart) else _AXIS
@@ -220,7 +220,7 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
 
 
 def _is_named(chart: Chart) -> bool:
-    """Whether labels need more space than there is between two ticks."""
+    """Whether labels need more space than the distance of two ticks."""
     ticks = chart.x_ticks or ()
     room = ((WIDE if chart.is_wide else WIDTH) - _LEFT - _RIGHT) / max(1, len(ticks))
     return any(len(text) > 5 and 7 * len(text) > room for _, text in ticks)
@@ -242,7 +242,7 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
     ticks = ticks or ()
     for value, text in ticks[:: max(1, -(-len(ticks) * _NAME_ROOM // round(frame.right - _LEFT)))]:
         x, y = frame.x(value) + 3, frame.bottom + 16
-        name = escape_html(shorten(clean(text), min(_LONGEST_NAME, round(x / 5))))  # a character is 5 wide when turned
+        name = escape_html(shorten(clean(text), min(_LONGEST_NAME, round(x / 5))))  # a slanted character is 5 wide
         turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 
@@ -254,7 +254,7 @@ def _draw_x_label(chart: Chart, frame: Frame, height: float) -> Iterator[str]:
 
 
 def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
-    """Invisible bars that show a text under the mouse."""
+    """Draw invisible bars that show a text under the mouse."""
     hovers = chart.hovers
     for index, (x, text) in enumerate(hovers):
         left = frame.x((hovers[index - 1][0] + x) / 2) if index else frame.x(frame.x_range[0])
@@ -342,7 +342,7 @@ def _draw_marker(marker: str, style: str, x: float, y: float, inner: str = "") -
 
 
 def _most_points(frame: Frame) -> int:
-    """The number of points that the drawing can show."""
+    """Return the number of points that the drawing can show."""
     return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 

@@ -35,7 +35,7 @@ def _render_heading(block: doc.Heading) -> str:
 
 
 def _render_content(content: doc.Content) -> str:
-    """The spans as one text. Blanks at the ends of a span stay: they are between it and its neighbours."""
+    """Render the spans as one text. Blanks at the ends of a span stay: they separate it from its neighbours."""
     return "".join(_render_span(span) for span in doc.build_spans(content)).strip()
 
 
@@ -58,7 +58,7 @@ def _quote(text: str) -> str:
 
 def _render_findings(block: doc.Findings) -> str:
     lines = []
-    for each in block.items[: block.most]:  # an item is one line; the ends of the others stay visible
+    for each in block.items[: block.most]:  # each item is one line, so that the ends of the others stay visible
         message = "; ".join(line.strip().rstrip(";") for line in each.message.splitlines() if line.strip())
         lines.append(f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(message)}")
     more = len(block.items) - block.most
@@ -79,7 +79,7 @@ def _render_section(block: doc.Section) -> str:
 
 
 def _render_details(block: doc.Details) -> str:
-    """Render details; the title is inside of HTML, where Markdown has no meaning."""
+    """Render details; the title is inside of HTML, where Markdown does not apply."""
     opened = " open" if block.is_open else ""
     inner = "\n\n".join(_render_blocks(block.blocks))
     texts = [(formatting.escape_html(formatting.clean(span.text)), span.role) for span in doc.build_spans(block.title)]
@@ -88,7 +88,7 @@ def _render_details(block: doc.Details) -> str:
 
 
 def _fence(text: str, language: str = "") -> str:
-    """A block of code between fences that are longer than any row of backticks inside."""
+    """Render a block of code with fences that are longer than any row of backticks inside."""
     ticks = "```"
     while ticks in text:
         ticks += "`"

@@ -1,7 +1,7 @@
-"""Runs in a notebook: a table as HTML, and a view that is updated in place.
+"""Runs in a notebook: a table as HTML, and a view that is updated.
 
-Styles are inline, since notebooks that are not trusted drop style sheets. Text has the colour of the page and lines are
-that colour made faint, so it suits light and dark themes; states have a dot in a colour that is visible on both.
+Styles are inline, since untrusted notebooks drop style sheets. Text has the colour of the page, and lines have the
+same colour made faint, for light and dark themes; dots of states are visible on both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELL = f"padding:2px 10px;{_LINE}"
 
 
 def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
-    """A heading, a bar with the number of runs in each state, and the first rows."""
+    """Render a heading, a bar with the number of runs in each state, and the first rows."""
     total = sum(states.values())
     counts = " &nbsp;".join(f"{_render_dot(state)}{count} {escape_html(state)}" for state, count in states.items())
     parts = [f'<div style="margin-bottom:4px"><b>{escape_html(heading)}</b> {counts}</div>']

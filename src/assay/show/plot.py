@@ -23,10 +23,10 @@ from assay.system import terminal
 
 _HUES = ("blue", "red", "green", "magenta", "cyan", "yellow")
 PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
-_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # no two lines share one
+_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # each line has its own
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille: column, row → bit
 _SMALLEST = 20, 6  # columns and rows below which a plot shows nothing
-_MOST_ENDS = 1 / 6  # of the width, for marks after the ends
+_MOST_ENDS = 1 / 6  # of the width, for marks behind the ends of lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Area:
 
     columns: int
     rows: int
-    x_range: tuple[float, float]  # of the transformed values, as y_range
+    x_range: tuple[float, float]  # of transformed values, like y_range
     y_range: tuple[float, float]
     transforms: tuple[Callable[[float], float], Callable[[float], float]]  # of x and of y
     dots: tuple[int, int]
@@ -58,7 +58,7 @@ def _share(value: float, bounds: tuple[float, float]) -> float:
 def render_plot(
     chart: LineChart, *, width: int = 80, height: int = 20, color: bool = False, plain: bool = False
 ) -> str:
-    """The chart in characters: braille dots, or one letter per line where only ASCII is possible (`plain`)."""
+    """Render the chart in braille dots, or with one letter per line if only ASCII is possible (`plain`)."""
     shown = build_shown(chart)
     left_out = len(shown.lines) - len(_MARKS)
     shown = replace(shown, lines=shown.lines[: len(_MARKS)])
@@ -95,7 +95,7 @@ def _build_area(chart: LineChart, width: int, rows: int, plain: bool) -> _Area:
     room = 0.5 if chart.scale == "log" else abs(ys[0]) * 0.1 or 1.0
     x_range = (-0.5, len(chart.x_ticks) - 0.5) if chart.x_ticks else (min(xs), max(xs))
     y_range = min(ys), max(ys)
-    if y_range[0] == y_range[1]:  # a constant needs some room around it to lie in the middle
+    if y_range[0] == y_range[1]:  # a constant is drawn in the middle
         y_range = y_range[0] - room, y_range[1] + room
     return _Area(width, rows, x_range, y_range, (to_x, to_y), (1, 1) if plain else (2, 4))
 
@@ -114,7 +114,7 @@ def _build_y_ticks(chart: LineChart, area: _Area) -> dict[int, str]:
 
 @dataclass(slots=True)
 class _Cell:
-    """A character of the drawing: its dots, whose it is (the last line drawn), and whose mark covers the dots."""
+    """A character of the drawing: its dots, its line (the last one drawn), and the line whose mark covers the dots."""
 
     dots: int = 0
     line: int = 0
@@ -122,11 +122,11 @@ class _Cell:
     mark: int | None = None
 
 
-Cells = dict[tuple[int, int], _Cell]  # (column, row) → what is there
+Cells = dict[tuple[int, int], _Cell]  # (column, row) → cell
 
 
 def _choose_signs(chart: LineChart, plain: bool) -> list[str]:
-    """A letter for each line; what is not a line and the only one of its kind has the sign of its kind."""
+    """Choose a letter for each line, and for the only series of another kind the sign of that kind."""
     looks = [line.look for line in chart.lines]
     own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
     return [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
@@ -147,9 +147,9 @@ def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
 
 
 def _trace(line: Line, area: _Area) -> Iterator[tuple[int, int]]:
-    """The dots of a line; a gap in the values is a gap in the line."""
+    """Yield the dots of a line; a gap in the values is a gap in the line."""
     before: tuple[int, int] | None = None
-    most = 4 * area.columns * area.dots[0]  # beyond that more points change nothing
+    most = 4 * area.columns * area.dots[0]  # more points change nothing
     xs, ys = thin_line(line.xs, line.ys, most) if line.look == "line" else (line.xs, line.ys)
     for x, y in zip(xs, ys, strict=True):
         if y != y:  # noqa: PLR0124
@@ -198,7 +198,7 @@ def _render_rows(
 
 
 def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
-    """Row → the lines that end there at the right edge, all of them, from top to bottom."""
+    """Return row → all lines that end there at the right edge, from top to bottom."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(chart.lines):
         column, row, dot = _find_end(line, area)
@@ -208,7 +208,7 @@ def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
 
 
 def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
-    """Column, row and dot of a line's last point; -1 for a line that has none."""
+    """Return column, row and dot of a line's last point; -1 if it has none."""
     pairs = zip(reversed(line.xs), reversed(line.ys), strict=True)
     end = next(((x, y) for x, y in pairs if math.isfinite(y)), None)
     if end is None:
@@ -218,9 +218,9 @@ def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
 
 
 def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
-    """A mark on each line's way, since shades differ too little, and where it ends before the edge."""
+    """Mark each line on its way, since shades differ too little, and at an end before the edge."""
     at_edge = {number for each in ends.values() for number in each}
-    own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
+    own: dict[int, list[tuple[int, int]]] = {}  # cells that no other line touches
     for index, cell in cells.items():
         if not cell.is_shared and cell.mark is None:
             own.setdefault(cell.line, []).append(index)
@@ -235,7 +235,7 @@ def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, S
 
 
 def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) -> None:
-    """Next to the end where that is free; a line that others surround has its mark on its way and in the legend."""
+    """Put a mark next to the end if there is room; otherwise the line has only the mark on its way."""
     column, row, _ = end
     if column < 0:
         return
@@ -246,7 +246,7 @@ def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) 
 
 
 def _render_ends(numbers: Sequence[int], most: int, hues: Sequence[str]) -> str:
-    """Lines that end in the same row stand one after the other, so that each mark is in the row of its own line."""
+    """Render the marks of lines that end in the same row one after the other."""
     shown = numbers if len(numbers) <= most else numbers[: most - 1]
     rest = "…" if len(shown) < len(numbers) else ""
     return "".join(_paint_mark(_MARKS[number], number, hues) for number in shown) + rest
@@ -286,7 +286,7 @@ def _render_x_axis(chart: LineChart, area: _Area, margin: int, plain: bool) -> I
 def _render_legend(
     chart: LineChart, width: int, signs: Sequence[str], *, hues: Sequence[str], plain: bool
 ) -> Iterator[str]:
-    """One entry per line with its end value, in as many columns as fit."""
+    """Yield one entry per line with its end value, in as many columns as fit."""
     entries = []
     for number, line in enumerate(chart.lines):
         value = render_end_value(line).replace("±", "+-" if plain else "±")
@@ -303,6 +303,6 @@ def _render_legend(
 
 
 def _paint_mark(text: str, number: int, hues: Sequence[str]) -> str:
-    """`hues`: of each line; none: without colours."""
+    """Paint the mark at the start of a text; without `hues` there are no colours."""
     mark, space, rest = text.partition(" ")
     return terminal.paint(mark, hues[number]) + space + rest if hues else text

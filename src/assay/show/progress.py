@@ -1,4 +1,4 @@
-"""How a study goes, while it goes: a live view on a terminal, one line per event elsewhere."""
+"""The progress of a study: a live view on a terminal, one line per event elsewhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HEARTBEAT_S = 30.0
 _REFRESH_S = 0.1
 _BAR = 40
 _MESSAGES = 3
-_LINES_AROUND = 6  # bar, counts, names of the columns, "and more", room for the prompt
-_LOUD_FAILURES = 20  # after as many lines about failures the rest is left to the report
+_LINES_AROUND = 6  # bar, counts, names of the columns, "and more", the prompt
+_LOUD_FAILURES = 20  # after so many lines about failures, the rest is left to the report
 _WELL = frozenset({"done", "pruned"})
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_LINE, _ERASE_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
-_USUAL_SIZE = os.terminal_size((80, 25))  # of a terminal that does not report its own
+_USUAL_SIZE = os.terminal_size((80, 25))  # for a terminal that does not report its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class RunningRow:
     slot: str | None
     elapsed_s: float
     attempt: int = 1
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each metric
     step: float | None = None
-    was_found: bool = False  # it ran before this command was started
+    was_found: bool = False  # it was running before this command began
     is_waiting: bool = False  # in the queue of a farm
-    begins: str = ""  # what a later attempt begins with, as in "continues from step 4,200"
+    begins: str = ""  # where a later attempt begins, as in "continues from step 4,200"
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRow:
-    """A run that ended since the last update; `state` is a State's word."""
+    """A run that ended since the last update; `state` is the name of a State."""
 
     name: str
     state: str
@@ -52,7 +52,7 @@ class EndedRow:
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """The best run so far; `value` with the metric's name."""
+    """The best run so far; `value` includes the metric's name."""
 
     name: str
     value: str
@@ -60,7 +60,7 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """One look at a study. Everything counts runs; `failed` includes time-outs and lost runs."""
+    """The state of a study at one moment. Numbers are runs; `failed` includes time-outs and lost runs."""
 
     study: str
     total: int
@@ -71,29 +71,29 @@ class ProgressView:
     stopped: int = 0
     pruned: int = 0  # ended by a rule
     running: tuple[RunningRow, ...] = ()
-    step_name: str = "step"  # what the running runs count
+    step_name: str = "step"  # the unit by which the runs count
     queued: int = 0
     eta_s: float | None = None
     elapsed_s: float = 0.0
-    kept: int = 0  # of `done`: finished before this command was started
+    kept: int = 0  # of `done`: finished before this command began
     ended: tuple[EndedRow, ...] = ()  # since the last update
-    news: tuple[RunningRow | EndedRow, ...] = ()  # what ended and what was started, in order, however short it was
+    news: tuple[RunningRow | EndedRow, ...] = ()  # ended and started runs in order, however short
     best: BestRow | None = None  # so far
     is_new_best: bool = False  # since the last update
-    messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for
+    messages: tuple[str, ...] = ()  # lasting notices, such as the reason to wait
 
     @property
     def finished(self) -> int:
         return self.done + self.failed + self.stopped + self.pruned
 
 
-# ---------------------------------------------------------------- how long it will take
+# ---------------------------------------------------------------- estimated time
 
 
 def estimate_eta(
     durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
 ) -> float | None:
-    """Seconds until the last run ends, if the rest takes as long as the finished ones; None before one has finished."""
+    """Return the seconds until the last run ends, if the rest takes as long as finished runs; None before the first."""
     if not queued and not running_elapsed_s:
         return 0.0
     if not durations_s:
@@ -102,7 +102,7 @@ def estimate_eta(
     busy = [_remaining(elapsed, mean, durations_s) for elapsed in running_elapsed_s]
     free = [0.0] * max(0, slots - len(busy))
     ends = busy + free or [0.0]
-    # whole rounds need no simulation: each slot takes one run and is where it was, a mean later
+    # whole rounds need no simulation: each takes one run per slot, and a mean duration
     rounds = max(0, queued // len(ends) - 1)
     heapq.heapify(ends)
     for _ in range(queued - rounds * len(ends)):
@@ -111,21 +111,21 @@ def estimate_eta(
 
 
 def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> float:
-    """A run that has outlived the mean is compared with those that took at least as long as it already has."""
+    """Return a run's remaining time. If it has outlived the mean, compare it with runs that took at least as long."""
     if elapsed <= mean:
         return mean - elapsed
     longer = [duration - elapsed for duration in durations_s if duration > elapsed]
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
 
 
-# ---------------------------------------------------------------- one look as text
+# ---------------------------------------------------------------- the view as text
 
 
 Segment = tuple[str, str]  # text, style ("" is none)
 
 
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
-    """The live view as lines of styled pieces, never more than the terminal has rows."""
+    """Render the live view as lines of styled pieces, never more than the terminal has rows."""
     counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
     lines = [_render_bar(view, width, plain), counts]
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
@@ -149,7 +149,7 @@ def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
-    """Done, pruned, failed, stopped and running runs by their share, each of them with at least one character."""
+    """Draw done, pruned, failed, stopped and running runs by their fraction, at least one character for each."""
     full, empty = ("#", ".") if plain else ("━", "─")
     parts = (
         (view.done, "green"),
@@ -184,7 +184,7 @@ def _build_counts(view: ProgressView) -> list[Segment]:
 
 
 def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plain: bool) -> list[list[Segment]]:
-    """Names give way to numbers, but stay readable; metrics that do not fit are left out, the last first."""
+    """Render running runs: names are cut for numbers but stay readable; metrics that do not fit are left out."""
     if not rows:
         return []
     metrics = dict.fromkeys(name for row in rows for name in row.metrics)
@@ -202,7 +202,7 @@ def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plai
 
 
 def _cut(line: list[Segment], width: int) -> list[Segment]:
-    """A line that wraps would make the view taller than it knows."""
+    """Cut a line to the width: a line that wraps would break the view."""
     kept: list[Segment] = []
     room = width
     for text, style in line:
@@ -237,7 +237,7 @@ def render_started(row: RunningRow) -> str:
 
 
 def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
-    """The best run in one line; with little room its name is shortened, not the value."""
+    """Render the best run in one line; if it is narrow, the name is shortened, not the value."""
     head, name, value = "best of this call: ", formatting.clean(row.name), formatting.clean(row.value)
     if width is not None:
         name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")
@@ -248,23 +248,20 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
 
 
 class Progress:
-    """Gets the state of the study as often as the supervisor likes, and decides how much of it to show.
-
-    This class shows nothing (`--quiet`): the report at the end has the results.
-    """
+    """Gets the state of a study often, and decides how much to show. This class shows nothing (`--quiet`)."""
 
     def update(self, view: ProgressView) -> None:
-        """`view.ended` must name each run once: those that ended since the last call."""
+        """Update the view. `view.ended` must contain each run once: those that ended since the last call."""
 
     def message(self, text: str) -> None:
-        """A text that is shown once, above what is shown now."""
+        """Show a text once, above the view."""
 
     def finish(self, view: ProgressView) -> None:
-        """The last look; the terminal is left as it was found, for the report to follow. May be called again."""
+        """Show the last state and restore the terminal for the report. May be called again."""
 
 
 class PlainProgress(Progress):
-    """One line per event, and a sign of life now and then: for files, pipes and continuous integration."""
+    """Prints one line per event and regular heartbeats: for files, pipes and continuous integration."""
 
     def __init__(
         self, stream: TextIO, *, heartbeat_s: float = HEARTBEAT_S, clock: Callable[[], float] = time.monotonic
@@ -274,7 +271,7 @@ class PlainProgress(Progress):
         self._clock = clock
         self._beat_at = clock() + heartbeat_s
         self._running: set[tuple[str, int]] = set()
-        self._notices: set[str] = set()  # those that stay are printed once
+        self._notices: set[str] = set()  # lasting notices, which are printed once
         self._finished = False
 
     def update(self, view: ProgressView) -> None:
@@ -291,7 +288,7 @@ class PlainProgress(Progress):
             _write(self._stream, "\n".join(lines) + "\n")
 
     def _render_news(self, view: ProgressView) -> list[str]:
-        """What happened since the last update; a start is reported once, also where the run is still listed."""
+        """Render the events since the last update; a start is reported once, even if the run is still listed."""
         news = view.news or view.ended
         begun = [row for row in news if isinstance(row, RunningRow) and not row.is_waiting]
         self._running |= {(row.name, row.attempt) for row in begun}
@@ -309,7 +306,7 @@ class PlainProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """The last lines of the terminal show the study; failures and messages scroll up above them and stay."""
+    """Shows the study in the last lines of the terminal; failures and messages scroll up above them and stay."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = formatting.unguard(stream)
@@ -318,7 +315,7 @@ class LiveProgress(Progress):
         self._clock = clock
         self._drawn_at = -_REFRESH_S
         self._failures = 0
-        self._frame: list[str] = []  # the lines that the terminal shows last
+        self._frame: list[str] = []  # the lines of the view
         self._is_finished = False
         _write(self._stream, _HIDE_CURSOR)
 
@@ -347,7 +344,7 @@ class LiveProgress(Progress):
         self._drawn_at = self._clock()
 
     def _show(self, above: Iterable[str], frame: list[str]) -> None:
-        """Replace the frame, with lines that stay above it."""
+        """Replace the view, and print lines above it that stay."""
         erase = _ERASE_LINE + _ERASE_LINE_ABOVE * (len(self._frame) - 1) if self._frame else ""
         _write(self._stream, erase + "".join(f"{line}\n" for line in above) + "\n".join(frame))
         self._frame = frame
@@ -376,7 +373,7 @@ def _write(stream: TextIO, text: str) -> None:
 def choose_progress(
     stream: TextIO, *, quiet: bool = False, live: bool | None = None, env: Mapping[str, str] | None = None
 ) -> Progress:
-    """Live where a person looks, lines where a file or a robot does; `live` settles it."""
+    """Choose a live view for a terminal, lines for a file or CI; `live` overrides the choice."""
     if quiet:
         return Progress()
     known = os.environ if env is None else env

@@ -1,4 +1,4 @@
-"""Tables: one value, five looks. Whole columns are formatted at once, so ten thousand rows appear immediately."""
+"""Tables as text, CSV, Markdown and JSON. Whole columns are formatted at once: ten thousand rows take a moment."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Texts = list[str]
 
 MISSING = "-"
 _SMALLEST_TEXT = 10  # a text column is not shortened below this
-_SMALLEST_HEADERS = (6, 4)  # nor the name over numbers below the first of these, or the second if need be
-_SHORT_NAME = 12  # is never cut for what it shares with the others: `trial-0001`
-_READABLE_NAME = 32  # columns that can be spared give way to a name up to this width
-_READABLE_TEXT = 16  # and to another text up to this one
+_SMALLEST_HEADERS = (6, 4)  # a name over numbers is not cut below the first of these, or if need be the second
+_SHORT_NAME = 12  # a shorter name is never cut for parts that all share: `trial-0001`
+_READABLE_NAME = 32  # columns of a rank are dropped for a name up to this width
+_READABLE_TEXT = 16  # and for another text up to this width
 _READABLE_HEADER = 14
-_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names are made with
-_EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
+_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first one that all names contain
+_EXTRA_DIGITS = 2  # digits too many that a number may show, for an even column
 
 
 # ---------------------------------------------------------------- cells
 
 
 def build_texts(column: Column, values: Sequence[Any]) -> Texts:
-    """The cells of a column as text, decimals aligned where that helps."""
+    """Render the cells of a column as text, with aligned decimals if that helps."""
     if column.kind == "number":
         types = set(map(type, values))
         if types == {float}:
@@ -66,7 +66,7 @@ def _render_all(values: Sequence[Any]) -> Texts:
 def _render_exactly(values: Sequence[float]) -> Texts:
     texts = list(map(repr, values))
     joined = "".join(texts)
-    if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
+    if "e" in joined or "n" in joined:  # an exponent, nan or inf: `repr` is not enough
         return [formatting.render_number(value, None) for value in values]
     return texts
 
@@ -90,7 +90,7 @@ def render_nested(value: object) -> str:
 
 
 def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
-    """Numbers among words and gaps: the numbers are laid out as if they were alone."""
+    """Render numbers among words and gaps as if the numbers were alone."""
     indices = [index for index, value in enumerate(values) if type(value) in (int, float)]
     numbers = [values[index] for index in indices]
     whole = digits is None or all(type(number) is int for number in numbers)
@@ -107,7 +107,7 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
         return list(map(str, values))
     short = _format_all(f"%.{digits}g", finite)
     if "e" in "".join(short):
-        # without an exponent `%g` is what render_number would give
+        # without an exponent `%g` gives the result of render_number
         plain = short if len(short) == len(values) else ["e"] * len(values)
         pairs = zip(values, plain, strict=True)
         return _align_points(
@@ -116,13 +116,13 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
     decimals = max([len(text) - point - 1 for text in short if (point := text.find(".")) >= 0], default=0)
     if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
         texts = _format_all(f"%.{decimals}f", values)
-        has_words = len(finite) < len(values)  # nan and inf: they end where the whole digits end
+        has_words = len(finite) < len(values)  # nan and inf are aligned with the digits before the point
         return _align_points(texts) if has_words and decimals else texts
     return _align_points([_limit_decimals(text, decimals) for text in _format_all(f"%#.{digits}g", values)])
 
 
 def _format_all(pattern: str, values: Sequence[float]) -> Texts:
-    """One formatting call for the whole column: several times faster than one per value."""
+    """Format the whole column in one call: several times faster than one per value."""
     return (f"{pattern} " * len(values) % tuple(values)).split()
 
 
@@ -132,13 +132,13 @@ def _allowed_decimals(value: float, digits: int) -> int:
 
 
 def _limit_decimals(text: str, decimals: int) -> str:
-    """Cut zeros: no value of the column has more decimals than this."""
+    """Cut zeros, so that no value of the column has more decimals than this."""
     surplus = len(text) - text.find(".") - 1 - decimals if "." in text else 0
     return (text[:-surplus] if surplus > 0 else text).removesuffix(".")
 
 
 def _align_points(texts: Texts) -> Texts:
-    """Spaces after the shorter fractions, unless an exponent makes the points incomparable."""
+    """Pad shorter fractions with spaces, unless an exponent makes the points incomparable."""
     if "e" in "".join(texts):
         return texts
     points = {text: len(text) - text.find(".") if "." in text else 0 for text in set(texts)}
@@ -154,14 +154,14 @@ def _align_points(texts: Texts) -> Texts:
 
 @dataclass(slots=True)
 class LaidColumn:
-    """A column on its way to text."""
+    """A column with its texts during layout."""
 
     column: Column
     name: str
     texts: Texts
-    width: int  # of the widest cell or the name
+    width: int  # of the widest cell or the name, whichever is wider
     cell_width: int
-    wide: bool  # holds characters that are not one column wide
+    wide: bool  # it contains characters that are not one column wide
 
 
 def lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[LaidColumn]:
@@ -178,12 +178,12 @@ def lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[LaidCol
 
 
 def table_width(table: Table) -> int:
-    """The width of the table as it is, with nothing shortened."""
+    """Return the width of the table with nothing shortened."""
     return _total(each.width for each in lay_out(table))
 
 
 def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
-    """The table without the columns that have to leave for the others to be readable, and those columns."""
+    """Return the table without the columns that must go to keep the others readable, and those columns."""
     laid = lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
@@ -199,7 +199,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
 
 
 def drop_spare(table: Table, width: int) -> Table:
-    """A table that is too wide without columns that are empty or repeat their metric (`best x`), from the right."""
+    """Drop columns that are empty or repeat their metric (`best x`) from a table that is too wide, from the right."""
     needs = [_needed(each, is_name=not index) for index, each in enumerate(lay_out(table))]
     if not table.rows or _total(needs) <= width:
         return table
@@ -212,7 +212,7 @@ def drop_spare(table: Table, width: int) -> Table:
 
 
 def _find_spare(table: Table) -> list[int]:
-    """The first column names the rows, and stays."""
+    """Return the columns that may be dropped; the first one names the rows and stays."""
     keys = [column.key or column.name for column in table.columns]
     cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
     spare = []
@@ -249,7 +249,7 @@ def _needed(laid: LaidColumn, *, is_name: bool) -> int:
 def fit(laid: list[LaidColumn], width: int, gap: int, mark: str) -> None:
     """Shorten the widest columns first, down to a common level; numbers are never cut, only their names.
 
-    The first column names the rows: what all names share goes first, and two different ones stay different.
+    The first column names the rows: parts that all names share are cut first, and different names stay different.
     """
     room = width - gap * (len(laid) - 1)
     if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
@@ -286,7 +286,7 @@ def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
         return
     laid.name = formatting.shorten(laid.name, width, mark)
     if laid.cell_width > width:
-        # more room does not always make more texts differ; at the floor it is known
+        # more room does not always keep more texts different; at the floor it is certain
         first = 0 if laid.column.cut == "left" else None
         cut = _cut_distinct(laid.texts, width, mark, first) or _cut_distinct(laid.texts, floor, mark, first)
         laid.texts = cut or _cut(laid.texts, width, mark, first)
@@ -295,7 +295,7 @@ def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
 
 
 def _drop_common(laid: LaidColumn, mark: str) -> None:
-    """Parts that all names have in the same place distinguish none of them; a dotted name stays one text."""
+    """Drop parts that all names have in the same position, which distinguish none; a dotted name stays one text."""
     if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
@@ -306,12 +306,12 @@ def _drop_common(laid: LaidColumn, mark: str) -> None:
 
 
 def _measure(texts: Texts, mark: str) -> Callable[[str], int]:
-    """How to measure these texts: character by character only where some are not one column wide."""
+    """Choose how to measure these texts: character by character only if some are not one column wide."""
     return len if "".join(texts).replace(mark, "").isascii() else formatting.display_width
 
 
 def _drop_parts(texts: Texts, mark: str) -> Texts:
-    """`lr=0.1,norm=batch,seed=1` among others with `norm=batch`: `lr=0.1,…,seed=1`; nothing where that cannot be."""
+    """Cut `lr=0.1,norm=batch,seed=1`, if all have `norm=batch`, to `lr=0.1,…,seed=1`; empty if that is impossible."""
     for separator in _SEPARATORS:
         rows = [text.split(separator) for text in texts]
         if len(set(map(len, rows))) != 1 or len(rows[0]) < 2:
@@ -325,7 +325,7 @@ def _drop_parts(texts: Texts, mark: str) -> Texts:
 
 
 def _drop_ends(texts: Texts, mark: str) -> Texts:
-    """What all texts begin and end with, in whole parts: a date, for example."""
+    """Cut whole parts with which all texts begin or end: a date, for example."""
     unique = set(texts)
     if len(unique) < 2:
         return texts
@@ -339,13 +339,13 @@ def _drop_ends(texts: Texts, mark: str) -> Texts:
 
 
 def _count_common(first: str, last: str) -> int:
-    """How much two texts begin with alike, in whole parts; of many the first and the last in order are enough."""
+    """Return the length of the common beginning, in whole parts; of many texts compare the first and last, sorted."""
     end = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return max(first.rfind(separator, 0, end) + 1 for separator in _SEPARATORS)
 
 
 def _smallest_distinct(texts: Texts, mark: str) -> int:
-    """The smallest width, not below that of any text, at which no two different texts become the same."""
+    """Return the smallest width, at least that of a short text, at which different texts stay different."""
     unique = list(dict.fromkeys(texts))
     low, high = _SMALLEST_TEXT, max(map(_measure(unique, mark), unique), default=0)
     while low < high:
@@ -355,8 +355,7 @@ def _smallest_distinct(texts: Texts, mark: str) -> int:
 
 
 def _cut_distinct(texts: Texts, width: int, mark: str, first: int | None = None) -> Texts:
-    """Cut where the texts stay different: in the middle (or at `first`), else elsewhere; nothing where no place will
-    do."""
+    """Cut so that texts stay different: in the middle (or at `first`), else elsewhere; empty if no position works."""
     wanted = len(set(texts))
     for front in dict.fromkeys((first, None, 0, width, width // 4, width * 3 // 4)):
         cut = _cut(texts, width, mark, front)
@@ -393,7 +392,7 @@ def _paint_states(padded: Texts) -> Texts:
 
 
 def render_table(table: Table, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
-    """For a terminal: names, a rule, the rows. `plain` keeps to ASCII where the values do."""
+    """Render for a terminal: names, a rule, the rows. `plain`: only ASCII, if the values are."""
     laid = lay_out(table)
     if width is not None:
         fit(laid, width, gap=2, mark="~" if plain else "…")
@@ -410,7 +409,7 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
 
 
 def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
-    """The best value of a metric whose name shows what is better; runs that are not done are not compared."""
+    """Mark the best value of a metric whose name shows the better direction; only done runs are compared."""
     column = table.columns[index]
     direction = find_direction(column.metric) if column.role in ("last", "best") else None
     state = next((index for index, each in enumerate(table.columns) if each.kind == "state"), None)
@@ -427,15 +426,15 @@ def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
 
 
 def join_rows(columns: list[Texts]) -> str:
-    """The lines, without blanks at their ends; a last column of numbers leaves none, and that is seen at once."""
+    """Join the rows to lines without trailing blanks; a last column of numbers has none, which one check shows."""
     text = "\n".join([*map("  ".join, zip(*columns, strict=True)), ""])
     return "\n".join([row.rstrip() for row in text.split("\n")]) if " \n" in text else text
 
 
 def render_csv(table: Table, *, raw: bool = False) -> str:
-    """The values themselves: full precision, durations in seconds, nothing for a missing one.
+    """Render the values themselves: full precision, durations in seconds, nothing for a missing one.
 
-    No two columns have the same name. `raw`: text as it is, also what a spreadsheet would take for a formula.
+    No two columns have the same name. `raw`: do not escape text that a spreadsheet would take for a formula.
     """
     import csv
     import io
@@ -448,7 +447,7 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
 
 
 def _build_csv_names(columns: Sequence[Column]) -> list[str]:
-    """The headings of columns; where one is empty or not unique, the name of JSON (`run`, `loss_sd`)."""
+    """Return the headings of columns; if one is empty or not unique, its JSON name (`run`, `loss_sd`)."""
     names = [column.name or column.key or "" for column in columns]
     repeated = {name for name in names if names.count(name) > 1}
     if not repeated:
@@ -459,7 +458,7 @@ def _build_csv_names(columns: Sequence[Column]) -> list[str]:
 
 
 def build_csv_row(values: Iterable[Any], *, raw: bool = False) -> list[Any]:
-    """Cells for Python's csv writer. `raw`: text as it is, also what a spreadsheet would take for a formula."""
+    """Return cells for Python's csv writer. `raw`: do not escape text that a spreadsheet would take for a formula."""
     cells = map(_csv_value, values)
     return list(cells) if raw else [formatting.escape_csv(cell) for cell in cells]
 
@@ -481,7 +480,7 @@ def render_markdown(table: Table) -> str:
 
 
 def render_json(table: Table, fields: Sequence[str] = ()) -> str:
-    """A list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    """Render a list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
     import json
 
     rows = formatting.choose_fields(build_rows(table), fields)
@@ -494,7 +493,7 @@ def build_rows(table: Table) -> list[dict[str, Any]]:
 
 
 def build_keys(columns: Sequence[Column]) -> list[str]:
-    """The JSON names of the columns; a parameter and a metric may share a name, keys may not."""
+    """Return the unique JSON names of the columns: a parameter and a metric may have the same name."""
     keys: list[str] = []
     for column in columns:
         wanted = key = column.key or column.name

@@ -1,4 +1,4 @@
-"""A document for a terminal, or for a pipe (`width` None: nothing is wrapped or left out)."""
+"""Render a document for a terminal, or for a pipe (`width` None: nothing is wrapped or left out)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from assay.values.table import Table
 from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
-_SHORT_NAME = 8  # a name that needs no number
-_NARROWEST = 20  # a value is not folded into a narrower column than this
-_NARROW = 80  # columns of a drawing in a pipe
+_SHORT_NAME = 8  # a shorter name is not replaced by a number
+_NARROWEST = 20  # the narrowest column in which a value is folded
+_NARROW = 80  # the width of a drawing in a pipe
 _ROWS = 14  # of a chart
-_LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
+_LONGEST_CODE_LINE = 200  # a progress bar in a log can have thousands of characters
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
 
@@ -37,12 +37,12 @@ class _Look(NamedTuple):
 def render_terminal(
     document: doc.Document, *, width: int | None = None, color: bool = False, plain: bool = False
 ) -> str:
-    """`plain` keeps to ASCII where the texts do."""
+    """Render the document. `plain`: only ASCII, if the texts are."""
     return "".join(f"{line}\n" for line in _render_blocks(document.blocks, _Look(width, color, plain)))
 
 
 def _render_blocks(blocks: Sequence[doc.Block], look: _Look) -> list[str]:
-    """A blank line around each section and each part that a page would fold."""
+    """Render blocks, with a blank line around each section and each part that a page would fold."""
     lines: list[str] = []
     was_part = False
     for block in doc.choose_blocks(blocks, "terminal"):
@@ -70,12 +70,12 @@ def _render_details(block: doc.Details, look: _Look) -> Iterator[str]:
 
 
 def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[str]:
-    """Wrap the text, then add colours, which take no room."""
+    """Wrap the text, then add colours, which have no width."""
     spans = doc.build_spans(content)
     cleaned = [formatting.clean_lines(span.text) for span in spans]
     text = formatting.wrap(_INDENT * indent + "".join(cleaned), look.width, _INDENT)
     if look.color:
-        # a verdict in a sentence is what the reader looks for
+        # a verdict in a sentence is what readers look for
         weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]
         styles = [weight + _STYLES.get(span.role, "") for weight, span in zip(weights, spans, strict=True)]
         text = _paint(text, list(zip(cleaned, styles, strict=True)))
@@ -83,7 +83,7 @@ def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[
 
 
 def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
-    """Each span in its colour; one that was wrapped is found all the same."""
+    """Paint each span in its colour, even if it was wrapped."""
     done, rest = "", text
     for span, style in spans:
         found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
@@ -127,19 +127,19 @@ def _render_facts(block: doc.Facts, look: _Look) -> Iterator[str]:
 
 
 def fold(text: str, width: int | None) -> list[str]:
-    """The lines of a text, each cleaned, and broken where it would not fit."""
+    """Split a text into cleaned lines, and break those that do not fit."""
     lines = [formatting.clean(line) for line in text.split("\n")]
     if width is None:
         return lines
     import textwrap
 
-    # between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied
+    # break between words: a terminal breaks a longer path or hash by itself, so that it can be copied
     folder = textwrap.TextWrapper(max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
     return [part for line in lines for part in folder.wrap(line) or [""]]
 
 
 def _render_commands(block: doc.Commands, _look: _Look) -> Iterator[str]:
-    """A command stays on one line, however long: it is there to be copied."""
+    """Render each command on one line, however long, so that it can be copied."""
     wide = max((formatting.display_width(formatting.clean(what)) + 1 for what, _ in block.items if what), default=0)
     for what, command in block.items:
         label = formatting.pad(f"{formatting.clean(what)}:" if what else "", wide)
@@ -191,7 +191,7 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
         return
     lines = _render_rows(block, table, look)
     for index, text in sorted((block.breaks or {}).items(), reverse=True):
-        lines.insert(index + 2, formatting.clean(text))  # after the names of the columns and the rule
+        lines.insert(index + 2, formatting.clean(text))  # below the names of the columns and the rule
     yield from lines
     if dropped and block.hint:
         names = ", ".join(formatting.clean(name) for name in dropped)
@@ -199,12 +199,12 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
 
 
 def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
-    """Short names first; then what is empty leaves, then the columns of the highest rank."""
+    """Use short names first; then drop empty columns, then the columns of the highest rank."""
     if width is None or table_width(table) <= width:
         return table, []
     short = Table(tuple(each._replace(name=each.short or each.name) for each in table.columns), table.rows)
     fitting, dropped = fit_columns(short, width)
-    if dropped:  # without the columns that no row has anything in; the first names the rows, and stays
+    if dropped:  # drop columns without values; the first one names the rows and stays
         columns = range(1, len(short.columns))
         empty = {index for index in columns if all(row[index] in (None, "", "-") for row in short.rows)}
         fitting, dropped = fit_columns(drop_columns(short, empty), width)

@@ -1,1 +1,1 @@
-"""The operating system, each thing once. Imports nothing of ours but errors."""
+"""Interfaces to the operating system, each in one place. Imports nothing of ours but errors."""

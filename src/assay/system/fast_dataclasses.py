@@ -1,11 +1,11 @@
-"""Dataclasses and named tuples that are defined six and three times faster than those of the standard library.
+"""Dataclasses and named tuples whose definition is six and three times faster than in the standard library.
 
-Each start of `assay run` defines a hundred, and the standard library compiles up to six methods for each and imports
-`inspect`. Here a class gets one generated method, `__init__`; the others are shared. All classes have slots.
+Each start of `assay run` defines a hundred of them. The standard library compiles up to six methods for each and
+imports `inspect`; here a class has one generated method, `__init__`, and shares the others. All classes have slots.
 `dataclasses.fields`, `asdict`, `replace` and `is_dataclass` accept them; options that Assay does not use are missing.
-A named tuple is one of `collections`; that of `typing` compiles the annotation of each field first.
-Modules that `assay run` and `assay sum`, model checks, benchmarks and golden recordings load use this one; a type
-checker sees the standard library's.
+A named tuple is one of `collections`; that of `typing` first compiles the annotation of each field. Modules that
+`assay run` and `assay sum`, model checks, benchmarks and golden recordings load use this module; a type checker sees
+the standard library's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_COPIED = ("__dict__", "__weakref__")
 
 
 class Field:
-    """What is known of one field; the names are those of the standard library."""
+    """The description of one field, with the names of the standard library."""
 
     __slots__ = ("compare", "default", "default_factory", "init", "name", "repr")
 
@@ -37,7 +37,7 @@ class Field:
 
     @property
     def _field_type(self) -> Any:
-        """The type by which the standard library distinguishes a field from a class variable."""
+        """The type by which the standard library distinguishes fields from class variables."""
         import dataclasses
 
         return vars(dataclasses)["_FIELD"]
@@ -54,7 +54,7 @@ def _field(
     return Field(default, default_factory, init, repr, compare)
 
 
-def _dataclass(cls: Any = None, /, *, frozen: bool = False, slots: bool = True) -> Any:  # noqa: ARG001 there are always slots
+def _dataclass(cls: Any = None, /, *, frozen: bool = False, slots: bool = True) -> Any:  # noqa: ARG001 all have slots
     return _build_class(cls, frozen) if cls is not None else lambda inner: _build_class(inner, frozen)
 
 
@@ -74,7 +74,7 @@ def _replace(value: Any, /, **changes: Any) -> Any:
 
 
 def _asdict(value: Any) -> Any:
-    """The fields as a dict for JSON: values inside are not copied."""
+    """Return the fields as a dict for JSON, without copies of the values inside."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: _asdict(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, dict):
@@ -83,7 +83,7 @@ def _asdict(value: Any) -> Any:
 
 
 class _NamedTupleMeta(type):
-    """Builds a named tuple from a class body, and adds to it what the body holds besides its fields."""
+    """Builds a named tuple from a class body, with everything in the body besides the fields."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:  # noqa: ARG004
         names = namespace["__annotations__"]
@@ -120,8 +120,8 @@ def _build_class(cls: Any, frozen: bool) -> Any:
     built = type(cls)(cls.__name__, cls.__bases__, namespace)
     built.__qualname__ = cls.__qualname__
     if "__init__" not in namespace:
-        # compiled when the first value is made: a command makes values of half of the classes that it loads
-        def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 becomes the class's
+        # compiled with the first value: a command makes values of only half of the classes that it loads
+        def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 becomes the method of the class
             built.__init__ = _build_init(built, known, frozen)
             built.__init__(self, *values, **named)
 
@@ -130,7 +130,7 @@ def _build_class(cls: Any, frozen: bool) -> Any:
 
 
 def _take_fields(namespace: dict[str, Any]) -> dict[str, Field]:
-    """The fields of a class body, out of it: a slot and a class variable cannot have one name."""
+    """Remove the fields from a class body and return them: a slot and a class variable cannot have the same name."""
     found = {}
     for name, annotation in namespace.get("__annotations__", {}).items():
         if not str(annotation).startswith("ClassVar"):

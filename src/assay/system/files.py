@@ -1,5 +1,5 @@
-"""Files that other processes read: written aside and renamed when they are complete, appended to line by line, followed
-while they grow, copied without copying their blocks where the file system can share them."""
+"""Write files under a temporary name and rename them, append lines, follow files that grow, and copy files with shared
+blocks if the file system can do that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 
 from assay.errors import InfrastructureError
 
-TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+TYPE_CHECKING = False  # as in `typing`, which takes milliseconds to load
 if TYPE_CHECKING:
     import threading
     from hashlib import blake2b as blake2b  # noqa: PLC0414 for others
     from typing import Any
 else:
     try:
-        from _blake2 import blake2b  # without the OpenSSL that hashlib loads as well
+        from _blake2 import blake2b  # without OpenSSL, which hashlib also loads
     except ImportError:
         from hashlib import blake2b
 
@@ -33,14 +33,14 @@ _MAX_PIECES = 256  # a link to /dev/zero must not fill the memory
 
 
 def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
-    """Create a file; raises FileExistsError where the name is taken."""
+    """Create a file; raise FileExistsError if the name is taken."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-        while data:  # a disk that runs full takes a part, and refuses the next
+        while data:  # a full disk accepts a part, and refuses the next one
             data = data[os.write(fd, data) :]
     except OSError as error:
-        error.filename = path  # the system names none
+        error.filename = path  # the system does not set it
         raise
     finally:
         os.close(fd)
@@ -49,8 +49,8 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
 def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: bool = False) -> None:
     """Replace a file: readers see the old or the new content, never a part.
 
-    `repair`, for our own files in a run directory: a folder of that name is damage, and is renamed. Elsewhere it is
-    a user's folder, and IsADirectoryError is raised. What is not a file, as a pipe or /dev/null, is written into.
+    `repair`, for our own files in a run directory: rename a folder of that name, which is damage. Elsewhere it is a
+    user's folder, and IsADirectoryError is raised. A device or a pipe, as /dev/null, is written directly.
     """
     if not repair and is_special(path):
         with open(path, "wb") as file:
@@ -69,10 +69,10 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
 
 @contextlib.contextmanager
 def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
-    """The name of a temporary file next to `path`, which replaces it when the block ends without an error.
+    """Yield the name of a temporary file next to `path`, which replaces `path` when the block ends without an error.
 
-    The temporary file is removed afterwards, whatever happens except a kill. What is not a file, as a pipe or
-    /dev/null, is written into instead: to replace a device would damage the machine.
+    The temporary file is removed in any case except a kill. A device or a pipe, as /dev/null, is written directly: to
+    replace a device would damage the machine.
     """
     if not is_special(path):
         with _temporary(path, suffix) as aside:
@@ -89,7 +89,7 @@ def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
 
 
 def is_special(path: str) -> bool:
-    """Whether there is something that is neither a file nor a folder; also what /dev/stdout leads to."""
+    """Whether the path exists and is neither a file nor a folder, also if /dev/stdout or the like leads to a file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -108,7 +108,7 @@ def _temporary(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
 
 
 def publish(target: str, text: str) -> bool:
-    """Create a file with its whole content by link(2). True for exactly one caller."""
+    """Create a file with its whole content by link(2); return True for exactly one caller."""
     with _temporary(target) as aside:
         write_new(aside, text)
         try:
@@ -119,13 +119,12 @@ def publish(target: str, text: str) -> bool:
 
 
 def rename(source: str, target: str) -> None:
-    """One step of the file system: a reader finds the old name or the new one. An existing file is replaced, an
-    existing folder only where it is empty."""
+    """Rename atomically: readers find the old name or the new. It replaces an existing file, or an empty folder."""
     os.rename(source, target)
 
 
 def keep_damaged(path: str) -> None:
-    """Rename what is not what it should be, so that the name is free and nothing is lost."""
+    """Rename a path of the wrong kind, so that the name is free and nothing is lost."""
     os.rename(path, f"{path}.damaged-{os.urandom(6).hex()}")
 
 
@@ -133,8 +132,8 @@ def keep_damaged(path: str) -> None:
 
 
 def flush_folder(folder: str) -> None:
-    """Have the disk hold all that was written in this folder's file system: one call, however many files."""
-    import ctypes  # for syncfs(2), which Python does not offer; os.sync would wait for every disk of the machine
+    """Flush everything that was written in this folder's file system: one call for any number of files."""
+    import ctypes  # for syncfs(2), which Python does not have; os.sync would wait for every disk
 
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -144,22 +143,22 @@ def flush_folder(folder: str) -> None:
 
 
 class Flusher:
-    """Flushes a folder once for each batch of writes, in a thread: no caller waits for the disk."""
+    """Flushes a folder once for each batch of writes, in a thread, so that no caller waits for the disk."""
 
     def __init__(self, folder: str, gather_s: float = 1.0, pause_s: float = 10.0) -> None:
         self._folder, self._gather_s, self._pause_s = folder, gather_s, pause_s
-        self._due: float | None = None  # when the present batch is full; None: there is nothing new
+        self._due: float | None = None  # when the current batch is flushed; None: nothing to flush
         self._rests_until = 0.0
         self._thread: threading.Thread | None = None
         self.count = 0
 
     def note(self) -> None:
-        """Note that something new was written."""
+        """Note that something was written."""
         if self._due is None:
             self._due = max(time.monotonic() + self._gather_s, self._rests_until)
 
     def tick(self) -> None:
-        """Called now and then: begins a flush when one is due and none is under way."""
+        """Begin a flush if one is due and none is running; called regularly."""
         now = time.monotonic()
         if self._due is None or now < self._due or (self._thread is not None and self._thread.is_alive()):
             return
@@ -170,12 +169,12 @@ class Flusher:
         self._thread.start()
 
     def _flush(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # a folder that is gone; a C library without syncfs
+        with contextlib.suppress(OSError, AttributeError):  # the folder is gone, or the C library has no syncfs
             flush_folder(self._folder)
             self.count += 1
 
     def wait(self) -> None:
-        """Wait until the flush that is under way has ended."""
+        """Wait for the end of a running flush."""
         if self._thread is not None:
             self._thread.join()
 
@@ -184,7 +183,7 @@ class Flusher:
 
 
 def read_text(path: str, errors: str = "surrogateescape") -> str:
-    """The text of a small file. Raises OSError for what is not one; a pipe reads as empty, and is not waited for."""
+    """Read a small file; raise OSError if it is not a file. A pipe is not waited for and reads as empty."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         pieces = []
@@ -198,7 +197,7 @@ def read_text(path: str, errors: str = "surrogateescape") -> str:
 
 
 def try_text(path: str, errors: str = "surrogateescape") -> str:
-    """The text of a small file; empty where it cannot be read."""
+    """Read a small file; empty if it cannot be read."""
     try:
         return read_text(path, errors)
     except OSError:
@@ -212,7 +211,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def list_names(folder: str) -> set[str]:
-    """Every name in a folder; none where it cannot be read. One look instead of one for each name."""
+    """Return all names in a folder with one call; empty if it cannot be read."""
     try:
         return set(os.listdir(folder))
     except OSError:
@@ -220,9 +219,9 @@ def list_names(folder: str) -> set[str]:
 
 
 def read_end(path: str, size: int) -> str:
-    """The last `size` bytes of a text, which may begin within a line; empty where it cannot be read."""
+    """Read the last `size` bytes of a text, perhaps from the middle of a line; empty if it cannot be read."""
     if is_special(path):
-        return ""  # a read of a pipe would wait for a writer
+        return ""  # reading a pipe would wait for a writer
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -234,19 +233,19 @@ def read_end(path: str, size: int) -> str:
 class Tail:
     """Reads what was appended since `offset`.
 
-    A file that became shorter, or that another file has replaced, is read again from its start; `restarts` counts
-    this, and a caller that keeps a state with the offset has to forget it then. A file that does not exist is empty;
-    so is a folder, a pipe or a link to itself of that name.
+    A file that became shorter or was replaced is read again from its start; `restarts` counts this, and a caller that
+    keeps a state with the offset must then forget it. A missing file is empty, and so is a folder, a pipe or a link to
+    itself.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = os.fspath(path)
         self.offset = offset
-        self.inode: int | None = None  # of the file that `offset` was measured in
+        self.inode: int | None = None  # of the file in which `offset` is a position
         self.restarts = 0
 
     def read(self, limit: int = 1 << 20) -> bytes:
-        """Read at most `limit` new bytes; empty when there are none."""
+        """Read at most `limit` new bytes; empty if there are none."""
         try:
             status = os.stat(self.path)
         except OSError as error:
@@ -261,7 +260,7 @@ class Tail:
             self.restarts += 1 if self.offset else 0
             self.offset = 0
         if status.st_size <= self.offset:
-            return b""  # most polls end here, without an open
+            return b""  # usually polls end here, without opening the file
         return self._read(limit)
 
     def _read(self, limit: int) -> bytes:
@@ -277,11 +276,11 @@ class Tail:
         return data
 
 
-# ---------------------------------------------------------------- JSON lines: a kill in the middle costs one line
+# ---------------------------------------------------------------- JSON lines: a kill costs at most one line
 
 
 def append_line(path: str, fields: Mapping[str, Any]) -> None:
-    """On the disk when this returns. A torn last line is ended first, so that it spoils nothing."""
+    """Append a line and wait until it is on the disk. A torn last line is ended first, so that it damages no other."""
     import json
 
     start = b"" if read_end(path, 1) in ("", "\n") else b"\n"
@@ -295,7 +294,7 @@ def append_line(path: str, fields: Mapping[str, Any]) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Raises ValueError for whatever is not JSON, also for what is nested more deeply than Python can follow."""
+    """Parse JSON; raise ValueError if it is invalid, or nested more deeply than Python can follow."""
     import json
 
     try:
@@ -305,7 +304,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def load_lines(path: str) -> list[dict[str, Any]]:
-    """Every line that is a JSON object, in order; none where there is no file."""
+    """Return every line that is a JSON object, in order; nothing if the file does not exist."""
     found = []
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -330,9 +329,9 @@ _can_clone: dict[tuple[int, int], bool] = {}  # (device of the source, device of
 
 
 def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
-    """A new, private file with these permissions, less what the umask takes away.
+    """Copy to a new, private file with these permissions, reduced by the umask.
 
-    Blocks are shared where the file system can do that. Never a hard link: one run's edits would reach the others.
+    Blocks are shared if the file system can do that. It is never a hard link: one run's edits would reach the others.
     """
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -348,7 +347,7 @@ def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
 
 
 def can_clone(folder: str) -> bool:
-    """Whether files in this folder can share their blocks, by trying with two temporary ones."""
+    """Whether files in this folder can share blocks, found by trying it with two temporary files."""
     import tempfile
 
     try:
@@ -378,14 +377,14 @@ def _clone(reader: int, writer: int) -> bool:
 
 
 def _copy_bytes(reader: int, writer: int) -> None:
-    """copy_file_range makes a true copy; where a pair of file systems refuses it, plain reads and writes do."""
+    """Copy by copy_file_range, or by reads and writes if the two file systems refuse that."""
     try:
         while os.copy_file_range(reader, writer, 1 << 30):
             pass
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    while block := os.read(reader, _PIECE):  # what is left: everything, or nothing
+    while block := os.read(reader, _PIECE):  # the rest: everything, or nothing
         view = memoryview(block)
         while view:
             view = view[os.write(writer, view) :]
@@ -395,7 +394,7 @@ def _copy_bytes(reader: int, writer: int) -> None:
 
 
 def cache_dir(env: Mapping[str, str]) -> str:
-    """Empty and relative values count as not set, as the XDG specification asks."""
+    """Return the cache folder. Empty and relative values count as unset, as the XDG specification requires."""
     if env.get(ENV_CACHE_DIR):
         return os.path.abspath(env[ENV_CACHE_DIR])
     base = env.get("XDG_CACHE_HOME", "")
@@ -404,7 +403,7 @@ def cache_dir(env: Mapping[str, str]) -> str:
 
 
 def index_path(root: str | os.PathLike[str], env: Mapping[str, str]) -> str:
-    """The index of an output root: one file, whatever path leads to the root. In the cache, since SQLite's WAL does not
-    work on network file systems."""
+    """Return the index of an output root: one file for all paths to the root. It is in the cache, since SQLite's WAL
+    does not work on network file systems."""
     digest = blake2b(os.fsencode(os.path.realpath(root)), digest_size=16).hexdigest()
     return os.path.join(cache_dir(env), "index", f"{digest}.sqlite3")

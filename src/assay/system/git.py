@@ -1,4 +1,4 @@
-"""Calling git: the same options each time, whatever the user's own settings and hooks are."""
+"""Call git with the same options each time, independent of the user's settings and hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_O
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
-# What git, curl and ssh print where a server cannot be reached, or cannot serve now. Anything else is an answer.
+# Messages of git, curl and ssh if a server cannot be reached or is unavailable. Anything else is an answer.
 _UNREACHABLE = (
     r"(?i)could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
     r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
@@ -42,12 +42,12 @@ def is_unreachable(text: str) -> bool:
 
 
 def build_environment() -> dict[str, str]:
-    """Our environment without variables that name another repository: Assay may be called from a hook."""
+    """Return our environment without variables that name another repository: a git hook may have called Assay."""
     return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
 def find_git_root(folder: str) -> str | None:
-    """The nearest folder from here up that has a `.git`: without one git need not be started."""
+    """Return the nearest folder from here up that has a `.git`; None saves a call of git."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -76,7 +76,7 @@ def run_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -
 
 
 def call_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -> str:
-    """What git prints; raises GitError where it fails."""
+    """Return the output of git; raise GitError if it fails."""
     done = run_git(folder, *arguments, settings=settings)
     if done.returncode:
         message = find_reason(done.stderr) or f"git ended with exit code {done.returncode}"
@@ -85,15 +85,15 @@ def call_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) 
 
 
 def find_reason(text: str) -> str:
-    """The line of git's messages that names the error; progress and warnings may come before it."""
+    """Return the line of git's messages with the error; progress and warnings may come before it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith(("ssh:", "fatal:", "error:"))]
     return (reasons or lines or [""])[0]
 
 
 def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) -> tuple[bytes | None, str]:
-    """What git prints, up to one byte more than `limit` (None where it fails, is missing or takes too long), and its
-    messages. Takes no lock in the user's repository."""
+    """Return the output of git, up to one byte more than `limit` (None if it fails, is missing or takes too long), and
+    its messages. It takes no lock in the user's repository."""
     import subprocess
     import threading
 

@@ -1,4 +1,4 @@
-"""One POST to a server that is not trusted: it may be away, slow, another one, or not speak HTTP at all."""
+"""Send one POST to an untrusted server, which may be down, slow, of another kind, or not speak HTTP."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 TIMEOUT_S = 60.0
-_SLOWEST = 100_000  # bytes a second of what is sent
+_SLOWEST = 100_000  # bytes per second of a slow upload
 _MOST_ANSWER = 1 << 24
 
 
 class NotHttpError(OSError):
-    """Another kind of server, which would not answer better a second time."""
+    """The server is of another kind: a second try would not help."""
 
     def __init__(self, error: http.client.HTTPException) -> None:
         self.kind = type(error).__name__
@@ -36,21 +36,21 @@ class ProxyError(OSError):
 
 
 def is_web_address(url: str) -> bool:
-    """Whether it begins with http:// or https://, and has a host and a port that can be one."""
+    """Whether the address begins with http:// or https://, and has a host and a valid port."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, a bracket that is not closed
+    except ValueError:  # the port is not a number, or a bracket is not closed
         return False
 
 
 def post(
     url: str, body: bytes | IO[bytes], headers: Mapping[str, str], limit_s: float = TIMEOUT_S
 ) -> tuple[int, bytes]:
-    """The status and the answer, or as much of it as is reasonable. Raises OSError and nothing else.
+    """Return the status and the answer, of a very long one only the beginning. Raise OSError and nothing else.
 
-    Without following a redirection, which would take a token elsewhere. `limit_s` is for all of it, from the search for
-    the name on, and grows with the size of the body; a server that goes on and on with its answer does not prolong it.
+    Redirections, which would send a token elsewhere, are not followed. `limit_s` covers everything from the name lookup
+    on, and grows with the size of the body; an endless answer does not prolong it.
     """
     file = io.BytesIO(body) if isinstance(body, bytes) else body
     size = file.seek(0, os.SEEK_END)
@@ -78,22 +78,22 @@ def _ask(
     connection: http.client.HTTPConnection, path: str, file: IO[bytes], headers: Mapping[str, str]
 ) -> tuple[int, bytes] | OSError:
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it closed the connection
+        with suppress(BrokenPipeError, ConnectionResetError):  # the server may answer before it closes the connection
             connection.request("POST", path, file, headers)
-        with connection.getresponse() as answer:  # one that is not read to its end keeps the socket
+        with connection.getresponse() as answer:  # an answer that is not read to its end keeps the socket open
             return answer.status, answer.read(_MOST_ANSWER)
     except OSError as error:
         return error
     except http.client.HTTPException as error:
         return NotHttpError(error)
-    except Exception as error:  # noqa: BLE001 such as a header that cannot be sent; its text may hold the token
+    except Exception as error:  # noqa: BLE001 such as an invalid header; its text may contain the token
         return OSError(f"it cannot be asked: {type(error).__name__}")
     finally:
         connection.close()
 
 
 def _connect(url: str, limit_s: float) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """Directly, or by the proxy that http_proxy, https_proxy and no_proxy name; the path and the headers for it."""
+    """Return a direct connection, or one by the proxy of the environment, with the path and headers to use."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     host, known = str(parts.hostname), dict[str, str]()
@@ -119,7 +119,7 @@ def _build_basic(user: str, password: str | None) -> str:
 
 
 def find_proxy(scheme: str, host: str, port: int | None) -> str | None:
-    """The proxy that the environment names for urllib, curl and pip; None for this machine itself."""
+    """Return the proxy that the environment sets for urllib, curl and pip; None for this machine itself."""
     from urllib.request import getproxies, proxy_bypass
 
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Locks on files, folders and ranges of a file: the kernel releases them however their holder ends."""
+"""Locks on files, folders and ranges of a file; the kernel releases them however their holder ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LOCK_FILE = "lock"
 POLL_S = 0.2
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT)
-_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid; padded as the compiler pads it
+_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid; padded like the compiler's
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """False where another holds it. Raises OSError on a file system without locks."""
+    """Try to take a lock; False if another process holds it. Raise OSError on a file system without locks."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -36,8 +36,8 @@ def unlock(fd: int) -> None:
 
 
 def try_lock_file(path: str, *, shared: bool = False, create: bool = True) -> int | None:
-    """A descriptor that holds the lock of the file of this name until it is closed; None where another holds it, or
-    has removed the file since it was opened: such a lock would exclude no other process."""
+    """Return a descriptor that holds the lock of a file until it is closed; None if another process holds it, or has
+    removed the file since it was opened: such a lock would exclude no other process."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
@@ -60,10 +60,10 @@ def is_named(fd: int, path: str) -> bool:
 
 @contextlib.contextmanager
 def hold_file(path: str, on_taken: Callable[[int], None], *, required: bool = True) -> Iterator[int]:
-    """Hold the lock of a file that exists only while a process holds it; its descriptor.
+    """Hold the lock of a file that exists only while a process holds it; yield its descriptor.
 
-    Where another process holds it, `on_taken` is called once with a descriptor to read from: it raises, or this waits.
-    Without `required` a file system without locks is worked on unlocked.
+    If another process holds it, `on_taken` is called once with a readable descriptor: it raises, or this call waits.
+    Without `required`, no lock is taken on a file system without locks.
     """
     fd = _take(path, on_taken, required)
     try:
@@ -87,7 +87,7 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
             if not is_ours:
                 on_taken(fd)
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            if is_named(fd, path):  # else its holder has just removed it
+            if is_named(fd, path):  # otherwise its holder has just removed it
                 return fd
         except BaseException:
             os.close(fd)
@@ -97,10 +97,10 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
 
 @contextlib.contextmanager
 def locked(path: str, *, create: bool = False) -> Iterator[None]:
-    """One after another, where several write the same; held for a moment only. `path` is a folder or a file."""
+    """Let one process after another write, each only for a moment. `path` is a folder or a file."""
     fd = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: the write is still atomic
+        with contextlib.suppress(OSError):  # without locks the write is still atomic
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -111,8 +111,7 @@ def locked(path: str, *, create: bool = False) -> Iterator[None]:
 def hold(
     folder: str, taken: AssayError | None, wait: Callable[[], None] | None = None, name: str = LOCK_FILE
 ) -> Iterator[None]:
-    """The folder is this process's alone, for as long as it works there. Raises `taken` where it is another's; with
-    `wait` that is called once instead, and this waits for the other."""
+    """Hold a folder for this process alone; if another holds it, raise `taken`, or call `wait` once and wait for it."""
     try:
         os.makedirs(folder, exist_ok=True)
         file = open(os.path.join(folder, name), "a", encoding="utf-8")  # noqa: SIM115 held until the end
@@ -133,14 +132,14 @@ def hold(
 
 
 class RangeLocks:
-    """Locks by name: byte ranges of one empty file.
+    """Locks by name, as byte ranges of one empty file.
 
-    The lock of a name is one byte of the file, at an offset that follows from the name. Any number of locks costs one
-    descriptor and no disk space (a full disk stops no reader), nothing has to be cleaned up, and what a process held is
-    free as soon as the process has ended, also after kill -9. They are locks of an open file description (OFD), not of
-    a process: threads exclude one another, and closing another descriptor of the file releases nothing.
+    The lock of a name is one byte of the file, at an offset computed from the name. Any number of locks needs only one
+    descriptor and no disk space (a full disk stops no reader), nothing must be cleaned up, and locks are released when
+    their process has ended, also after kill -9. They belong to an open file description (OFD), not to a process:
+    threads exclude one another, and closing another descriptor of the file releases nothing.
 
-    Without write access only shared locks can be taken; without the file, none: no process could write there either.
+    Without write access only shared locks are possible; without the file, none: no process could write there either.
     """
 
     def __init__(self, path: str) -> None:
@@ -154,7 +153,7 @@ class RangeLocks:
 
     @contextlib.contextmanager
     def exclusive(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """False, without `wait`: a process, maybe this one, has a lock of this name."""
+        """Take an exclusive lock; with `wait` False, yield whether no process, this one included, held the lock."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _pack(fcntl.F_WRLCK, name))
@@ -170,7 +169,7 @@ class RangeLocks:
             os.close(fd)
 
     def hold(self, name: str) -> None:
-        """Take a shared lock, until `release` was called as often or until `close`."""
+        """Take a shared lock, until `release` is called as often, or `close`."""
         with self._guard:
             self._leave_parent()
             if self._fd is None:
@@ -189,7 +188,7 @@ class RangeLocks:
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _pack(fcntl.F_UNLCK, name))
 
     def is_held(self, name: str) -> bool:
-        """Whether any process has the lock, this one included: the query uses a description of its own."""
+        """Whether any process, this one included, holds the lock: the query uses its own file description."""
         fd = _open_to_read(self._path)
         if fd is None:
             return False
@@ -208,10 +207,7 @@ class RangeLocks:
                 self._fd = None
 
     def _leave_parent(self) -> None:
-        """A forked child shares its parent's description: what it releases would be released for the parent as well.
-
-        The child starts without locks and leaves the inherited descriptor open.
-        """
+        """Forget locks in a forked child, which shares the parent's description: releasing would affect the parent."""
         if self._pid != os.getpid():
             self._pid, self._fd = os.getpid(), None
             self._held.clear()
@@ -223,13 +219,13 @@ def _open_to_read(path: str) -> int | None:
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
-    with contextlib.suppress(OSError):  # a file that exists, in a folder that cannot be written
+    with contextlib.suppress(OSError):  # the file exists, in a folder that cannot be written
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return None
 
 
 def _pack(kind: int, name: str) -> bytes:
-    """62 bits of a hash: two names that share an offset lock each other for a while, which is harmless."""
+    """Pack a lock of 62 bits of a hash: two names with the same offset lock each other briefly, which is harmless."""
     import struct
     from hashlib import blake2b
 

@@ -1,6 +1,6 @@
-"""Processes of this host, by /proc: what one is and holds, whether it is still the same, how to start and to end it.
+"""Processes of this host, by /proc: their state, whether they are the same as before, how to start and end them.
 
-What cannot be read (the process has ended, or is another user's) is empty, zero or None; nothing here raises for it.
+Unreadable values (the process has ended, or is of another user) are empty, zero or None, and raise nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import time
 from functools import cache
 
-TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+TYPE_CHECKING = False  # as in `typing`, which takes milliseconds to load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
@@ -25,8 +25,8 @@ _EXEC_TRIES = 5
 _EXEC_S = 0.0005
 _POLL_S = 0.01
 _KILL_S = 10.0
-_FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites what a later one needs
-# Python ignores these; a job must find them as a shell would
+_FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites a source that is still needed
+# Python ignores these; a job must get their defaults, as in a shell
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,7 +44,7 @@ def _read(name: str) -> bytes:
         while part := os.read(fd, 1 << 16):
             parts.append(part)
         return b"".join(parts)
-    except OSError:  # ESRCH: it ended between open and read
+    except OSError:  # ESRCH: the process ended between open and read
         return b""
     finally:
         os.close(fd)
@@ -58,7 +58,7 @@ def _read_link(name: str) -> str:
 
 
 def check_proc() -> None:
-    """Raises OSError where /proc is not mounted, or not readable."""
+    """Raise OSError if /proc is not mounted or not readable."""
     for name in (f"{os.getpid()}/stat", "sys/kernel/random/boot_id"):
         with open(f"/proc/{name}", "rb") as file:
             file.read()
@@ -68,12 +68,12 @@ def check_proc() -> None:
 
 
 class ProcessStat:
-    """One reading of /proc/PID/stat; its fields are parsed when they are asked for."""
+    """One reading of /proc/PID/stat; fields are parsed on access."""
 
     __slots__ = ("_fields", "pid")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
-        """`fields` are those after the command name."""
+        """`fields` are the fields after the command name."""
         self.pid = pid
         self._fields = fields
 
@@ -95,7 +95,7 @@ class ProcessStat:
 
     @property
     def waited_ticks(self) -> int:
-        """The CPU time of children that ended and were waited for."""
+        """The CPU time of ended children that were waited for."""
         return int(self._fields[13]) + int(self._fields[14])
 
     @property
@@ -113,7 +113,7 @@ class ProcessStat:
 
 
 def parse_stat(pid: int, data: bytes) -> ProcessStat | None:
-    """The program's name in parentheses may hold anything, parentheses included."""
+    """Parse a line of stat. The program's name in parentheses may contain anything, also parentheses."""
     fields = data[data.rfind(b")") + 2 :].split()
     return ProcessStat(pid, fields) if len(fields) >= 22 else None
 
@@ -123,7 +123,7 @@ def load_stat(pid: int) -> ProcessStat | None:
 
 
 def exists(pid: int) -> bool:
-    """Whether the process exists, also as a zombie."""
+    """Whether the process exists, perhaps as a zombie."""
     return os.path.exists(f"/proc/{pid}")
 
 
@@ -132,10 +132,10 @@ def list_pids() -> list[int]:
 
 
 def load_environ(pid: Pid) -> list[bytes]:
-    """The environment that a process was started with, as NAME=VALUE.
+    """Return the environment with which a process was started, as NAME=VALUE.
 
-    In the middle of exec the new image is there and its environment is not yet: a short while later it is. Kernel
-    threads have no image; a process that was really started without an environment costs these few tries.
+    During exec a process has its new image but no environment yet, so an empty one is read again. Kernel threads have
+    no image; a process that was really started without an environment costs these few tries.
     """
     for _ in range(_EXEC_TRIES):
         environ = _read(f"{pid}/environ")
@@ -146,18 +146,18 @@ def load_environ(pid: Pid) -> list[bytes]:
 
 
 def load_variable(pid: Pid, name: str) -> bytes:
-    """A variable of its environment; empty where it has none of that name."""
+    """Return a variable of the process's environment; empty if it is not set."""
     prefix = f"{name}=".encode()
     return next((each.removeprefix(prefix) for each in load_environ(pid) if each.startswith(prefix)), b"")
 
 
 def load_command_line(pid: Pid) -> str:
-    """Return its arguments with spaces between."""
+    """Return the process's arguments, separated by spaces."""
     return os.fsdecode(_read(f"{pid}/cmdline").replace(b"\0", b" ").strip())
 
 
 def describe_process(pid: int) -> str:
-    """The command and pid, by which a person can find a process: `python worker.py (pid 4711)`."""
+    """Return command and pid, by which a user finds a process: `python worker.py (pid 4711)`."""
     words = load_command_line(pid).encode(errors="surrogateescape").decode(errors="replace")
     return f"{words[:60].strip() or 'a process'} (pid {pid})"
 
@@ -167,7 +167,7 @@ def find_program(pid: Pid) -> str:
 
 
 def find_folder(pid: Pid) -> str:
-    """Return the folder that it works in."""
+    """Return the working directory of the process."""
     return _read_link(f"{pid}/cwd")
 
 
@@ -176,7 +176,7 @@ def load_maps(pid: Pid) -> bytes:
 
 
 def load_size(pid: Pid, *names: str) -> int:
-    """The sum of these sizes of /proc/PID/status (`VmHWM`, `RssAnon`) in bytes."""
+    """Return the sum of these sizes of /proc/PID/status (`VmHWM`, `RssAnon`) in bytes."""
     data = _read(f"{pid}/status")
     total = 0
     for name in names:
@@ -193,7 +193,7 @@ def is_ignoring(pid: Pid, number: signal.Signals) -> bool:
 
 
 def find_open_files(pid: Pid) -> Iterator[tuple[str, str]]:
-    """The number of each descriptor, and what it is open on."""
+    """Yield the number of each descriptor and the path of its file."""
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             if path := _read_link(f"{pid}/fd/{number}"):
@@ -201,7 +201,7 @@ def find_open_files(pid: Pid) -> Iterator[tuple[str, str]]:
 
 
 def is_writing(pid: Pid, number: str) -> bool:
-    """Whether this descriptor of a process may be written to."""
+    """Whether this descriptor of a process is open for writing."""
     for line in _read(f"{pid}/fdinfo/{number}").splitlines():
         if line.startswith(b"flags:"):
             return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
@@ -209,7 +209,7 @@ def is_writing(pid: Pid, number: str) -> bool:
 
 
 def find_since(pid: Pid) -> float | None:
-    """When it was started, in seconds since the epoch."""
+    """Return when the process was started, in seconds since the epoch."""
     try:
         return os.stat(f"/proc/{pid}").st_mtime
     except OSError:
@@ -217,7 +217,7 @@ def find_since(pid: Pid) -> float | None:
 
 
 def name_descriptor(fd: int) -> str:
-    """A path that opens the file of one of our descriptors again, with an offset of its own."""
+    """Return a path that opens the file of one of our descriptors again, with its own offset."""
     return f"/proc/self/fd/{fd}"
 
 
@@ -231,19 +231,19 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """A text that changes with every boot: a pid means nothing across it."""
+    """Return an id that changes with every boot, after which pids mean other processes."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def process_start(pid: int) -> int | None:
-    """The start time in clock ticks since boot; None when there is no such process, or only its zombie."""
+    """Return the start time in clock ticks since boot; None if the process does not exist or is a zombie."""
     stat = load_stat(pid)
     return None if stat is None or stat.is_zombie else stat.start
 
 
 def is_alive(pid: int, start: int, boot: str) -> bool:
-    """Whether the process lives: same boot, pid and start time, not a zombie."""
+    """Whether the process is alive: same boot, pid and start time, not a zombie."""
     return boot == boot_id() and process_start(pid) == start
 
 
@@ -259,18 +259,16 @@ os.register_at_fork(after_in_child=own_start.cache_clear)
 
 
 def load_children(pid: int) -> list[int]:
-    """Children that the process's first thread started; those of other threads a look at all processes finds.
-
-    (A kernel without this file gives none, and the same look finds them.)
-    """
+    """Return the children that the process's first thread started. Reading all processes finds the others, and all of
+    them if the kernel does not have this file."""
     return [int(child) for child in _read(f"{pid}/task/{pid}/children").split()]
 
 
 def load_thread_children(pid: int) -> list[int]:
-    """Children that any thread of the process started: exact, and slower.
+    """Return the children that any thread of the process started: exact, but slower.
 
-    The children of a thread that ends become those of another thread, whose list may have been read already: then all
-    lists are read again, ten times at most.
+    The children of an ended thread become those of another thread, whose list may have been read already: then all
+    lists are read again, at most ten times.
     """
     found: set[int] = set()
     threads = _list_threads(pid)
@@ -295,7 +293,7 @@ def can_list_children() -> bool:
 
 
 def walk(roots: Iterable[int], children_of: Callable[[int], Iterable[int]]) -> Iterator[int]:
-    """Return all descendants of `roots`."""
+    """Yield all descendants of `roots`."""
     seen = set(roots)
     waiting = list(seen)
     while waiting:
@@ -314,19 +312,19 @@ def group_by_parent(stats: Iterable[ProcessStat]) -> dict[int, list[int]]:
 
 
 def load_stats() -> dict[int, ProcessStat]:
-    """The state of all processes of the machine."""
+    """Load the state of all processes of this host."""
     return {pid: stat for pid in list_pids() if (stat := load_stat(pid)) is not None}
 
 
 def find_descendants(root: int) -> set[int]:
-    """Live processes below this one, itself not counted; zombies do not count."""
+    """Return the live processes below this one, without itself and zombies."""
     stats = load_stats()
     children = group_by_parent(stats.values())
     return {pid for pid in walk([root], lambda pid: children.get(pid, ())) if not stats[pid].is_zombie}
 
 
 def measure_memory(pids: Iterable[int]) -> int:
-    """Bytes of memory that cannot be dropped: what was allocated, not what is mapped from files or only reserved."""
+    """Return the bytes of allocated memory, without pages that are mapped from files or only reserved."""
     return sum(load_size(pid, "RssAnon", "RssShmem") for pid in pids)
 
 
@@ -339,10 +337,7 @@ def spawn_session(
     log: str,
     inherit: Sequence[tuple[int, int]] = (),
 ) -> int:
-    """Start a program (argv[0] is its path) in a new session with its output in `log`; the pid.
-
-    `inherit` lists pairs of a descriptor here and its number there.
-    """
+    """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (our descriptor, its number)."""
     import fcntl
 
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FREE_FDS) for fd, _ in inherit]
@@ -366,11 +361,11 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
             if number is signal.SIGTERM:
-                os.kill(pid, signal.SIGCONT)  # a stopped process would never see the TERM
+                os.kill(pid, signal.SIGCONT)  # a stopped process would not handle TERM
 
 
 def end_descendants(root: int) -> bool:
-    """Kill everything below a process until nothing is left; False where something does not end."""
+    """Kill everything below a process until nothing is left; return False if a process does not end."""
     deadline = time.monotonic() + _KILL_S
     while pids := find_descendants(root):
         if time.monotonic() > deadline:
@@ -381,13 +376,13 @@ def end_descendants(root: int) -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of all that our descendants leave, also in sessions of their own ("subreaper"). False where the
-    kernel or the C library cannot."""
+    """Become the parent of all orphans below this process, also in sessions of their own ("subreaper"). Return False if
+    the kernel or the C library cannot do that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends. `parent`: its pid, in case it is gone already."""
+    """Have this process killed when its parent ends. `parent`: its pid, in case it has already ended."""
     if not _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
         raise OSError("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
@@ -395,7 +390,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def allow_tracing() -> None:
-    """Let any process of this user look into this one, where the kernel is strict (Yama)."""
+    """Let any process of this user trace this one, if the kernel is strict (Yama)."""
     _prctl(_PR_SET_PTRACER, (1 << 64) - 1)
 
 
@@ -409,10 +404,10 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def write_status_at_exit(path: str) -> None:
-    """The first two bytes of a file become the exit status of this process when it calls exit(3).
+    """Write the exit status of this process into the first two bytes of a file when it calls exit(3).
 
-    Python does not report its exit status. The C library knows it, and writes it by a function of its own, since
-    nothing of Python is left by then. Not after a signal or `os._exit`; of C libraries glibc alone can do so.
+    Python does not report its exit status. The C library has it and writes it by a C function, as the interpreter is
+    gone by then. A signal or `os._exit` writes nothing; of C libraries only glibc can do this.
     """
     try:
         import ctypes
@@ -432,9 +427,9 @@ _LEAST_FORKED = 200
 
 
 def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """What the function gives for each item, in order. The second half is done by a forked child where there are many
-    items, a CPU for it and no threads; what it could not hand over is done here. The function only reads, and its
-    results are such as `marshal` takes."""
+    """Return the function's results in order. A forked child computes the second half if there are many items, a CPU
+    for it and no threads; results that it cannot transfer are computed here. The function must only read and return
+    values of `marshal`."""
     import marshal
     import threading
 
@@ -452,7 +447,7 @@ def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any
         with contextlib.suppress(BaseException), os.fdopen(target, "wb") as file:
             os.close(source)
             file.write(marshal.dumps(list(map(function, items[half:]))))
-        os._exit(0)  # nothing of what the parent has open is ended
+        os._exit(0)  # without cleanup of what the parent has open
     os.close(target)
     try:
         with os.fdopen(source, "rb") as file:
@@ -473,23 +468,23 @@ def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any
 
 
 def load_cpu_ticks(table: str | None = None) -> tuple[int, int]:
-    """Clock ticks that all CPUs together have worked since boot, and that have passed. Raises ValueError where the
+    """Return the clock ticks that all CPUs together have worked since boot, and all ticks. Raise ValueError if the
     kernel does not report them. `table` is a file like /proc/stat."""
     with open(table or "/proc/stat", "rb") as file:
         fields = [int(word) for word in file.readline().split()[1:9]]
     if len(fields) < 5:
         raise ValueError("the CPU line is too short")
-    return sum(fields) - sum(fields[3:5]), sum(fields)  # idle, and waiting for a disk
+    return sum(fields) - sum(fields[3:5]), sum(fields)  # without idle time and waiting for a disk
 
 
 def load_oom_kills() -> int | None:
-    """How often the kernel has killed for want of memory since boot; None where it does not report it."""
+    """Return how often the kernel has killed for lack of memory since boot; None if it does not report that."""
     found = [line.split()[1] for line in _read("vmstat").splitlines() if line.startswith(b"oom_kill ")]
     return int(found[0]) if found else None
 
 
 def load_cpu_fields() -> dict[str, str]:
-    """The fields of the first CPU. Only the file's start is read: the kernel asks every core to write all of it."""
+    """Return the fields of the first CPU. Only the file's start is read: the kernel asks every core for the rest."""
     text = b""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb", buffering=0) as file:
         while b"\n\n" not in text and (part := file.read(4096)):
@@ -499,7 +494,7 @@ def load_cpu_fields() -> dict[str, str]:
 
 
 def find_file_system(folder: str, table: str | None = None) -> str | None:
-    """The type of what is mounted where the folder is. `table` is a file like /proc/self/mountinfo."""
+    """Return the type of the folder's file system. `table` is a file like /proc/self/mountinfo."""
     real = os.path.realpath(folder)
     best, kind = "", None
     try:
@@ -515,7 +510,7 @@ def find_file_system(folder: str, table: str | None = None) -> str | None:
     return kind
 
 
-# ---------------------------------------------------------------- the same in bash, for job.sh
+# ---------------------------------------------------------------- functions in bash, for job.sh
 
 BASH_FIND_TAGGED = r"""_find() {  # into _pids: the processes of this attempt, but those given
   local file pid line lines; _pids=
@@ -534,13 +529,13 @@ BASH_TELL_PROGRAMS = r"""_tell() {  # the signal $2 to all programs below the pr
   done
 }
 """
-# bash's own HOSTNAME is what it inherited, where it is exported: the host that submitted the job
+# bash's own HOSTNAME is inherited if it is exported: then it is the host that submitted the job
 BASH_READ_IDENTITY = """\
   read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
   read -r host 2>/dev/null < /proc/sys/kernel/hostname
 """
 
-# Arguments: a session, a folder. At the end of its input it kills what is left of the session, but not its leader, and
+# Arguments: a session, a folder. At the end of its input it kills what is left of the session, except its leader, and
 # removes the folder.
 BASH_KEEP_SESSION = r"""
 trap '' TERM INT HUP

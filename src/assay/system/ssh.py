@@ -1,4 +1,4 @@
-"""The system's own ssh: where a host is, and why it could not be reached. It never asks a question."""
+"""The system's own ssh: the address of a host, and why it could not be reached. ssh never asks a question."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ NO_HOST = "as in user@host: without spaces, and without a dash at the beginning,
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a host is and how to get in."""
+    """The address of a host and how to log in."""
 
     name: str  # user@host
     port: int | None = None
     key: str = ""
     connect_s: float = 10.0
     options: tuple[str, ...] = ()  # more words for ssh
-    root: str = "/tmp"  # noqa: S108 - over there; folders in it have random names and are ours alone
-    noun: str = "board"  # what people call it
+    root: str = "/tmp"  # noqa: S108 - on the host; folders in it have random names and are only ours
+    noun: str = "board"  # the word for such a host in messages
     key_hint: str = 'name a key that it knows: key = "~/.ssh/…"'
 
     def __post_init__(self) -> None:
@@ -40,14 +40,14 @@ class Address:
 
     @property
     def command(self) -> str:
-        """What a person types to get there."""
+        """The command with which a user connects."""
         port = ["-p", str(self.port)] if self.port else []
         key = ["-i", self.key] if self.key else []
         return shlex.join(["ssh", *self.options, *port, *key, "--", self.name])
 
 
 def is_host(name: str) -> bool:
-    """Whether ssh takes it for a host, and not for an option."""
+    """Whether ssh takes the name for a host, not for an option."""
     return not any(part.startswith("-") for part in name.split("@")) and name.isprintable() and " " not in name
 
 
@@ -59,7 +59,7 @@ def find_client(noun: str) -> str:
 
 
 def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
-    """Why ssh could not make a connection, and what to do."""
+    """Explain why ssh could not connect, and what to do."""
     reason = error_text.strip().rpartition("\n")[2].removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
     where = f"the {address.noun} {address.name}"
     if "Permission denied" in reason:

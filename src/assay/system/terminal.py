@@ -1,4 +1,4 @@
-"""What the stream we write to can do: colours, characters, size."""
+"""Properties of output streams: colours, characters, size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def use_color(stream: TextIO, env: Mapping[str, str] | None = None) -> bool:
-    """Colours only where a person looks: NO_COLOR and dumb terminals forbid them, FORCE_COLOR asks for them."""
+    """Whether to use colours: on terminals, unless NO_COLOR or a dumb terminal forbids it, or if FORCE_COLOR is set."""
     known = os.environ if env is None else env
     if known.get("NO_COLOR"):
         return False
@@ -61,7 +61,7 @@ def can_encode(stream: TextIO, text: str) -> bool:
 
 
 def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
-    """The columns of a terminal; `fallback` where there is none, so that files and pipes are never shortened."""
+    """Return the columns of a terminal, else `fallback`, so that files and pipes are never shortened."""
     if not is_terminal(stream):
         return fallback
     import shutil
@@ -70,7 +70,7 @@ def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
 
 
 def terminal_size(stream: IO[str]) -> os.terminal_size | None:
-    """The size of the terminal that this stream is connected to; None without one, or where it has no size."""
+    """Return the size of the terminal of this stream; None without a terminal or if its size is unknown."""
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -79,11 +79,11 @@ def terminal_size(stream: IO[str]) -> os.terminal_size | None:
 
 
 def find_terminals() -> list[int]:
-    """Which of the standard output streams, by descriptor, are terminals that have not hung up."""
+    """Return the standard output descriptors that are terminals and have not hung up."""
     return [fd for fd in (1, 2) if os.isatty(fd)]
 
 
 def paint(text: str, style: str) -> str:
-    """The text with `bold red` or the like around it."""
+    """Return the text in a style such as `bold red`."""
     codes = "".join(CODES[word] for word in style.split())
     return f"{codes}{text}{RESET}" if codes else text

@@ -1,6 +1,6 @@
-"""A report as a value. A product builds a `Document`; the renderers of `show` know documents and nothing else.
+"""A report as a value. A product builds a `Document`; the renderers of `show` depend only on documents.
 
-How a product builds one (`golden/report/document.py` is a full example):
+How a product builds a document (`golden/report/document.py` is a full example):
 
     Document(
         title="FAIL charlm.yaml",                       # of the HTML page
@@ -10,19 +10,19 @@ How a product builds one (`golden/report/document.py` is a full example):
             Section((Findings(findings), Notes(warnings), Text(("charlm: ", Span("FAIL", "FAIL"), ", 3 segments")))),
             Only(("html",), (Chart(...), Details("Provenance", (Facts(pairs),)))),
         ),
-        suites=(Suite("charlm", cases),),               # what JUnit counts
-        facts={...},                                    # what JSON holds, exactly
+        suites=(Suite("charlm", cases),),               # for JUnit
+        facts={...},                                    # for JSON, unchanged
     )
 
 Renderers: `show.terminal_report.render_terminal(document, width=, color=, plain=)`, `show.markdown.render_markdown`,
 `show.html.render_html`, `show.junit.render_junit`, `show.formatting.render_facts`. They clean and escape every text:
-a builder hands over raw text of users' files, logs and programs, and never markup or colours.
+a builder passes raw text of users' files, logs and programs, and never markup or colours.
 
-Where the formats should differ, the builder uses `Only`; a renderer never asks which product it serves.
+If formats must differ, the builder uses `Only`; a renderer never distinguishes products.
 
-Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (its
-colour, or a badge), `code` (something to copy), `strong`, `soft` (less important). Tables hold plain values, or spans
-in cells.
+Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (shown by
+its colour, or as a badge), `code` (to be copied), `strong`, `soft` (less important). Cells of tables are plain values
+or spans.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Format = Literal["terminal", "markdown", "html"]
 
 
 class Span:
-    """A text and its role. Not a tuple, so that a tuple of texts differs from it, and a cell of a table shows it."""
+    """A text and its role. It is not a tuple, to differ from a tuple of texts and to be shown in a cell of a table."""
 
     __slots__ = ("role", "text")
 
@@ -70,34 +70,34 @@ def build_plain(content: Content) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
+    """The title of the page (level 1) or of a part, with its verdict; `word` replaces the verdict's name."""
 
     text: str
     kind: VerdictKind | None = None
     level: int = 2
     word: str = ""
-    note: str = ""  # less important, after it
+    note: str = ""  # less important text after the title
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph. `indent`: steps to the right on a terminal."""
+    """A paragraph. `indent`: its indentation on a terminal."""
 
     content: Content
     indent: int = 0
-    role: str = ""  # "soft", "answer": the sentence that the reader came for
+    role: str = ""  # "soft", or "answer": the main sentence of the report
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Notes, one item each: a list on a page, a line on a terminal."""
+    """Notes, each an item of a list on a page, and a line on a terminal."""
 
     items: Sequence[Content]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found, in the order given; at most `most` are shown, and how many more there are."""
+    """Findings, in the given order; `most` are shown, and the number of the others."""
 
     items: Sequence[Finding]
     most: int = 20
@@ -105,7 +105,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Label and value. `folds`: False for values that are copied, which only the terminal itself may break."""
+    """Labels and values. `folds`: False for values to be copied, which only the terminal itself may break."""
 
     pairs: Sequence[tuple[str, str]]
     folds: bool = True
@@ -113,12 +113,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """`notes`: for each row what a page shows below it. `roles`: for each row a verdict kind, or "" ; a second word
-    `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
+    """`notes`: texts below each row on a page. `roles`: for each row a verdict kind, or ""; a second word `first` marks
+    the most important row. `breaks`: index of a row → a line before it (for rows that were left out).
 
-    On a narrow terminal columns get their short names, then those of the highest rank leave, and `hint` names where
-    they are; with `split_by` (a column's name) there is one table for each value of that column instead, and with
-    `numbers_names` long names in the first column become numbers, and are listed below, each whole.
+    On a narrow terminal columns get their short names, then those of the highest rank are dropped, and `hint` names
+    where they are shown. With `split_by` (a column's name) there is instead one table for each value of that column;
+    with `numbers_names` long names in the first column are replaced by numbers, and listed below the table.
     """
 
     table: Table
@@ -132,14 +132,14 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands to be pasted: what each does, and its line."""
+    """Commands to be pasted, with a description of each."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Output of a program, or one long command (`wraps`); lines stay lines."""
+    """Output of a program, or one long command (`wraps`); line breaks are kept."""
 
     text: str
     wraps: bool = False
@@ -155,7 +155,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Folded under its title on a page and in Markdown; a terminal, which cannot fold, shows it all."""
+    """Blocks that a page and Markdown fold under a title; a terminal shows all of them."""
 
     title: Content
     blocks: Sequence[Block]
@@ -164,7 +164,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Blocks for these formats alone."""
+    """Blocks only for these formats."""
 
     formats: Sequence[Format]
     blocks: Sequence[Block]
@@ -177,9 +177,9 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points by rising x; one that is not finite is a gap. `style` is a class of the style sheet. A terminal draws the
-    curves that have a name, and of several with the same name their mean and standard deviation. `texts`: what the
-    mouse shows at each point, or a single one for the line; none of the points is then left out."""
+    """Points by rising x; a point that is not finite is a gap. `style` is a class of the style sheet. A terminal draws
+    only curves with a name; of several with the same name it draws mean and standard deviation. `texts` are shown by
+    the mouse at each point, or a single text for the line; with them, no point is left out."""
 
     points: Sequence[Point]
     style: str
@@ -200,12 +200,12 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One part of a chart; the parts are above each other and share the x axis."""
+    """One part of a chart; the parts are above one another and share the x axis."""
 
     curves: Sequence[Curve] = ()
     areas: Sequence[Area] = ()
-    limits: Sequence[tuple[str, float, float]] = ()  # style, from y, to y: stripes over the whole width
-    y_range: tuple[float, float] | None = None  # None: what the points need
+    limits: Sequence[tuple[str, float, float]] = ()  # style, from y, to y: horizontal stripes
+    y_range: tuple[float, float] | None = None  # None: the range of the points
     ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers
     height: int = 150
     label: str = ""  # of the y axis
@@ -214,15 +214,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Drawn on a page, and its named curves on a terminal. `spans`: style, from x, to x; `lines`: single x; both over
-    all panels."""
+    """A chart; a terminal draws its named curves. Over all panels: `spans` (style, from x, to x) and `lines` (x)."""
 
     title: Content
     panels: Sequence[Panel]
-    label: str = ""  # for readers that cannot see it
+    label: str = ""  # for screen readers
     spans: Sequence[tuple[str, float, float]] = ()
     lines: Sequence[float] = ()
-    hovers: Sequence[tuple[float, str]] = ()  # x and what the mouse shows there
+    hovers: Sequence[tuple[float, str]] = ()  # x and the text that the mouse shows there
     x_range: tuple[float, float] | None = None
     x_ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers; long names are slanted
     is_wide: bool = False  # over the whole width of the page
@@ -231,7 +230,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """Style, shape and meaning of what charts show. Shapes: area, line, wide, dot, dash, cross."""
+    """Style, shape and meaning of the parts of charts. Shapes: area, line, wide, dot, dash, cross."""
 
     keys: Sequence[tuple[str, str, str]]
 
@@ -246,10 +245,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Cells by level: one for each of the `limits` (at most four) that a value exceeds; infinite ones have the last.
+    """Cells by level: the number of the `limits` (at most four) that a value exceeds; infinite ones have the last.
 
-    `levels` are their meanings, from "none of the limits" to "infinite". `lengths`: how many elements the rows and
-    the columns stand for, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
+    `levels` are the meanings, from "none of the limits" to "infinite". `lengths`: the numbers of elements that the rows
+    and the columns represent, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
     """
 
     cells: Sequence[Sequence[float]]
@@ -272,7 +271,7 @@ Block: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`type`: instead of the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
+    """`type` replaces the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
 
     classname: str
     name: str
@@ -300,12 +299,12 @@ class Document:
     blocks: Sequence[Block]
     suites: Sequence[Suite] = ()
     suites_name: str = ""
-    seconds: float | None = None  # that all suites took
+    seconds: float | None = None  # the time of all suites
     facts: Any = None
 
 
 def choose_blocks(blocks: Sequence[Block], form: Format) -> list[Block]:
-    """The blocks of a format, `Only` resolved."""
+    """Return the blocks for a format, with `Only` resolved."""
     chosen: list[Block] = []
     for block in blocks:
         if not isinstance(block, Only):

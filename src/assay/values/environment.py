@@ -1,4 +1,4 @@
-"""Where and from what a run was made."""
+"""The machine and the sources of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Provenance of a run. `fingerprint` changes when a figure measured here stops being comparable."""
+    """The provenance of a run. `fingerprint` changes when results measured here are no longer comparable."""
 
     host: str
     user: str
@@ -53,5 +53,5 @@ class Environment:
     git: GitState | None = None
     command_line: tuple[str, ...] = ()
     fingerprint: str = ""
-    job_python: str | None = None  # the `python` on PATH, where it is not the one that runs us
-    job_packages: Mapping[str, str] = field(default_factory=dict)  # of that one
+    job_python: str | None = None  # the `python` on PATH, if it is not the one that runs Assay
+    job_packages: Mapping[str, str] = field(default_factory=dict)  # of `job_python`

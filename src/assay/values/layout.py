@@ -1,40 +1,40 @@
-"""The file names of a study and of a run: the only module that knows them.
+"""The names of the files of a study and of a run: the only module that defines them.
 
 <root>/<study>/                 a study
     .assay/                     ours: sets of runs, code snapshots, temporary run directories, supervisors, --force
-    <run>/                      a run, complete from the moment it has this name
+    <run>/                      a run, complete as soon as it has this name
         run.json                what it is (immutable)
-        job.sh                  how it runs (relative to itself); job.N.sh is what attempt N had, where a later one got
-                                other variables
+        job.sh                  how it runs (relative to itself); job.N.sh is the one of attempt N, if a later attempt
+                                has other variables
         environment.json        where it came from
-        secrets.sh              secret values, for job.sh alone (0600); only where a run has some
-        code/                   its copy of the code; code.N/ is what attempt N had, where a later one got newer code
+        secrets.sh              secret values, only for job.sh (0600); only if the run has some
+        code/                   its copy of the code; code.N/ is the one of attempt N, if a later attempt has newer code
         job.log                 messages of job.sh itself
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
         <command>.timeout       the exit came from the time limit
-        lease.N  stop.N  token.N  outcome.N      attempt N: what runs it, what stopped it, that it began, how it ended
+        lease.N  stop.N  token.N  outcome.N      attempt N: its process, why it was stopped, that it began, how it ended
         warned.N                farms: attempt N of a run with `resume:` was warned of its time limit, or ended by it
-        end.N                   farms: job.sh of attempt N has left, wherever it ran. Of a run that a script opened
-                                itself: the exit status of the script, one byte, twice
+        end.N                   farms: job.sh of attempt N has ended, on any host. For a run that a script opened: the
+                                exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               tags and notes of people
-        received.json           a run that was uploaded or pulled: from where, by which token, when; if adopted
-        received/               what an adopted run had and is not used: its job.sh, code/ and checkpoints
+        received.json           for an uploaded or pulled run: from where, by which token, when, and if it was adopted
+        received/               unused files of an adopted run: its job.sh, code/ and checkpoints
         script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
         wandb.json  files/      summary, tags and files of a script that uses `assay.wandb`
         readings.jsonl          CPU, memory and GPU over time
-        benchmark.json          benchmarks: the result, and how the machine stood
-        report.jsonl            benchmarks: what the child reported, line by line
+        benchmark.json          benchmarks: the result, and the state of the machine
+        report.jsonl            benchmarks: the reports of the child, line by line
         output/  profile/       benchmarks: the method's own files, and traces
-        model.json              models: what a check came to, case by case
-        trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
-        tensors/<case>/         models: outputs that differ, and what a failed step was given
-    .assay/tags.json            the same about the study
+        model.json              models: the results of a check, case by case
+        trace.json  .pb  .csv   models: the duration of each step of each case, for Chrome, Perfetto and tables
+        tensors/<case>/         models: outputs that differ, and the inputs of a failed step
+    .assay/tags.json            tags and notes of the study
     .assay/search.json          the search that the runs trial-0000, trial-0001, … belong to
-    .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
+    .assay/verdicts.jsonl       verdicts: checks of the study, golden and model checks, comparisons
     .assay/golden/              goldens: the report of each gathering and check, with its curves
-    .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix); goldens: nights
+    .assay/triage.jsonl         benchmarks: people's notes about changes (ack, invalid, wontfix); goldens: nights
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT_VERSION = 1  # of run.json, which also `assay.log` writes
+FORMAT_VERSION = 1  # of run.json, which `assay.log` also writes
 
 RUN_FILE = "run.json"
 JOB_FILE = "job.sh"
-PLOT_MARK = "Drawn by assay plot"  # in the metadata of a picture: it is not code
+PLOT_MARK = "Drawn by assay plot"  # in the metadata of a picture, which then is not code
 JOB_LOG = "job.log"
 SECRETS_FILE = "secrets.sh"
 ENVIRONMENT_FILE = "environment.json"
@@ -66,25 +66,25 @@ WANDB_FILE = "wandb.json"
 STUDY_META_DIR = ".assay"
 SLURM_DIR = "slurm"  # inside .assay: the job arrays of Slurm
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
-PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
-PLAN_PREFIX = "plan-"  # of a call with overrides: one file for each choice of them
-PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
+PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all have a directory and have ended
+PLAN_PREFIX = "plan-"  # of a call with overrides: one file for each set of them
+PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until it is complete
 SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
 TRIAL_PREFIX = "trial-"  # followed by the number: the run of a search
-VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
+VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: verdicts, a line for each call
 GOLDEN_DIR = "golden"  # inside .assay: reports of golden checks
 FILES_DIR = "files"  # inside .assay: copies of the study's file, <hash>.yml
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
-DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
+DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired and were rebuilt
 TEMPORARY_PREFIX = ".tmp-"
-PULL_PREFIX = ".pull-"  # inside .assay: a run that is being fetched (`assay pull`); a later call goes on with it
+PULL_PREFIX = ".pull-"  # inside .assay: a run that is being fetched (`assay pull`), perhaps by several calls
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
-SUPERVISOR_LOG = "supervisor.log"  # inside .assay: what supervisors without a terminal report
-SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
-NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
+SUPERVISOR_LOG = "supervisor.log"  # inside .assay: messages of supervisors without a terminal
+SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each running supervisor
+NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: it replaces code/ before the next attempt
 ADHOC_STUDY = "adhoc"
-SCRIPT = "script"  # what markers call the one command of a run that a script opened itself
-NOT_ENDED = "?!"  # in its end.1, until the two bytes are the exit status
+SCRIPT = "script"  # the name in markers for the only command of a run that a script opened
+NOT_ENDED = "?!"  # the content of its end.1 until the script ends: then the exit status, twice
 DEFAULT_ROOT = "runs"
 
 # files of runs that other tools made
@@ -95,7 +95,7 @@ LOGX_LOG_FILE = "logging.log"
 PARAM_FILE = "param"
 STAT_FILE = "stat"
 FOREIGN_MARKS = (HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE)  # a directory with one of them is a run
-# where another tool keeps its output roots: its plug-in is asked only where one of these is there
+# settings of another tool with its output roots: its plug-in is only asked if one of these exists
 FOREIGN_SETTINGS = (".runx", "~/.config/runx.yml")
 
 # the environment of a job
@@ -109,13 +109,13 @@ ENV_GATE = "ASSAY_GATE"  # the inherited descriptor that job.sh waits on
 ENV_DONE = "ASSAY_DONE"  # ":train:avg:": commands that an earlier attempt finished
 ENV_TIME = "ASSAY_TIME"  # %Y%m%d.%H%M%S of the attempt, for log names
 ENV_SLOT = "ASSAY_SLOT"
-ENV_LEASE = "ASSAY_LEASE"  # <pid>.<start>.<boot> of the command above it that holds the machine lease
-ENV_LAUNCH = "ASSAY_LAUNCH"  # what job.sh starts a command with, where it runs on several nodes
-ENV_PYTHON = "ASSAY_PYTHON"  # an interpreter that has Assay, where the host of a farm's job sees it
-ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by while the run waited for its slot
+ENV_LEASE = "ASSAY_LEASE"  # <pid>.<start>.<boot> of the calling command that holds the machine lease
+ENV_LAUNCH = "ASSAY_LAUNCH"  # the command with which job.sh starts a command on several nodes
+ENV_PYTHON = "ASSAY_PYTHON"  # an interpreter that has Assay, if the host of a farm's job sees it
+ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that passed while the run waited for its slot
 
-RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
-CHECKPOINT_REFERENCE = "${ASSAY_CHECKPOINT}"  # in a template of job.sh: filled before a later attempt begins
+RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # the run directory in a command's text
+CHECKPOINT_REFERENCE = "${ASSAY_CHECKPOINT}"  # in a template of job.sh: replaced before a later attempt begins
 
 _META_NAMES = frozenset(
     (
@@ -144,7 +144,7 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d{1,9})\.(?P<code>\d+)")
 
 
 def is_meta_name(name: str) -> bool:
-    """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
+    """Whether a name inside `.assay` is ours, by which a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
 
 
@@ -161,14 +161,14 @@ def trial_name(number: int) -> str:
 
 
 def parse_trial_name(name: str) -> int | None:
-    """`trial-0007` → 7."""
+    """Parse `trial-0007` → 7."""
     digits = name.removeprefix(TRIAL_PREFIX)
     is_one = digits != name and digits.isascii() and digits.isdecimal() and trial_name(int(digits)) == name
     return int(digits) if is_one else None
 
 
 def kept_job_name(attempt: int) -> str:
-    """The job.sh that an attempt had, where a later one got another."""
+    """Return the name that the job.sh of an attempt gets when a later attempt has another."""
     return f"job.{attempt}.sh"
 
 
@@ -181,12 +181,12 @@ def supervisor_name(host: str, pid: int, start: int) -> str:
 
 
 def parse_supervisor(name: str) -> tuple[str, int, int] | None:
-    """`supervisor.node7.4711.99` → ("node7", 4711, 99): host, pid and start time of a supervisor."""
+    """Parse `supervisor.node7.4711.99` → ("node7", 4711, 99): host, pid and start time of a supervisor."""
     match = _SUPERVISOR.fullmatch(name)
     return (match["host"], int(match["pid"]), int(match["start"])) if match else None
 
 
-# the number comes last in these: a command may be called "submit", and its own files must not be mistaken for ours
+# the number is last in these names: a command may be called "submit", and its files must not be taken for ours
 
 
 def submit_log_name(attempt: int) -> str:
@@ -202,23 +202,23 @@ def submit_exit_name(attempt: int, code: int) -> str:
 
 
 def parse_submit_exit(name: str) -> tuple[int, int] | None:
-    """`submit.exit.2.1` → (2, 1): the submit command of attempt 2 ended with code 1."""
+    """Parse `submit.exit.2.1` → (2, 1): the submit command of attempt 2 ended with code 1."""
     match = _SUBMIT_EXIT.fullmatch(name)
     return (int(match["attempt"]), int(match["code"])) if match else None
 
 
 def attempt_suffix(attempt: int) -> str:
-    """The first attempt's files carry no number: most runs have only one."""
+    """Return the attempt's part of a name: empty for the first, as most runs have only one."""
     return "" if attempt == 1 else f".{attempt}"
 
 
 def log_name(template: str, command: str, attempt: int, time: str) -> str:
-    """The log file of a command; `template` is `RunSpec.log_name`, `time` the attempt's %Y%m%d.%H%M%S."""
+    """Return the name of a command's log. `template`: `RunSpec.log_name`, `time`: the attempt's %Y%m%d.%H%M%S."""
     return fill_log_name(template, command, attempt_suffix(attempt), time)
 
 
 def fill_log_name(template: str, command: str, suffix: str, time: str) -> str:
-    """Fill in only these three names, nothing else of a format string: a run.json may come from others."""
+    """Fill in only these names, nothing else of a format string: run.json may come from elsewhere."""
     given = {"command": command, "suffix": suffix, "time": time}
     return _LOG_FIELD.sub(lambda match: given[match[1]], template)
 
@@ -228,30 +228,30 @@ def exit_marker_name(command: str, attempt: int, code: int) -> str:
 
 
 def parse_exit_marker(name: str) -> tuple[str, int, int] | None:
-    """`train.2.exit.1` → ("train", 2, 1)."""
+    """Parse `train.2.exit.1` → ("train", 2, 1)."""
     match = _EXIT_MARKER.fullmatch(name)
     return (match["command"], int(match["attempt"] or 1), int(match["code"])) if match else None
 
 
 def parse_timeout_marker(name: str) -> tuple[str, int] | None:
-    """`train.2.timeout` → ("train", 2): the command's exit came from its time limit."""
+    """Parse `train.2.timeout` → ("train", 2): the command was ended by its time limit."""
     match = _TIMEOUT_MARKER.fullmatch(name)
     return (match["command"], int(match["attempt"] or 1)) if match else None
 
 
 def parse_numbered(name: str) -> tuple[str, int] | None:
-    """`lease.3` → ("lease", 3)."""
+    """Parse `lease.3` → ("lease", 3)."""
     match = _NUMBERED.fullmatch(name)
     return (match["kind"], int(match["attempt"])) if match else None
 
 
 def show_command(text: str, run_dir: str | Path) -> str:
-    """A command's text for people: the run directory filled in."""
+    """Return a command's text for people, with the run directory filled in."""
     return fill_reference(text, RUN_DIR_REFERENCE, str(run_dir))
 
 
 def fill_reference(text: str, reference: str, value: str) -> str:
-    """A command's text with a value in place of `"${NAME}"`, or of `${NAME}` between double quotes."""
+    """Replace `"${NAME}"`, or `${NAME}` between double quotes, in a command's text by a value."""
     if reference not in text:
         return text
     import shlex
@@ -261,13 +261,13 @@ def fill_reference(text: str, reference: str, value: str) -> str:
 
 
 def find_log(names: Iterable[str], template: str, command: str) -> str | None:
-    """The newest log of a command among the names in a run directory, whatever attempt wrote it."""
+    """Return the newest log of a command among the names in a run directory, of any attempt."""
     logs = find_logs(names, template, command)
     return logs[-1] if logs else None
 
 
 def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
-    """All logs of a command, oldest first."""
+    """Return all logs of a command, oldest first."""
     pattern = _log_pattern(template, command)
     marks = ((match["mark"].split("."), name) for name in names if (match := pattern.fullmatch(name)))
     found = [(tuple(int(part) for part in mark if part), name) for mark, name in marks]
@@ -275,8 +275,8 @@ def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
 
 
 def split_series(names: Iterable[str], continued: Iterable[int] = ()) -> tuple[list[str], list[str]]:
-    """The files of `metrics/` that count, and those that do not: earlier attempts but for those that the newest one
-    continues, and ranks other than the lowest."""
+    """Split the files of `metrics/` into those that count and others: earlier attempts that the newest one does not
+    continue, and ranks other than the lowest."""
     found = sorted((parse_series_name(name), name) for name in names if name.endswith(".jsonl"))
     newest = max((mark[0] for mark, _ in found), default=1)
     lowest = {mark[0]: mark[1] for mark, _ in reversed(found)}
@@ -285,13 +285,13 @@ def split_series(names: Iterable[str], continued: Iterable[int] = ()) -> tuple[l
 
 
 def parse_series_name(name: str) -> tuple[int, int]:
-    """Attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). A file of another name counts as the first attempt's."""
+    """Return attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). Files with other names are of the first attempt."""
     match = _SERIES_FILE.match(name)
     return (int(match[1]), int(match[2])) if match else (1, 0)
 
 
 def is_series_file(name: str) -> bool:
-    """Whether the name is one that we give to the series of a process."""
+    """Whether a name is that of a process's series."""
     return name.endswith(".jsonl") and _SERIES_FILE.match(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""How code below the console reports, one line at a time: `Console.message`, `Console.warning` or `ignore`."""
+"""Functions by which code below the console reports lines: `Console.message`, `Console.warning` or `ignore`."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ Notify = Callable[[str], None]
 
 
 def ignore(_text: str) -> None:
-    """Drop the message: for callers that want none."""
+    """Drop the message."""

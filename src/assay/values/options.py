@@ -1,12 +1,12 @@
-"""Options of a command, declared once on its request: `cli`, pytest and the reference page are made from them.
+"""Options of a command, declared once on its request, for `cli`, pytest and the reference page.
 
     class StopRequest(Request):
         names: tuple[str, ...] = argument("NAME...", multiple=True)
         grace: float = option("--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds …")
         as_json: bool = json_option()
 
-An option whose default is False is a flag. An option that is `multiple` is a tuple. `parse` gets the text (of a
-`multiple` option the tuple of texts) and the option's name, and raises UsageError with that name in it.
+An option whose default is False is a flag. An option that is `multiple` is a tuple. `parse` gets the text (for a
+`multiple` option the tuple of texts) and the option's name, and raises UsageError with this name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Parse = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field declares. Without names it is an argument, known by its position."""
+    """The declaration of a field. Without names it is an argument, known by its position."""
 
     names: tuple[str, ...]
     help: str
@@ -41,31 +41,31 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long spelling, by which messages name the option."""
+        """The long name, by which messages name the option."""
         return self.names[-1] if self.names else ""
 
 
 def option(*names: str, help: str, default: Any = None, multiple: bool = False, **further: Any) -> Any:  # noqa: A002
-    """The names of parameters are those of click, argparse and pytest; `further` are the other fields of an Option."""
+    """Declare an option; parameters are named as in click, argparse and pytest, `further` are other fields."""
     return Option(names, help, () if multiple and default is None else default, multiple=multiple, **further)
 
 
 def argument(
     metavar: str | None = None, *, multiple: bool = False, required: bool = True, choices: tuple[str, ...] = ()
 ) -> Any:
-    """A word of the command line that has no name: FILE, STUDY…"""
+    """Declare a word of the command line without a name: FILE, STUDY…"""
     return option(help="", metavar=metavar, multiple=multiple, required=required, choices=choices)
 
 
 @dataclass_transform(frozen_default=True)
 class Request:
-    """A frozen dataclass of options: defined without generated code, since every start of a command defines several.
+    """A frozen dataclass of options, without generated code, since every start of a command defines several.
 
-    A plain value in a subclass replaces an option of its base: it has that value and is not offered.
+    A plain value in a subclass replaces an option of its base: the field has that value, and the option is not offered.
     """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
-    EXTRAS: ClassVar[tuple[str, ...]] = ()  # fields of plug-ins
+    EXTRAS: ClassVar[tuple[str, ...]] = ()  # fields that belong to plug-ins
 
     def __init_subclass__(cls) -> None:
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
@@ -101,23 +101,23 @@ class Request:
 
     @property
     def extras(self) -> dict[str, Any]:
-        """The options of plug-ins that are given."""
+        """The given options of plug-ins."""
         values = {name: getattr(self, name) for name in self.EXTRAS}
         return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
 
     def render_words(self, fields: Iterable[str]) -> list[str]:
-        """The given ones of these options, as words of a command line."""
+        """Render those of these options that are given as words of a command line."""
         words: list[str] = []
         for name in fields:
             declared, value = self.OPTIONS[name], getattr(self, name)
-            for each in value if type(value) is tuple else (value,):  # one of a class of its own is a value
+            for each in value if type(value) is tuple else (value,):  # an instance of another class is one value
                 if each is not None:
                     words += [declared.names[0], str(each)]
         return words
 
     @classmethod
     def extend(cls, others: Iterable[type[Request]]) -> type[Self]:
-        """This request with the options of others after its own. One with a mistake is left out."""
+        """Return this request with the options of others after its own, without those that have a mistake."""
         extended = cls
         for other in others:
             if not find_option_mistake(extended, other):
@@ -127,7 +127,7 @@ class Request:
 
     @classmethod
     def from_command_line(cls, given: Mapping[str, Any]) -> Self:
-        """A request from the texts of a command line; raises UsageError where the parser of an option refuses one."""
+        """Build a request from the texts of a command line; raise UsageError if a text is not valid for its option."""
         values: dict[str, Any] = {}
         for name, each in cls.OPTIONS.items():
             value = tuple(given[name] or ()) if each.multiple else given[name]
@@ -140,7 +140,7 @@ class Request:
 
 
 def find_option_mistake(known: type[Request], further: Any) -> str:
-    """Why a command cannot have these options as well; empty: it can. It keeps its own option of the same field."""
+    """Return why a command cannot also have these options; empty if it can. It keeps its own option of a field."""
     if not (isinstance(further, type) and issubclass(further, Request)):
         return f"{further!r} is not a subclass of assay.values.options.Request"
     flags = {"-h", "--help", *(flag for each in known.OPTIONS.values() for flag in each.names)}
@@ -160,11 +160,11 @@ def find_option_mistake(known: type[Request], further: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands under one word. `commands`: name → (`module:handler`, what it does); loaded when it is called.
+    """Commands under one word. `commands`: name → (`module:handler`, description); handlers are loaded when called.
 
-    A handler is a function `(request, console) -> exit code`, and the type of its first argument is the request; or it
-    is a function `(words) -> exit code`. Its docstring is the help text. A third text of a command is its heading in
-    the help. `sections`: the first headings.
+    A handler is a function `(request, console) -> exit code`, and the type of its first argument is the request; or a
+    function `(words) -> exit code`. Its docstring is the help text. A third text of a command is its heading in the
+    help. `sections`: the first headings.
     """
 
     help: str
@@ -173,7 +173,7 @@ class Group:
 
 
 def find_request(handler: Any) -> type[Request] | None:
-    """The type of its argument `request`, which may be annotated as a class or as text; None: it has none."""
+    """Return the type of the argument `request`, annotated as a class or as text; None if there is none."""
     found = getattr(handler, "__annotations__", {}).get("request")
     if isinstance(found, str):
         found = getattr(handler, "__globals__", {}).get(found)
@@ -181,11 +181,11 @@ def find_request(handler: Any) -> type[Request] | None:
 
 
 def reads_words(handler: Any) -> bool:
-    """Whether a handler's first argument is the words of its command line, since it has a parser of its own."""
+    """Whether a handler's first argument is the words of the command line, for which it has its own parser."""
     return next(iter(getattr(handler, "__annotations__", ())), "") == "words"
 
 
-# ---------------------------------------------------------------- options that many commands have
+# ---------------------------------------------------------------- options of many commands
 
 
 def root_option(text: str = "Output root.  [default: ./runs]") -> Any:
@@ -201,7 +201,7 @@ def quiet_option() -> Any:
 
 
 def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:
-    """The option --where; given several times, all must hold."""
+    """Declare --where; if it is given several times, all must match."""
     return option("--where", multiple=True, metavar="EXPR", parse=_parse_where, help=text)
 
 
@@ -210,7 +210,7 @@ def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
         return None
     from assay.values.where import parse_where  # most calls have no --where
 
-    found = [parse_where(text) for text in texts]  # a mistake is shown in its own text
+    found = [parse_where(text) for text in texts]  # each is parsed alone, so that an error shows its own text
     return found[0] if len(found) == 1 else parse_where(" and ".join(f"({text})" for text in texts))
 
 
@@ -225,18 +225,18 @@ def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:
 
 
 def budget_option() -> Any:
-    """`assay.launch.budget.Budget` reads it."""
+    """Declare --budget, which `assay.launch.budget.Budget` parses."""
     text = "Start no more runs after this many hours: 2gpuh of GPUs, 8cpuh of cores, 3h of runs."
     return option("--budget", metavar="HOURS", help=text)
 
 
 def farm_option(*names: str) -> Any:
-    """`--farm` in every command that runs something, `--on` where that is free."""
+    """Declare `--farm`, for every command that runs something, and `--on` if that name is free."""
     help_text = "Submit to a farm: a name, slurm, ray or ssh:HOST; local: here."
     return option(*(names or ("--on", "--farm")), metavar="FARM", help=help_text)
 
 
 def split_commas(value: Any, _flag: str) -> tuple[str, ...]:
-    """Split `A,B`, or several of these."""
+    """Split `A,B`, or several of such texts."""
     texts = (value,) if isinstance(value, str) else value
     return tuple(part for text in texts for part in text.split(","))

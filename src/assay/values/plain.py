@@ -1,7 +1,7 @@
-"""The codec between dataclasses and JSON-like data, by their annotations: for other processes and for files.
+"""Convert dataclasses to JSON-like data and back, by their annotations: for other processes and for files.
 
-Numbers that JSON does not know (NaN, infinities) are strings where a float is expected. Unknown keys are those of a
-newer version, and are ignored; a missing key takes the field's default.
+Numbers that JSON does not have (NaN, infinities) are strings if a float is expected. Unknown keys, of a newer
+version, are ignored; a missing key takes the field's default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Parse = Callable[[Any], Any]
 Numbers = typing.Literal["any", "measured", "finite"]
 _STRANGE = {"nan", "inf", "-inf"}
 NO_DATE = "an impossible time"
-_HUGE = 2**63  # what SQLite and the C library take
+_HUGE = 2**63  # the limit of SQLite and the C library
 
 
 def build_plain(value: Any) -> Any:
-    """Dataclasses become mappings, tuples lists, enumerations their value."""
+    """Convert dataclasses to mappings, tuples to lists, enumerations to their values."""
     if is_dataclass(value):
         return {name: build_plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
@@ -42,23 +42,20 @@ def build_plain(value: Any) -> Any:
 
 
 def parse_plain(kind: type[T], content: Any) -> T:
-    """A value of this class from what `build_plain` made of it; a dataclass may also be a list of its fields.
-
-    Raises ValueError, TypeError or KeyError; WrongTypeError names the field that does not fit.
-    """
+    """Parse the result of `build_plain`, or a list of fields; raise ValueError, TypeError, KeyError, WrongTypeError."""
     parsed: T = _build_parser(typing.cast("Any", kind), "any")(content)
     return parsed
 
 
 def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
-    """Parse as `parse_plain`, but a file that may be damaged: numbers must be such as SQLite and the C library take,
-    and finite unless a file keeps what a program measured; literals must be one of theirs."""
+    """`parse_plain` a file that may be damaged: numbers must be within the limits of SQLite and the C library, and
+    finite unless the file has measured values; literals must be valid."""
     parsed: T = _build_parser(typing.cast("Any", kind), "finite" if finite else "measured")(content)
     return parsed
 
 
 def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON-like data without the fields that do not hold what the class states of them; unknown keys stay."""
+    """Return JSON-like data without fields that do not fit the class's annotations; unknown keys stay."""
     hints, kept = _hints(kind), {}
     for name, value in content.items():
         try:
@@ -70,7 +67,7 @@ def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class WrongTypeError(TypeError):
-    """A field does not hold what its annotation states; the text is for people."""
+    """The value of a field does not fit its annotation; the message is for people."""
 
 
 def _is_whole(value: Any) -> bool:
@@ -78,7 +75,7 @@ def _is_whole(value: Any) -> bool:
 
 
 @cache
-def _build_parser(kind: Any, numbers: Numbers) -> Parse:  # noqa: PLR0911 one return for each shape of an annotation
+def _build_parser(kind: Any, numbers: Numbers) -> Parse:  # noqa: PLR0911 one return for each kind of annotation
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
         return _keep
@@ -105,7 +102,7 @@ def _keep(content: Any) -> Any:
 
 def _build_dataclass_parser(kind: Any, numbers: Numbers) -> Parse:
     names = tuple(each.name for each in fields(kind) if each.init)
-    parsers: dict[str, Parse] = {}  # filled by the first call: a class may hold others of its own kind
+    parsers: dict[str, Parse] = {}  # filled by the first call: a class may contain others of its own kind
 
     def parse(content: Any) -> Any:
         if not parsers:
@@ -123,7 +120,7 @@ def _build_dataclass_parser(kind: Any, numbers: Numbers) -> Parse:
 
 
 def _find_misfit(parsers: Mapping[str, Parse], given: Any) -> WrongTypeError | None:
-    """Which field it was; None: one is missing, or this is not a mapping at all."""
+    """Find the field with a wrong value; None if a field is missing, or this is not a mapping."""
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
             parsers.get(name, _keep)(value)
@@ -158,7 +155,7 @@ def _check_list(content: Any) -> Any:
 
 
 def _build_union_parser(inner: tuple[Any, ...], numbers: Numbers) -> Parse:
-    """The first alternative that takes it; strings and whole numbers are not converted to floats without need."""
+    """Parse by the first alternative that fits; strings and integers are not converted to floats needlessly."""
     choices = [each for each in inner if each is not type(None)]
     parsers = [_build_parser(each, numbers) for each in choices]
     exact = {each: parse for each, parse in zip(choices, parsers, strict=True) if isinstance(each, type)}
@@ -216,12 +213,12 @@ def _parse_float(content: Any) -> float:
 
 
 def render_value(value: Any) -> str:
-    """A text as it is, and everything else as JSON."""
+    """Render strings unchanged, and everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:
-    """A time as strftime renders it, also an invalid one of a file. Without a zone: local time."""
+    """Render a time by strftime, also an invalid time of a file. Without a zone: local time."""
     try:
         return datetime.fromtimestamp(seconds, zone).strftime(form)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What is wrong with a plug-in: another kind of value, a word that is taken, a need that is missing."""
+"""Find the mistakes of a plug-in: a value of a wrong kind, a word that is taken, a missing requirement."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _is_word(word: Any, hook: str) -> bool:
 
 
 def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """The texts `module:name` of a plug-in, each with its hook; pages are tried by the plug-in that serves them."""
+    """Yield the texts `module:name` of a plug-in with their hooks; the plug-in that serves pages checks theirs."""
     for hook in _TEXTS:
         yield from ((hook, text) for text in getattr(plugin, hook).values())
     yield from (("commands", value[0]) for value in plugin.commands.values())
@@ -78,7 +78,7 @@ def find_dialect_mistake(name: str, value: Any) -> str:
 
 
 def find_value_mistake(hook: str, text: str, value: Any) -> str:
-    """What is wrong with the object that a name of these hooks stands for."""
+    """Describe what is wrong with the object that a name of this hook refers to."""
     if hook == "commands" and not isinstance(value, Group) and not reads_words(value):
         return "" if find_request(value) else f"commands: {text} has no argument `request` whose type is a Request"
     kind = {"run_steps": "RunStep", "executors": "Executor"}.get(hook)
@@ -102,7 +102,7 @@ def find_conflict(plugin: Plugin, known: Mapping[str, Plugin]) -> str:
 
 
 def find_unmet(found: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
-    """Plug-ins whose `needs` are missing or lead back to themselves, with those that need them."""
+    """Yield each plug-in whose `needs` are missing or circular, or that needs such a plug-in, and the reason."""
     left = dict(found)
     while True:
         missing = {name: need for name, each in left.items() for need in each.needs if need not in left}

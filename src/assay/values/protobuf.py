@@ -1,4 +1,4 @@
-"""Protobuf's wire format, read and written without its library: enough for the files of other programs."""
+"""Read and write protobuf's wire format without its library: enough for the files of other programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Buffer = TypeVar("Buffer", bytes, memoryview)
 
 
 class ProtobufError(ValueError):
-    """Bytes that are not a protobuf message, or not all of one."""
+    """Raised for bytes that are not a complete protobuf message."""
 
 
 # ---------------------------------------------------------------- writing
 
 
 def number(field: int, value: int) -> bytes:
-    """A field of any integer type without a sign; from 0 up."""
+    """Build a field of an unsigned integer type."""
     return _key(field, 0) + build_varint(value)
 
 
@@ -43,7 +43,7 @@ def _key(field: int, wire_type: int) -> bytes:
 
 
 def build_varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth means that more come."""
+    """Build an integer of seven bits per byte, the lowest first; the eighth bit means that more bytes follow."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -56,7 +56,7 @@ def build_varint(value: int) -> bytes:
 
 
 def read_fields(data: Buffer) -> Iterator[tuple[int, int, int | Buffer]]:
-    """The number, wire type and raw value of each field of a message: an integer without a sign, or bytes."""
+    """Yield the number, wire type and raw value of each field of a message: an unsigned integer, or bytes."""
     offset, size = 0, len(data)
     while offset < size:
         key, offset = _read_key(data, offset)
@@ -74,7 +74,7 @@ def read_fields(data: Buffer) -> Iterator[tuple[int, int, int | Buffer]]:
 
 
 def scan_fields(data: bytes | mmap, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """The number of each field, where it begins, where its content begins and where it ends; nothing is copied."""
+    """Yield the number of each field, its start, and start and end of its content, without copying."""
     offset = start
     while offset < stop:
         begin = offset
@@ -104,7 +104,7 @@ def _check_end(end: int, stop: int) -> None:
 
 
 def read_varint(data: bytes | memoryview | mmap, offset: int) -> tuple[int, int]:
-    """An integer without a sign, and where it ends."""
+    """Return an unsigned integer and the offset of its end."""
     value = shift = 0
     try:
         while shift < 7 * _LONGEST_VARINT:
@@ -120,6 +120,6 @@ def read_varint(data: bytes | memoryview | mmap, offset: int) -> tuple[int, int]
 
 
 def to_signed(value: int) -> int:
-    """An integer field whose type has a sign."""
+    """Convert the raw value of an integer field with a sign."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value

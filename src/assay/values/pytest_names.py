@@ -1,7 +1,7 @@
-"""Names that one of our pytest plugins gives to a test, and another one reads."""
+"""Names that one of our pytest plugins sets on a test, and another one reads."""
 
 from __future__ import annotations
 
-UPLOADS = "assay-run-uploads"  # the plugin that sends runs, where a server is named
-RUNS = "_assay_runs"  # attribute of a test: the root of the runs that it has made
-PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test of a model
+UPLOADS = "assay-run-uploads"  # the plugin that uploads runs, if a server is named
+RUNS = "_assay_runs"  # attribute of a test: the root of the runs that it made
+PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a model test

@@ -1,4 +1,4 @@
-"""A run: one execution of one or more commands with one set of parameters, in a folder of its own."""
+"""A run: one execution of one or more commands with one set of parameters, in its own folder."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class Command:
 class Private:
     """The secrets of a run: in memory, and in one file of its directory that only its owner can read."""
 
-    commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, of the commands that hold a secret
+    commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, for commands with a secret
     env: Mapping[str, str] = field(default_factory=dict)
-    values: tuple[str, ...] = ()  # of parameters and variables, to be looked for elsewhere
+    values: tuple[str, ...] = ()  # of parameters and variables, to be searched in other texts
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a later attempt of a run begins with a checkpoint of an earlier one; by the study's `resume:`."""
+    """How a later attempt of a run begins with a checkpoint of an earlier one, by the study's `resume:`."""
 
     files: tuple[str, ...]  # patterns relative to the run directory
-    texts: Mapping[str, str]  # command -> its text with `layout.CHECKPOINT_REFERENCE`, of those that take the path
+    texts: Mapping[str, str]  # command -> its text with `layout.CHECKPOINT_REFERENCE`, for commands that take the path
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What an attempt of a run with `resume:` begins with."""
+    """The checkpoint with which an attempt of a run with `resume:` begins."""
 
     files: tuple[str, ...]
     checkpoint: str = ""  # relative to the run directory; empty: it starts over
-    newest_ns: int = 0  # when the newest checkpoint was written that was there then; 0: there was none
+    newest_ns: int = 0  # when the newest checkpoint that existed then was written; 0: there was none
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What a run is. The id is a hash of commands, params and ordinal: of what it computes, not of how it is run."""
+    """The definition of a run. The id is a hash of commands, params and ordinal: of the results, not of how it runs."""
 
     id: str
     name: str  # the directory's name inside the study
@@ -60,7 +60,7 @@ class RunSpec:
     commands: tuple[Command, ...]
     ordinal: int = 0  # counts repeats of the same spec
     title: str | None = None
-    tag: str | None = None  # by which its name begins, where the file or the call gives one
+    tag: str | None = None  # the beginning of its name, if the file or the call sets it
     resources: Resources = Resources()
     patterns: tuple[Pattern | MetricFile, ...] = ()
     timeout_s: float | None = None
@@ -69,50 +69,50 @@ class RunSpec:
     env: tuple[tuple[str, str], ...] = ()
     pythonpath: str | None = None
     code: CodePolicy = CodePolicy()
-    farm_resources: tuple[tuple[str, object], ...] = ()  # what the run asks its farm for
-    log_name: str = "{command}{suffix}.log"  # or with {time}, where the dialect has it so
-    log_stream: LogStream = "both"  # what goes into that log; the other stream goes to `other_log_name`
+    farm_resources: tuple[tuple[str, object], ...] = ()  # resources of the farm for the run
+    log_name: str = "{command}{suffix}.log"  # or with {time}, if the dialect has it
+    log_stream: LogStream = "both"  # the streams in that log; another stream goes to `other_log_name`
     other_log_name: str = "{command}{suffix}.other.log"
-    sweep: int = 0  # which of the study's sweeps it comes from
-    leave_running: bool = False  # processes that outlive a run that is done are left alone
-    chosen: tuple[str, ...] | None = None  # the commands asked for this time; None is all
+    sweep: int = 0  # index of its sweep in the study
+    leave_running: bool = False  # do not end processes that outlive a run that is done
+    chosen: tuple[str, ...] | None = None  # the commands chosen for this call; None: all
     resume: Resumption | None = None
     private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every run of a study, in order, and the messages about it."""
+    """Every run of a study, in order, and messages about them."""
 
     study: Study
     runs: Sequence[RunSpec]
     links: tuple[tuple[str, str], ...] = ()  # (folder name, the run whose results it shares)
     warnings: tuple[Problem, ...] = ()
-    is_hidden: bool = False  # the runs show no secrets any more
+    is_hidden: bool = False  # secrets in the runs are already hidden
 
 
 class FolderRun(NamedTuple):
-    """A run directory that another tool filled without us."""
+    """A run directory that only another tool filled."""
 
     params: Params
     state: State
     finished: frozenset[str] = frozenset()  # commands
-    problems: tuple[str, ...] = ()  # what could not be read
+    problems: tuple[str, ...] = ()  # descriptions of unreadable parts
 
 
 # ---------------------------------------------------------------- identity: what a run computes
-# The hash is stable for ever; run directories carry it.
+# The hash never changes; run directories contain it.
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str).encode
 
 
 def canonical(value: Value) -> str:
-    """JSON in one fixed spelling: 1, 1.0, true and "1" all differ, the order of keys does not matter."""
+    """Render JSON in a fixed form: 1, 1.0, true and "1" all differ, the order of keys does not matter."""
     return _encode(value)
 
 
 def spec_id(commands: Iterable[Command], params: Params, ordinal: int = 0) -> str:
-    """The hash of commands, params and ordinal; not of limits, slots, checks or code."""
+    """Return the hash of commands, params and ordinal; limits, slots, checks and code are not part of it."""
     texts = [[command.name, command.text] for command in commands]
     spelled = _encode({"commands": texts, "ordinal": ordinal, "params": dict(params)})
     return blake2b(spelled.encode("ascii"), digest_size=8).hexdigest()
@@ -123,24 +123,24 @@ def spec_id(commands: Iterable[Command], params: Params, ordinal: int = 0) -> st
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Everything an executor needs to start `job.sh` once; it knows nothing of what the run means."""
+    """Everything that an executor needs to start `job.sh` once, without the meaning of the run."""
 
     dir: str  # absolute run directory
     name: str  # study/run, for the farm's job name
     attempt: int
-    env: Mapping[str, str] = field(default_factory=dict)  # set on top of the supervisor's own
+    env: Mapping[str, str] = field(default_factory=dict)  # in addition to the supervisor's own
     slot: str | None = None
     slot_fds: tuple[int, ...] = ()  # locks that the job holds as long as it lives
-    tag: str = ""  # <run uid>.<attempt>, in the environment of everything the job starts
-    command_line: str = ""  # for people: what the job will run
+    tag: str = ""  # <run uid>.<attempt>, in the environment of every process of the job
+    command_line: str = ""  # for people: the job's commands
     farm_resources: tuple[tuple[str, object], ...] = ()
-    label: str = ""  # what a tagged run is called, on farms that have no form of their own
+    label: str = ""  # the name of a tagged run, on farms without their own form
     begins: Beginning | None = None  # None: the study has no `resume:`
 
 
 @dataclass(frozen=True, slots=True)
 class JobHandle:
-    """How to find a started job again, also from another process; written into `lease.N`."""
+    """The data to find a started job again, also from another process; written into `lease.N`."""
 
     executor: str
     native_id: str
@@ -151,10 +151,10 @@ class JobHandle:
     slot: str | None
     attempt: int
     started_at: float  # seconds since the epoch
-    supervisor_pid: int = 0  # of the supervisor that started it; while it lives, others only watch
+    supervisor_pid: int = 0  # of the supervisor that started it; while that is alive, others only watch
     supervisor_start: int = 0
-    tag: str = ""  # ASSAY_ATTEMPT of everything it starts
-    skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: not known
+    tag: str = ""  # ASSAY_ATTEMPT of every process that it starts
+    skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: unknown
     farm_root: str = ""  # NGC_LOGROOT: the job's files appear under it, not in the run directory
     image: str = ""  # of its container, as the farm names it, and the digest
     begins: Beginning | None = None  # None: the study has no `resume:`
@@ -162,10 +162,10 @@ class JobHandle:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a finished job used, according to the kernel: exact, however short it was."""
+    """The resources that a finished job used, as measured by the kernel, exact even for short jobs."""
 
     cpu_s: float
-    peak_rss_bytes: int  # of its largest process; 0: not known
+    peak_rss_bytes: int  # of its largest process; 0: unknown
 
 
 class Liveness(StrEnum):
@@ -174,12 +174,12 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"  # on another host, or not yet started by its farm
 
 
-# final: a rule of `stop:` ended the run when it got no better, or had reached its target
+# final: a rule of `stop:` ended the run because it stopped improving, or had reached its target
 Cause = Literal["", "death", "taken back", "out of time", "final"]
 
 
 class Ending(NamedTuple):
-    """Why a rule ends a run."""
+    """The reason why a rule ends a run."""
 
     why: str
     cause: Cause = ""
@@ -197,18 +197,18 @@ class Outcome:
     ended_at: float | None = None
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
-    checkpoint: str = ""  # of a run with `resume:` that is not done: one that this attempt wrote, the newest
-    cause: Cause = ""  # of a state that alone does not say whether another attempt follows, or the values are final
+    checkpoint: str = ""  # the newest one that this attempt wrote, for a run with `resume:` that is not done
+    cause: Cause = ""  # what the state does not show: whether another attempt follows, or if the values are final
 
     @property
     def exit_code(self) -> int | None:
-        """The code of the command that decided the outcome: the first that is not zero, else the last."""
+        """The exit code that decided the outcome: the first that is not zero, else the last."""
         bad = [code for code in self.codes.values() if code != 0]
         return bad[0] if bad else (0 if self.codes else None)
 
 
-# interrupt: the supervisor was asked to end; rule: `stop:`; fence: a farm's attempt was given up and another takes its
-# place, whatever the first one still does
+# interrupt: the supervisor was asked to end; rule: `stop:`; fence: a farm's attempt was given up and replaced by
+# another, whatever it still does
 StopKind = Literal["user", "interrupt", "early", "rule", "fence"]
 
 
@@ -220,13 +220,13 @@ class Stop:
     why: str
     kind: StopKind = "user"
     at: float = 0.0
-    cause: Cause = ""  # what the outcome's becomes, where a rule ends the attempt
+    cause: Cause = ""  # the cause of the outcome, if a rule ends the attempt
 
 
 # ---------------------------------------------------------------- shell
 
 
-# bash does these itself, and does them to the shell that it is called from
+# commands of bash that act on the shell itself
 SHELL_WORDS = frozenset(
     (
         *(".", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command", "compgen"),
@@ -241,14 +241,14 @@ SHELL_WORDS = frozenset(
 
 
 def build_command(words: Sequence[str], operands: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """A command line that works when it is pasted: quoted, and with `--` before operands that begin with a dash."""
+    """Return a quoted command line to be pasted, with `--` before operands that begin with a dash."""
     if any(operand.startswith("-") for operand in operands):
         return " ".join(map(quote_word, (*words, *options, "--", *operands)))
     return " ".join(map(quote_word, (*words, *operands, *options)))
 
 
 def quote_word(word: str) -> str:
-    """A word for bash; one with line breaks or bytes that no terminal shows is written as $'…'."""
+    """Quote a word for bash; a word with line breaks or unprintable bytes is written as $'…'."""
     if word.isprintable():
         import shlex
 

@@ -1,9 +1,9 @@
-"""Secrets: by which names and forms they are recognised, and how they are kept out of what we write and print.
+"""Secrets: the names and forms by which they are recognised, and how they are hidden in output and files.
 
-A value is hidden where its name shows that it is secret (`HF_TOKEN`, `--password`), or where it has the form of a known
-kind of token (`ghp_…`). Tables of parameters must stay readable, so numbers and the words of language models
-(`max_tokens`, `eos_token`) are left alone. Patterns are shell patterns; of several that fit the last one counts, and
-one that begins with `!` takes a name back.
+A value is hidden if its name is that of a secret (`HF_TOKEN`, `--password`), or if it has the form of a known kind of
+token (`ghp_…`). Tables of parameters must stay readable, so numbers and the words of language models (`max_tokens`,
+`eos_token`) are not hidden. Patterns are shell patterns; the last that fits a name decides, and a pattern that begins
+with `!` is an exception.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SECRET_FILES = (
     *(".ssh/", ".aws/", ".azure/", ".gnupg/", ".kube/", ".gcloud/"),
 )
 
-_MODEL_WORDS = (  # noqa: SIM905 what comes before TOKEN where a language model is meant
+_MODEL_WORDS = (  # noqa: SIM905 words before TOKEN that are about a language model
     "PAD PADDING EOS BOS EOT UNK CLS SEP MASK STOP START END BEGIN CLASS IMAGE VIDEO AUDIO TEXT SPECIAL NEXT PREFIX "
     "REGISTER DIST VOCAB PROMPT NUM MAX MIN QUERY MEMORY SUMMARY SEPARATOR NEWLINE DECODER ENCODER TASK LANG LANGUAGE "
     "CONTROL VISION PATCH BLANK EXTRA FIRST LAST INPUT OUTPUT TARGET SOURCE LABEL SENTINEL RESERVED THINK GLOBAL LATENT"
 ).split()
 
-# Of parameters, flags and environment variables, in capitals, words separated by `_`.
+# For parameters, flags and environment variables, in capitals, words separated by `_`.
 SECRET_NAMES = (
     *("*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*_PWD", "*SECRET*", "*CREDENTIAL*", "*TOKEN*"),
     *("*API_KEY*", "*APIKEY*", "*ACCESS_KEY*", "*ACCESSKEY*", "*PRIVATE_KEY*", "*AUTH_KEY*", "*ENCRYPTION_KEY*"),
@@ -50,18 +50,18 @@ SECRET_NAMES = (
     *(f"!*_{word}_TOKEN*" for word in _MODEL_WORDS),
     *("*AUTH_TOKEN*", "*ACCESS_TOKEN*", "*API_TOKEN*", "*BOT_TOKEN*", "*REFRESH_TOKEN*"),
 )
-# Environment variables are in no table: any key may be one.
+# Environment variables are not in tables, so any key may be a secret.
 _ENV_NAMES = (
     *("*_KEY", "*_PAT", "AUTH_*"),
     *(f"!*{word}_KEY" for word in ("SORT", "CACHE", "PRIMARY", "FOREIGN", "PARTITION", "PUBLIC", "GROUP", "METRIC")),
 )
 _WORDS = tuple(name.strip("*") for name in (*SECRET_NAMES, *_ENV_NAMES) if not name.startswith("!"))
-# Patterns are texts: `re` compiles each when it is first needed, and remembers it.
-_STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # here a number may be the secret as well
+# Patterns are texts: `re` compiles each when it is first needed, and caches it.
+_STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # with these names a number may be the secret too
 _NUMBER = r"(?i)[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?"
 _PLAIN_WORDS = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "auto", HIDDEN.lower()))
 _WORD_START = r"(?<=[a-z0-9])(?=[A-Z])"
-_LEAST_KNOWN = 6  # a shorter value is not looked for elsewhere: it would be found by chance
+_LEAST_KNOWN = 6  # shorter values are not searched in other texts: they would be found by chance
 
 _TOKEN = (
     r"(?<![A-Za-z0-9_])(?:"
@@ -82,7 +82,7 @@ _TAKES_LOGIN = r"\b(curl|wget|sshpass)\b"
 _PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)"
 _VALUE = r"(?:\\?\"(?:[^\"\\]|\\[^\"])*\\?\"|'[^']*'|\\.|[^\s\"'|;&<>()\\])+"
 _QUOTED = r"\\?\"[^\"\\\n]*\\?\"|'[^'\n]*'"
-_REST = r"(?m)[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*"  # of a line, as YAML and shell scripts have it
+_REST = r"(?m)[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*"  # of a line, as in YAML and shell scripts
 _FLOW_VALUE = r"[^\s,}\]\"'{\[][^,}\]\n]*"
 _FLAG = r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)"
 _ASSIGNMENT = r"(?<![\w$.-])(?P<name>[A-Za-z_][\w.-]*)="
@@ -90,7 +90,7 @@ _FIELD = r"\\?[\"'](?P<name>[A-Za-z_][\w.-]*)\\?[\"']\s*[:=]\s*"
 _LITERAL = r"\b(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?=[\"'])"
 _LINE = r"(?m)^[+ -]?\s*(?:-\s+|export\s+)?(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?![\s\"'])"
 _FLOW = r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])"  # YAML in braces
-_HINTS = (  # noqa: SIM905 without one of these, in lower case, a text holds nothing that we would recognise
+_HINTS = (  # noqa: SIM905 a text without any of these, in lower case, contains nothing that is recognised
     "token passw passphrase secret credential key auth bearer webhook cookie dsn connection pwd _pat hf_ ghp_ gho_ "
     "ghu_ ghs_ ghr_ github_ glpat sk- sk_ rk_ xox xapp akia asia aiza ya29 npm_ pypi- dckr sg. dapi nvapi gsk_ r8_ eyj "
     ":// curl wget sshpass private"
@@ -99,7 +99,7 @@ _HINTS = (  # noqa: SIM905 without one of these, in lower case, a text holds not
 
 @dataclass(frozen=True, slots=True)
 class SecretRules:
-    """The patterns of the settings, on top of ours."""
+    """The patterns of the settings, in addition to ours."""
 
     names: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -116,13 +116,13 @@ DEFAULT_RULES = SecretRules()
 
 
 def is_secret_name(name: str, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
-    """Whether a parameter, a flag or a variable of this name holds a secret."""
+    """Whether a parameter, a flag or a variable of this name contains a secret."""
     return _fits(name, rules.names, in_env)
 
 
 @lru_cache(maxsize=4096)
 def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
-    """The user's patterns come first, the last of them above all; then those for variables, then ours."""
+    """Check the user's patterns first, the last one above all; then those for variables, then ours."""
     spelled = re.sub(r"[^A-Z0-9]+", "_", re.sub(_WORD_START, "_", name).upper())
     if not own and not any(word in spelled or word in name.upper() for word in _WORDS):
         return False  # the usual case
@@ -134,8 +134,8 @@ def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Match as `fnmatchcase`. Our patterns have stars at their ends alone: to compile a hundred and seventy of them
-    at every start would take longer than to read the study."""
+    """Match as `fnmatchcase`. Our patterns have stars only at their ends: compiling a hundred and seventy of them at
+    every start would take longer than reading the study."""
     inner = pattern.strip("*")
     if any(mark in inner for mark in "*?["):
         return fnmatchcase(text, pattern)
@@ -145,7 +145,7 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
-    """Numbers, switches and nothing at all are not secrets, except a password that is a number."""
+    """Whether a value is secret: not a number, a switch or nothing, except a password that is a number."""
     if value is None or isinstance(value, bool) or not is_secret_name(name, rules, in_env=in_env):
         return False
     if isinstance(value, list | dict):
@@ -163,10 +163,8 @@ FileMatcher = Callable[[str, str, bool], bool]  # name, relative path, whether i
 
 
 def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
-    """Files that look like secrets. A pattern that ends in a slash means folders, one with a slash inside a path.
-
-    Source code and documents are none by name: `credentials.py` is a program.
-    """
+    """Build a matcher for files that look like secrets. A pattern that ends in a slash matches folders, a pattern with
+    a slash inside matches a path. Source code and documents never match: `credentials.py` is a program."""
     sorts = groupby(patterns, lambda pattern: (not pattern.startswith("!"), pattern.endswith("/")))
     rules = [(is_taken, folders, _join(group)) for (is_taken, folders), group in sorts]
 
@@ -181,7 +179,7 @@ def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
 
 
 def holds_tokens(data: bytes) -> bool:
-    """Whether a file is one of tokens for `assay serve`: a scope and a token on every line."""
+    """Whether a file contains tokens for `assay serve`: a scope and a token on every line."""
     lines = [line.split() for line in data.splitlines() if line.strip() and not line.startswith(b"#")]
     return bool(lines) and all(len(words) == 2 and words[0].partition(b":")[0] in _SCOPES for words in lines)
 
@@ -194,11 +192,11 @@ _READABLE = (
 
 
 def _join(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """Most patterns have stars at their ends alone: to compare texts is quicker than one expression for all."""
+    """Join patterns. Most have stars only at their ends: comparing texts is faster than one expression for all."""
     tidy = [pattern.removeprefix("!").removeprefix("./").rstrip("/") for pattern in patterns]
     names = [each.lower() for each in tidy if "/" not in each]
     plain = [each for each in names if not any(mark in each.strip("*") for mark in "*?[")]
-    ends: dict[tuple[bool, bool], list[str]] = {}  # by: begins with a star, ends with one
+    ends: dict[tuple[bool, bool], list[str]] = {}  # key: whether the pattern begins with a star, and ends with one
     for each in plain:
         ends.setdefault((each.startswith("*"), each.endswith("*")), []).append(each.strip("*"))
     whole, inner = frozenset(ends.get((False, False), ())), ends.get((True, True), [])
@@ -218,13 +216,13 @@ def _join(patterns: Iterable[str]) -> Callable[[str, str], bool]:
 
 
 def may_hold_secrets(text: str, rules: SecretRules = DEFAULT_RULES) -> bool:
-    """Whether it is worth looking closer: of a hundred thousand command lines nearly all hold none."""
+    """Whether a text needs a closer check: nearly all of a hundred thousand command lines contain no secret."""
     lowered = text.lower()
     return bool(rules.names) or any(hint in lowered for hint in _HINTS)
 
 
 def hide_text(text: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> str:
-    """A command line, or any other text, with `***` for each secret. `known`: values to look for."""
+    """Replace each secret in a command line, or any other text, by `***`. `known`: values to search."""
     for value in sorted(known, key=len, reverse=True):
         for form in (value, shlex.quote(value)) if len(value) >= _LEAST_KNOWN else ():
             text = text.replace(form, HIDDEN)
@@ -246,7 +244,7 @@ def _hide_forms(text: str) -> str:
 
 
 def _hide_values(text: str, head: str, value: str, rules: SecretRules, *, in_env: bool) -> str:
-    """`***` for what follows each head with a secret name; what follows another may hold a head itself."""
+    """Replace the text after each head with a secret name by `***`; text after another head may contain a head."""
     parts, last = [], 0
     for found in re.finditer(head, text):
         if found.start() < last or not is_secret_name(found["name"], rules, in_env=in_env):
@@ -259,7 +257,7 @@ def _hide_values(text: str, head: str, value: str, rules: SecretRules, *, in_env
 
 
 def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> str:
-    """A reference to a variable, another flag and what is hidden already stay as they are; quotes stay around."""
+    """Hide a value in its quotes; references to variables, other flags and hidden values stay."""
     bare = value.strip().strip("\\\"'")
     if bare.startswith(("$", "-", "`")) or not is_secret(name, bare, rules, in_env=in_env):
         return value
@@ -268,7 +266,7 @@ def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> s
 
 
 def hide_assignment(text: str, rules: SecretRules = DEFAULT_RULES) -> str:
-    """`NAME=VALUE`, with `***` for the value of a secret name, whatever it is made of."""
+    """Hide the whole value of `NAME=VALUE` if the name is secret, else each secret in it."""
     name, equals, value = text.partition("=")
     if equals and is_secret(name.strip(), value, rules):
         return f"{name}={HIDDEN}"
@@ -278,7 +276,7 @@ def hide_assignment(text: str, rules: SecretRules = DEFAULT_RULES) -> str:
 def hide_arguments(
     words: Sequence[str], rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """A command line that is split into arguments already."""
+    """Hide secrets in a command line that is already split into arguments."""
     known = tuple(known)
     found: list[str] = []
     for index, word in enumerate(words):
@@ -290,14 +288,14 @@ def hide_arguments(
 
 
 def hide_diff(diff: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> str:
-    """A diff without the contents of files that look like secrets, and with `***` for each secret in the others."""
+    """Return a diff without the contents of files that look like secrets, and with `***` for each secret in others."""
     parts = re.split(r"(?m)^(?=diff --git )", diff)
     matches, known = build_file_matcher(rules.file_patterns), tuple(known)
     return "".join(_hide_part(part, rules, matches, known) for part in parts)
 
 
 def holds_secrets(text: str, rules: SecretRules = DEFAULT_RULES) -> bool:
-    """Whether a file with this text, such as a study's, holds a value that we would hide."""
+    """Whether the text of a file, such as a study's, contains a value that would be hidden."""
     part = f"diff --git a/study.yml b/study.yml\n{text}"
     return hide_diff(part, rules) != part or hide_text(text, rules) != text
 
@@ -322,7 +320,7 @@ def _hide_part(part: str, rules: SecretRules, matches: FileMatcher, known: tuple
 
 
 def _is_secret_path(path: str, matches: FileMatcher) -> bool:
-    """A file, or one inside of a secret folder."""
+    """Whether a path is a secret file, or is inside of a secret folder."""
     *folders, name = path.split("/")
     inside = ("/".join(folders[: index + 1]) for index in range(len(folders)))
     return matches(name, path, False) or any(matches(each.rpartition("/")[2], each, True) for each in inside)
@@ -337,7 +335,7 @@ _PROGRAMS = (
 
 
 def hide_params(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> dict[str, Any]:
-    """A run's parameters without their secrets."""
+    """Return a run's parameters without their secrets."""
     return {
         name: HIDDEN if is_secret(str(name), value, rules) else _hide_inside(value, rules)
         for name, value in params.items()
@@ -355,22 +353,20 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
 
 
 def hide_named(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters, of which plain texts are not searched: quick, for files that others have written."""
+    """Hide secrets by name only, without searching plain texts: fast, for files of others."""
     found = {name: each for name, each in params.items() if isinstance(each, dict | list) or is_secret(str(name), each)}
     return {**params, **hide_params(found)} if found else params
 
 
 def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules: SecretRules) -> tuple[str, ...]:
-    """The secret values that parameters and variables have, as texts."""
+    """Return the secret values of parameters and variables as texts."""
     found = [str(value) for name, value in params.items() if is_secret(str(name), value, rules)]
     return tuple(found + [value for name, value in env if is_secret(name, value, rules, in_env=True)])
 
 
 def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence[Command] | None = None) -> RunSpec:
-    """The run without its secrets; what is secret moves to `private`, which is written to one file only.
-
-    `shown`: the commands with hidden parameters filled in, where the caller knows the templates.
-    """
+    """Return the run without its secrets, which move to `private` and are written to one file only. `shown`: the
+    commands with hidden parameters filled in, if the caller has the templates."""
     if spec.private is not None:
         return spec
     known = find_values(spec.params, spec.env, rules)
@@ -390,7 +386,7 @@ def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence
 
 
 def hide_env(spec: RunSpec, rules: SecretRules = DEFAULT_RULES) -> RunSpec:
-    """The run without secret variables, where its parameters and commands are known to hold no secret."""
+    """Return the run without secret variables, if its parameters and commands contain no secret."""
     hidden = _hide_variables(spec.env, rules)
     if hidden is None:
         return spec
@@ -401,7 +397,7 @@ def hide_env(spec: RunSpec, rules: SecretRules = DEFAULT_RULES) -> RunSpec:
 def _hide_variables(
     env: tuple[tuple[str, str], ...], rules: SecretRules
 ) -> tuple[tuple[tuple[str, str], ...], Private] | None:
-    """All runs of a study have the same ones; None: nothing is secret."""
+    """Hide secret variables, which all runs of a study share; None if nothing is secret."""
     known = find_values({}, env, rules)
     hidden = tuple((name, _hide_variable(name, value, rules, known)) for name, value in env)
     real = {name: value for (name, value), (_, shown) in zip(env, hidden, strict=True) if value != shown}

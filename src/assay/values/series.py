@@ -1,5 +1,4 @@
-"""Numbers over time: metrics by step, readings by second; and what follows from a metric's name: which way is better,
-and which metric comes first."""
+"""Numbers over time: metrics by step, readings by second; the better direction and the rank of a metric by its name."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Literal
 
 from assay.system.fast_dataclasses import dataclass
 
-# What `{number}` stands for in a pattern: sign, exponent, nan, inf. It holds no group, so that it can be put into one.
+# The meaning of `{number}` in a pattern: sign, exponent, nan, inf. It has no group, so it can be put into a group.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
 # A number that a pattern reads one part of: of 1,234 the 1, of a decimal comma the 0. 2,35 may be two numbers.
 GROUPED_NUMBER = re.compile(
@@ -20,7 +19,7 @@ GROUPED_NUMBER = re.compile(
 
 
 def expand_number(regex: str) -> str:
-    """Fills in `{number}`; a pattern that has one `{number}` and no group gets the group around it."""
+    """Fill in `{number}`; a pattern with one `{number}` and no group gets a group around it."""
     try:
         has_group = re.compile(regex.replace("{number}", "0")).groups > 0
     except re.error:
@@ -34,11 +33,11 @@ READING_S = 1.0  # between two readings of a run
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a run's whole process tree, and at its GPU where it has one."""
+    """The state of a run's whole process tree at one moment, and of its GPU if it has one."""
 
     time: float
     processes: int
-    cpu_s: float  # consumed so far by the tree
+    cpu_s: float  # used so far by the tree
     rss_bytes: int
     vms_bytes: int
     peak_rss_bytes: int  # the largest VmHWM seen in the tree so far
@@ -70,17 +69,17 @@ class Summary:
     max: float
     max_step: float | None
     mean: float
-    bad: int = 0  # how many NaN or infinite values
+    bad: int = 0  # the number of NaN or infinite values
     first_time: float | None = None
     last_time: float | None = None
 
 
-# ---------------------------------------------------------------- which way is better
+# ---------------------------------------------------------------- the better direction
 
 
 Direction = Literal["min", "max"]
 
-ASV_TRACKED = "track_"  # begins the names of asv's benchmarks that return a number of their own
+ASV_TRACKED = "track_"  # prefix of asv's benchmarks that return their own number
 
 _LOWER_NAMES = """
     loss losses err error errors wer cer eer ter mer fer ppl perplexity nll nlls bpc bpb bpd mse rmse mae mape
@@ -103,28 +102,23 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Whether lower or higher is better, by the metric's name; higher where the name does not show it.
-
-    For numbers that asv tracked it is lower then: asv takes that for better in all its benchmarks.
-    """
+    """Return the better direction by the metric's name, else higher; for asv's tracked numbers lower, as in asv."""
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
 def best_of(summary: Summary) -> tuple[float, float | None]:
-    """The best value and its step, in the direction that the metric's name implies."""
+    """Return the best value and its step, in the direction that the metric's name implies."""
     return pick_value(summary, direction_of(summary.metric))
 
 
 def pick_value(summary: Summary, at: str) -> tuple[float, float | None]:
-    """The `last`, `min` or `max` of a series with its step, or the `mean`, which has no step."""
+    """Return the `last`, `min` or `max` of a series with its step, or the `mean`, which has no step."""
     return getattr(summary, at), getattr(summary, f"{at}_step", None)
 
 
 def find_direction(metric: str) -> Direction | None:
-    """What the metric's name shows, if it does.
-
-    The last known word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
-    """
+    """Return the better direction if the metric's name shows it. The last known word decides (`accuracy_loss` is a
+    loss); a rate (`images/sec`, `tokens_per_s`) is a speed."""
     words = [word.lower() for word in _WORD.findall(metric)]
     if _is_rate(words, metric):
         return "max"
@@ -145,7 +139,7 @@ def _is_rate(words: list[str], metric: str) -> bool:
     return (words[-2] == "per" or by_slash) and not _LOWER.intersection(amount)
 
 
-# ---------------------------------------------------------------- which metric comes first
+# ---------------------------------------------------------------- the order of metrics
 
 
 _ORDER = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
@@ -153,7 +147,7 @@ _HELD_OUT = frozenset(("test", "val", "valid", "validation", "eval"))
 
 
 def metric_priority(metric: str) -> tuple[int, int, str]:
-    """A sort key: a validation result before a training one, an accuracy before a loss."""
+    """Return a sort key: a validation result is before a training one, an accuracy before a loss."""
     words = metric.lower().replace("/", "_").replace(".", "_").split("_")
     held_out = 0 if any(word in _HELD_OUT for word in words) else 1
     kind = next((i for i, word in enumerate(_ORDER) if any(word in part for part in words)), len(_ORDER))
@@ -161,7 +155,7 @@ def metric_priority(metric: str) -> tuple[int, int, str]:
 
 
 def whole_step(step: float | None) -> float | None:
-    """Steps are kept as floats; one that is whole is an integer to people and to JSON."""
+    """Convert a whole step, which is stored as a float, to an integer for people and JSON."""
     return int(step) if isinstance(step, float) and step.is_integer() else step
 
 
@@ -169,7 +163,7 @@ def whole_step(step: float | None) -> float | None:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The sample's mean and standard deviation; no deviation of a single value, NaN is not left out."""
+    """Return the sample's mean and standard deviation; one value has no deviation, and NaN is not left out."""
     if not values:
         return None, None
     if not all(map(math.isfinite, values)):
@@ -180,6 +174,6 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
         mean = math.fsum(value / len(values) for value in values)
     if len(values) < 2:
         return mean, None
-    # hypot, since the square of a diverged loss may be larger than a float can be
+    # hypot, since the square of a diverged loss may overflow
     spread = math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
-    return mean, spread if spread > 2 * math.ulp(mean) else 0.0  # of a constant only the mean's rounding is left
+    return mean, spread if spread > 2 * math.ulp(mean) else 0.0  # the spread of a constant is only the mean's rounding

@@ -1,4 +1,4 @@
-"""The state of a run: in a module of its own, since a table needs it and nothing else of a run."""
+"""The state of a run, in its own module, since a table needs nothing else of a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class State(StrEnum):
     TIMEOUT = "timeout"
     STOPPED = "stopped"
     PRUNED = "pruned"  # ended by a rule of its study (`stop:`): finished, not failed
-    LOST = "lost"  # started on another host without a sign of life since, or died again and again
-    DAMAGED = "damaged"  # its run.json cannot be read, so it is not known what it is
+    LOST = "lost"  # started on another host without a sign of life since, or dead several times in a row
+    DAMAGED = "damaged"  # its run.json cannot be read
 
     @property
     def is_over(self) -> bool:
@@ -27,9 +27,9 @@ FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)  # ended witho
 
 
 def has_result(state: State, cause: str) -> bool:
-    """Whether a run's values are final: it is done, or a rule ended it when it got no better or had reached its target.
+    """Whether a run's values are final: it is done, or was ended as it stopped improving or reached its target.
 
-    A run that a rule ended because others were better has no such result. `cause`: that of its outcome.
+    A run that a rule ended because others were better has no final values. `cause`: that of its outcome.
     """
     return state is State.DONE or (state is State.PRUNED and cause == "final")
 

@@ -1,4 +1,4 @@
-"""A study: what a file asks for, whatever tool it was written for."""
+"""A study: the request of a file, for whatever tool it was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assay.system.fast_dataclasses import dataclass, field
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
 
-OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # stands for the run's folder until that is known; no job sees it
+OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # a placeholder for the run's folder until that is known; jobs never see it
 
 
 STUDY_NAME_RULE = (
@@ -24,7 +24,7 @@ _STUDY_NAME_CHARACTERS, _STUDY_NAME_BYTES = 100, 200  # a file name has 255 byte
 def is_study_name(name: str, *, from_file: bool = False) -> bool:
     """Whether a study may have this name: one visible folder directly under the root.
 
-    `from_file`: it is a file's own name, which may begin with a dash or a space; commands that print it write `--`.
+    `from_file`: a file's own name may begin with a dash or a space; commands that print it write `--`.
     """
     if not name or name.startswith(".") or (not from_file and name.startswith(("-", " "))):
         return False
@@ -40,7 +40,7 @@ _NOT_IN_NAMES = ("Cc", "Cf", "Zl", "Zp")  # control and formatting characters, s
 class Position:
     """A location in a user's file; line and column count from 1. Line 0: `file` is a word of the command line."""
 
-    file: str  # empty: not a file, but keyword arguments of a program
+    file: str  # empty: keyword arguments of a program instead of a file
     line: int
     column: int
 
@@ -50,7 +50,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A message about a user's file: an error, or a warning that stops nothing."""
+    """A message about a user's file: an error, or a warning, which stops nothing."""
 
     message: str
     key: str = ""  # dotted path inside the file, such as HPARAMS.lr
@@ -66,7 +66,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class UnknownParameter(Problem):
-    """An override of what is not a parameter of the study."""
+    """An override whose name is not a parameter of the study."""
 
     name: str = ""
     known: tuple[str, ...] = ()  # the study's parameters
@@ -74,7 +74,7 @@ class UnknownParameter(Problem):
 
 @dataclass(frozen=True, slots=True)
 class UnusedParameter(Problem):
-    """A parameter that reaches no command of its run; its name is the key."""
+    """A parameter that no command of its run uses; its name is the key."""
 
 
 # ---------------------------------------------------------------- command templates
@@ -85,17 +85,15 @@ Quote = Literal["bare", "single", "double"]
 
 @dataclass(frozen=True, slots=True)
 class ShellText:
-    """Shell text, taken as it is."""
+    """Shell text, used unchanged."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`.
-
-    `quote` is the shell quoting around the placeholder, which decides how the value is escaped.
-    """
+    """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`. `quote` is the shell quoting
+    around the placeholder, which decides how the value is escaped."""
 
     name: str
     quote: Quote = "bare"
@@ -103,7 +101,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`[name]`: `--name value`; `--name` for true; nothing for false or null."""
+    """`[name]`: `--name value`; only `--name` for true; nothing for false or null."""
 
     name: str
     quote: Quote = "bare"
@@ -111,7 +109,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class AllFlags:
-    """Every parameter in order as a flag, values unquoted; native study files have no such piece."""
+    """Every parameter in order as a flag, values unquoted; native study files do not have it."""
 
 
 Piece = ShellText | Placeholder | Flag | AllFlags
@@ -130,7 +128,7 @@ class CommandTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """An axis with listed values; a repeated value is a repeated run."""
+    """An axis with listed values; each repeated value is another run."""
 
     values: tuple[Value, ...]
     position: Position | None = None
@@ -141,8 +139,7 @@ RandomKind = Literal["uniform", "log_uniform", "int", "log_int"]
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An axis drawn again for every run of a subset or a search, between two bounds; `int` and `log_int` give whole
-    numbers, both bounds included."""
+    """An axis drawn for each run of a subset or search; `int` and `log_int` give integers, both bounds included."""
 
     kind: RandomKind
     low: float
@@ -163,23 +160,20 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One grid. Axes are in the file's order, the last one runs fastest.
-
-    A zip group is a tuple of axis names that advance together.
-    """
+    """One grid. Axes are in the file's order; the last varies fastest. A zip group is axes that advance together."""
 
     axes: Mapping[str, Axis]
     zips: tuple[tuple[str, ...], ...] = ()
     when: tuple[Condition, ...] = ()
     title: str | None = None
-    commands: tuple[str, ...] | None = None  # a choice of the study's commands; None is all
-    named: tuple[str, ...] | None = None  # the axes that make up a run's name; None: let naming decide
+    commands: tuple[str, ...] | None = None  # some of the study's commands; None: all
+    named: tuple[str, ...] | None = None  # the axes in a run's name; None: naming decides
     position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A seeded random part of the grid; `per_sweep` draws it from each sweep on its own (`--sample`)."""
+    """A seeded random part of the grid; `per_sweep` draws it from each sweep separately (`--sample`)."""
 
     count: int
     seed: int = 0
@@ -187,13 +181,13 @@ class Subset:
 
 
 AT = ("last", "best", "min", "max", "mean")
-At = Literal["last", "best", "min", "max", "mean"]  # which value of a series stands for a run
+At = Literal["last", "best", "min", "max", "mean"]  # the value of a series by which a run is judged
 Sampler = Literal["tpe", "random", "cmaes", "qmc", "grid"]
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A metric that a search makes small or large."""
+    """A metric that a search minimises or maximises."""
 
     metric: str
     direction: Literal["min", "max"]
@@ -201,17 +195,17 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Runs that are proposed one by one, from the results of those before; several objectives give a Pareto set."""
+    """Runs that are proposed one by one, from the results of earlier runs; several objectives give a Pareto set."""
 
     sampler: Sampler
     objectives: tuple[Objective, ...]
     trials: int | None  # None: every combination (grid)
     seed: int = 0
-    at: At = "best"  # the value that counts, in tables and `assay best` too
+    at: At = "best"  # the value that counts, also in tables and `assay best`
     position: Position | None = None
 
 
-# ---------------------------------------------------------------- what is observed and asked for
+# ---------------------------------------------------------------- metrics, resources, checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +225,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class MetricFile:
-    """A file in the run directory that holds metrics."""
+    """A file in the run directory that contains metrics."""
 
     kind: Literal["jsonl", "csv", "tensorboard"]
     path: str  # relative to the run directory; may be a glob
@@ -241,11 +235,11 @@ class MetricFile:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one run occupies while it runs."""
+    """The resources that one run occupies."""
 
-    gpus: int | None = None  # None: one where the machine has any, else none
+    gpus: int | None = None  # None: one if the machine has GPUs, else none
     cpus: int = 1
-    gpu_memory_bytes: int | None = None  # free memory a found GPU must have
+    gpu_memory_bytes: int | None = None  # free memory that a GPU must have
     runs_per_gpu: int = 1
 
 
@@ -265,16 +259,16 @@ CHECKPOINT_FILES = ("**/*.pt", "**/*.pth", "**/*.ckpt", "**/*.safetensors", "**/
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How a run is made to continue from another run's checkpoint."""
+    """How a run continues from another run's checkpoint."""
 
-    param: str  # holds the path; some command takes it
+    param: str  # the parameter with the path, which a command takes
     files: tuple[str, ...] = CHECKPOINT_FILES  # patterns relative to the run directory
     position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """One rule of `stop:`, which ends runs early. Which fields count depends on the rule.
+    """One rule of `stop:`, which ends runs early. The rule decides which fields are used.
 
     `asha` and `median` compare runs at rungs: the steps `at`, or `first`, `first * factor`, … below `until` (asha) and
     `first`, `first + every`, … (median). `patience` and `bounds` judge each run alone.
@@ -285,7 +279,7 @@ class StopRule:
     direction: Literal["min", "max"]
     at: tuple[float, ...] | None = None
     first: float = 2
-    factor: float = 2  # asha: one of this many runs goes on
+    factor: float = 2  # asha: one of this many runs continues
     until: float | None = None
     every: float = 1
     runs: int = 6  # runs that must have reached a rung before one is ended there
@@ -300,28 +294,28 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class CodePolicy:
-    """Where a run's code comes from: a copy taken when the study starts, or the live folder."""
+    """The source of a run's code: a copy taken when the study starts, or the live folder."""
 
     kind: Literal["snapshot", "live"] = "snapshot"
     ignore: tuple[str, ...] = ()
-    link_ignored: bool = True  # files that are not copied are reachable by a link; False: not at all
+    link_ignored: bool = True  # files that are not copied are linked; False: they are missing
 
 
-LOCAL = "local"  # what --on and a handle's executor call this machine
-# `missing`: a study file names the farm and does not define it; settings may
+LOCAL = "local"  # the name of this machine in --on and as a handle's executor
+# `missing`: the study file names the farm without defining it; settings may define it
 FarmKind = str  # generic, draco, ngc, template, missing; else the name of an executor
 
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Where jobs are submitted: a command that submits, a template of ours, or an engine that Assay calls itself."""
+    """A target for jobs: a command that submits, a template of ours, or an engine that Assay calls directly."""
 
     name: str
     kind: FarmKind
     submit: str = ""  # SUBMIT_CMD, or the whole template
     resources: tuple[tuple[str, Value], ...] = ()
     workspace: str | None = None
-    remote_root: str | None = None  # NGC_LOGROOT: where the job, and later Assay, finds the run
+    remote_root: str | None = None  # NGC_LOGROOT: the folder in which the job, and later Assay, finds the run
     cancel: str | None = None
     position: Position | None = None
     problems: tuple[Problem, ...] = ()  # why the farm cannot be used; raised when it is chosen
@@ -344,41 +338,41 @@ class Study:
     folder: str  # absolute folder that relative paths and the live code refer to
     commands: tuple[CommandTemplate, ...]
     sweeps: tuple[Sweep, ...]
-    defaults: Params = field(default_factory=dict)  # filled in after naming
+    defaults: Params = field(default_factory=dict)  # filled in after runs are named
     aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> its parameters
     subset: Subset | None = None
     search: Search | None = None
-    repeat: int = 1  # how often each run is done, ordinal 0, 1, …
+    repeat: int = 1  # repeats of each run, ordinal 0, 1, …
     metrics: tuple[Pattern | MetricFile, ...] = ()
     resources: Resources = Resources()
-    slots: tuple[str, ...] | None = None  # as given: "0", "1,2", "cpu"
+    slots: tuple[str, ...] | None = None  # unchanged: "0", "1,2", "cpu"
     timeout_s: float | None = None
     retries: int = 0
-    leave_running: bool = False  # processes that outlive a run that is done are left alone
+    leave_running: bool = False  # do not end processes that outlive a run that is done
     priority: int = 0
     env: tuple[tuple[str, str], ...] = ()
     pythonpath: str | None = None
     checks: tuple[Check, ...] = ()
     stop: tuple[StopRule, ...] = ()
     code: CodePolicy = CodePolicy()
-    root: str | None = None  # output root asked for by the file, absolute
+    root: str | None = None  # output root of the file, absolute
     farms: Mapping[str, Farm] = field(default_factory=dict)
     farm: str | None = None  # the default of --on
     resume: Resume | None = None  # how `assay rerun --from checkpoint` passes a checkpoint
-    overrides: Mapping[str, Axis] = field(default_factory=dict)  # given by the command line: part of the sweeps already
-    name_params: tuple[str, ...] = ()  # with overrides: what a run's name shows besides the parameters that differ
+    overrides: Mapping[str, Axis] = field(default_factory=dict)  # from the command line, already part of the sweeps
+    name_params: tuple[str, ...] = ()  # with overrides: parameters in a run's name besides those that differ
     warnings: tuple[Problem, ...] = ()
-    extras: Mapping[str, Any] = field(default_factory=dict)  # keys that only plug-ins know
+    extras: Mapping[str, Any] = field(default_factory=dict)  # keys of plug-ins
     text: str = field(default="", repr=False, compare=False)  # the content of the file
 
 
 def same_value(left: Value, right: Value) -> bool:
-    """Equality in which true is not 1, unlike Python's."""
+    """Whether values are equal; true is not 1, unlike in Python."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
 def quote_inside(text: str, quote: Quote) -> str:
-    """Makes a text safe for bash at its position: bare, inside '…' or inside "…"."""
+    """Escape a text for bash at its position: bare, inside '…' or inside "…"."""
     if quote == "single":
         return text.replace("'", "'\\''")
     if quote == "double":

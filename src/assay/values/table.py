@@ -1,4 +1,4 @@
-"""A table as a value: named columns and rows of plain values. `show/table.py` renders it."""
+"""A table as a value: named columns and rows of plain values, rendered by `show/table.py`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Role = Literal["run", "parameter", "last", "last sd", "best", "best sd", "count"
 
 
 class Column(NamedTuple):
-    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
+    """`digits`: significant digits of numbers; None shows all digits (parameters). `key` is the JSON name.
 
-    `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays, and
-    one below 0 leaves only where no row would fit otherwise, -1 first.
+    `rank`: if a table is too wide, columns of the highest rank are dropped first (`fit_columns`); 0 always stays, and a
+    rank below 0 is dropped only if no row would fit otherwise, -1 first.
     `cut`: where texts are shortened. `left`: there, since dotted names differ at their end, unless two would become
-    the same; `never`: figures with their units. `short`: the name of a report's column on a narrow terminal.
-    `role` and `metric`: what a table of runs says in this column.
+    equal; `never`: numbers with their units. `short`: the name of a report's column on a narrow terminal.
+    `role` and `metric`: the content of this column in a table of runs.
     """
 
     name: str
     kind: Kind = "text"
-    align: Align | None = None  # None: text and states left, everything else right
+    align: Align | None = None  # None: text and states left, all others right
     digits: int | None = 4
     key: str | None = None
     rank: int = 0
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of plain values; None is a missing one."""
+    """Rows of plain values; None is a missing value."""
 
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[Any]]

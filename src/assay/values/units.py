@@ -1,4 +1,4 @@
-"""Durations, sizes and slots as people write them, on the command line and in settings."""
+"""Parse durations, sizes and slots as people write them, on the command line and in settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from assay.errors import UsageError
 
 CPU = "cpu"
-_DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # as CUDA_VISIBLE_DEVICES has them
+_DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # as in CUDA_VISIBLE_DEVICES
 _SLIP = r"(?ia)(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)"
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -18,7 +18,7 @@ _SIZE_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration(text: str) -> float | None:
-    """`2h`, `1h30m`, `90s`, `1.5d`, `90` → seconds; None when it is not a duration."""
+    """Parse `2h`, `1h30m`, `90s`, `1.5d`, `90` to seconds; None if it is not a duration."""
     stripped = text.strip()
     if re.fullmatch(r"\d+(?:\.\d+)?", stripped):
         return float(stripped)
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def parse_size(text: str) -> int | None:
-    """`10GB` (powers of 1000), `10GiB` (powers of 1024), `512` → bytes; None when it is not a size."""
+    """Parse `10GB` (powers of 1000), `10GiB` (powers of 1024), `512` to bytes; None if it is not a size."""
     match = re.fullmatch(_SIZE, text.strip())
     if match is None:
         return None
@@ -48,7 +48,7 @@ def parse_timeout(text: str | None, flag: str = "--timeout") -> float | None:
 
 
 def parse_slots(text: str) -> tuple[str, ...]:
-    """`0,1` → two slots; `0+1,2` → a slot of two GPUs and one of one; `cpu:4` → four CPU slots."""
+    """Parse `0,1` to two slots; `0+1,2` to a slot of two GPUs and one of one; `cpu:4` to four CPU slots."""
     labels: list[str] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         kind, _, text_count = part.partition(":")

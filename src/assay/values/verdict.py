@@ -1,4 +1,4 @@
-"""Verdicts, which judging returns: never a bare true or false."""
+"""Verdicts, the results of judging: never a bare true or false."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class VerdictKind(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
-    CHANGED = "CHANGED"  # different, not worse: suspiciously better, or not bit-equal
-    ERROR = "ERROR"  # there was nothing to judge: a crash, a time-out, an unread file
+    CHANGED = "CHANGED"  # different but not worse: suspiciously better, or not bit-equal
+    ERROR = "ERROR"  # nothing could be judged: a crash, a time-out, an unread file
 
     @property
     def exit_code(self) -> ExitCode:
@@ -33,7 +33,7 @@ SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, Verdi
 
 
 def find_worst(kinds: Iterable[VerdictKind]) -> VerdictKind:
-    """Return the worst kind; PASS where there are none."""
+    """Return the worst kind; PASS if there are none."""
     return min(kinds, key=SEVERITY.index, default=VerdictKind.PASS)
 
 
@@ -42,21 +42,21 @@ class Finding:
     """One judged fact with its numbers."""
 
     kind: VerdictKind
-    subject: str  # what was judged: a run and a metric, a layer, a segment
+    subject: str  # the judged object: a run and a metric, a layer, a segment
     message: str
     value: float | None = None
     expected: float | None = None
-    step: float | None = None  # where it first shows
-    effect: float | None = None  # relative: +.02 is two percent above what was expected
+    step: float | None = None  # the first step that shows it
+    effect: float | None = None  # relative: +.02 is two percent above the expected value
     interval: tuple[float, float] | None = None  # of the effect
-    stretches: tuple[tuple[float, float], ...] = ()  # from step to step: every window that is meant
-    label: str = ""  # of several numbers of a metric the one that is meant
-    part: str = ""  # of a curve: its second half
+    stretches: tuple[tuple[float, float], ...] = ()  # from step to step: every window concerned
+    label: str = ""  # which of several numbers of a metric
+    part: str = ""  # the part of a curve: its second half
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The worst of its findings. Without a single comparison it can never be PASS."""
+    """The worst of its findings; without any comparison it is never PASS."""
 
     kind: VerdictKind
     findings: tuple[Finding, ...]
@@ -72,8 +72,8 @@ class Verdict:
         return cls(worst, found, comparisons)
 
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
-        """Judge a verdict from a file by the rules of a new one: the file may have been changed. It is the worst of
-        what it states, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
+        """Judge a verdict from a file, which may have been changed, by the rules of a new one. The result is the worst
+        of its stated kind, its findings and its parts; PASS needs a comparison, and numbers that are not NaN."""
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
         if SEVERITY.index(inside) < SEVERITY.index(self.kind):

@@ -1,14 +1,14 @@
-"""`--where`: which runs are meant, by comparisons over parameters, metrics and what else is known of a run.
+"""`--where`: choose runs by comparisons over parameters, metrics and fields of a run.
 
     lr < 0.1 and opt == adam            a parameter's value; a metric's last value
     best(acc) > 0.9                     also last, min, max and mean of a metric
-    state in (failed, timeout)          a word after ==, !=, ~ and in `in (…)` is a text, with quotes or without
+    state in (failed, timeout)          a word after ==, !=, ~ and in `in (…)` is a text, with or without quotes
     failed or lost                      a state alone: state == failed
-    params.seed == 1                    where a parameter and a metric share a name: params.X, metrics.X, run.X
+    params.seed == 1                    if a parameter and a metric have the same name: params.X, metrics.X, run.X
     name ~ "lr=0.1*" or not 0.1 < dropout <= 0.5
 
-The text is parsed, never run as code. Truth has three values, as in SQL: a comparison with a missing value or NaN is
-unknown, so is its `not`, and only what is true matches. `docs/reference/where.md` describes the whole grammar.
+The text is parsed, never executed. Truth has three values, as in SQL: a comparison with a missing value or NaN is
+unknown, so is its `not`, and only true comparisons match. `docs/reference/where.md` describes the whole grammar.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MOST_NESTED = 50
 
 
 class Name(NamedTuple):
-    """A parameter, a metric or a field of the run. `kind`: None where it was not written."""
+    """A parameter, a metric or a field of the run. `kind`: None if the text does not state it."""
 
     name: str
-    column: int  # where it is in the text
+    column: int  # its position in the text
     kind: Kind | None = None
     aggregate: Aggregate | None = None
 
@@ -51,7 +51,7 @@ Value = str | int | float | bool | None
 class WhereComparison(NamedTuple):
     left: Name
     sign: str
-    right: Name | Value | tuple[Value, ...]  # several: `in`
+    right: Name | Value | tuple[Value, ...]  # several: for `in`
 
 
 class Not(NamedTuple):
@@ -84,7 +84,7 @@ _EXAMPLE = "'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
 
 
 class WhereError(UsageError):
-    """`problem` and `advice` are the message and its hint without the name of the option, for a form that has none."""
+    """`problem` and `advice` are the message and its hint without the name of the option, for forms."""
 
     def __init__(self, problem: str, hint: str | None = None, *, example: str = "", text: str = "") -> None:
         self.problem = f"{text!r}: {problem}" if text else problem
@@ -94,7 +94,7 @@ class WhereError(UsageError):
 
 
 def refuse(text: str, why: str, column: int, hint: str | None = None, example: str = _EXAMPLE) -> NoReturn:
-    """Raise an error with the text, and a caret under the character that is not as it should be."""
+    """Raise an error with the text, and a caret under the wrong character."""
     start = max(0, column - 50)
     shown = re.sub(r"\s", " ", text[start : column + 30])
     raise WhereError(f"{why}\n  {shown}\n  {' ' * (column - start)}^", hint, example=example)
@@ -128,14 +128,14 @@ class _Token(NamedTuple):
 
 
 def parse_where(text: str) -> Where:
-    """Raises WhereError with the position of what was not understood."""
+    """Parse an expression; raise WhereError with the position of a mistake."""
     if len(text) > MOST_CHARACTERS:
         raise WhereError(f"{len(text)} characters are too many; at most {MOST_CHARACTERS} are read")
     return Where(text, _Parser(text).parse())
 
 
 class _Parser:
-    """A parser by recursive descent: one method for each rule, the weakest operator first."""
+    """A recursive-descent parser: one method for each rule, the weakest operator first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -213,7 +213,7 @@ class _Parser:
         return found
 
     def _comparison(self) -> Expression:
-        """`a < b`, `a in (…)`, and `a < b <= c` as both of its comparisons."""
+        """Parse `a < b`, `a in (…)`, or `a < b <= c` as both of its comparisons."""
         parts: list[Expression] = []
         begin = self._peek().column
         left = self._operand()
@@ -270,7 +270,7 @@ class _Parser:
         return tuple(values)
 
     def _operand(self, *, is_text: bool = False) -> Name | Value:
-        """`is_text`: what a bare word is. One that begins with a digit, as 2h, is always a text."""
+        """Parse a name or a value. `is_text`: a bare word is a text. One that begins with a digit, as 2h, always is."""
         token = self._peek()
         if token.kind in ("end", "sign") or token.text in _KEYWORDS:
             refuse(self._text, f"expected a name or a value, not {token.text}", token.column)
@@ -304,7 +304,7 @@ class _Parser:
 
 
 def _parse_number(text: str) -> float:
-    is_whole = text.strip().lstrip("+-").isdigit() and len(text) < 1000  # longer ones Python refuses to convert
+    is_whole = text.strip().lstrip("+-").isdigit() and len(text) < 1000  # Python refuses to convert longer ones
     return int(text) if is_whole else float(text)
 
 
@@ -323,21 +323,21 @@ def find_names(expression: Expression) -> Iterator[Name]:
             yield right
 
 
-# ---------------------------------------------------------------- which rows it holds for
+# ---------------------------------------------------------------- the rows that match
 
 
 class WhereColumn(NamedTuple):
-    """What a name stands for: one value for each row, MISSING where a row has none."""
+    """The values of a name: one for each row, MISSING for a row without one."""
 
     values: Sequence[Any]
-    is_duration: bool = False  # in seconds: it may be compared with 2h30m
-    is_set: bool = False  # each value holds several, as tags do: a comparison is true if it is for one of them
-    plain: type | None = None  # float: all are numbers and none is NaN; str: all are texts; as `find_plain` finds
+    is_duration: bool = False  # in seconds: comparable with 2h30m
+    is_set: bool = False  # each value contains several, as tags do: a comparison is true if it is true for one of them
+    plain: type | None = None  # from `find_plain`. float: all are finite numbers; str: all are texts
 
 
 Resolve = Callable[[Name], WhereColumn]
 
-# A byte for each row. Bit by bit, `and` is the smaller one of two and `or` the larger one.
+# A byte for each row. Bit by bit, `and` gives the smaller of two and `or` the larger.
 NO, UNKNOWN, YES = 0, 1, 3
 _NOT = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((YES, UNKNOWN, NO)))
 _IS_YES = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((0, 0, 1)))
@@ -345,7 +345,7 @@ _FROM_BOOL = bytes.maketrans(bytes((0, 1)), bytes((NO, YES)))
 
 
 def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
-    """The indexes of the rows that match. `resolve` raises for a name that nothing has."""
+    """Return the indexes of the rows that match. `resolve` raises for an unknown name."""
     truths = _evaluate(where, where.expression, rows, resolve)
     return list(compress(range(rows), truths.translate(_IS_YES)))
 
@@ -400,21 +400,20 @@ _PLAIN: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _is_plain(plain: type | None, sign: str, value: Value) -> bool:
-    """Whether Python's own comparison gives the same (mostly): numbers with a number, and texts that are equal
-    to one that is not a number, or not."""
+    """Whether Python's own comparison is correct, as it usually is: numbers with a number, or equality of texts."""
     if value.__class__ in _NUMBERS:
         return plain is float
     return value.__class__ is str and plain is str and sign in ("==", "!=")
 
 
 def find_plain(values: Sequence[Any]) -> type | None:
-    """The type of all of them: float for finite numbers, str for texts, None for anything else."""
+    """Return the type of all values: float for finite numbers, str for texts, None for anything else."""
     kinds = set(map(type, values))
     if kinds == {str}:
         return str
     try:
         return float if kinds <= _NUMBERS and math.isfinite(sum(values)) else None
-    except OverflowError:  # a number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return None
 
 
@@ -429,7 +428,7 @@ def _as_seconds(where: Where, name: Name, column: WhereColumn, value: Value) -> 
 
 
 def _normalise(value: Any) -> Any:
-    """A number, a text that is not a number (YAML takes 1e-4 for a text), true, false, null, or MISSING."""
+    """Return a number, a text that is not a number (in YAML 1e-4 is a text), true, false, null, or MISSING."""
     kind = value.__class__
     if kind is float:
         return value if value == value else MISSING  # noqa: PLR0124
@@ -447,12 +446,12 @@ def _render_known(value: Any) -> Any:
     return MISSING if _normalise(value) is MISSING else render_value(value)
 
 
-# What follows is called once for each row, with normalised values.
+# The functions below are called once for each row, with normalised values.
 _NUMBERS = frozenset((int, float))
 
 
 def _mark(value: Any) -> tuple[bool, Any]:
-    """A key by which a set holds 1 and true apart."""
+    """Return a key by which a set distinguishes 1 and true."""
     return value.__class__ is bool, value
 
 
@@ -464,7 +463,7 @@ def _is_equal(first: Any, second: Any) -> int:
 
 def _build_order(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], int]:
     def compare(first: Any, second: Any) -> int:
-        """Numbers with numbers, texts with texts; the order of anything else is unknown."""
+        """Compare numbers with numbers, and texts with texts; the order of anything else is unknown."""
         kind, other = first.__class__, second.__class__
         if (kind in _NUMBERS and other in _NUMBERS) or (kind is str and other is str):
             return YES if holds(first, second) else NO

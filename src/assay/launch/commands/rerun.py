@@ -89,8 +89,8 @@ def rerun(request: RerunRequest, console: Console) -> int:
 
 
 def split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
-    """Names of runs, and overrides. A run's name may hold a `=` as well: the first word is one, and after names
-    without a study also a word that some run is called."""
+    """Split the words into names of runs and overrides. A run's name may contain a `=`: the first word is a name, and
+    after names without a study also each word that is the name of a run."""
     names, overrides = list(words[:1]), []
     for word in words[1:]:
         if not re.match(r"[^/=]+=", word):
@@ -105,7 +105,7 @@ def split_words(words: tuple[str, ...], root: str | None, console: Console) -> t
 
 
 def _prepare_repeats(runs: list[FoundRun], options: RunOptions) -> list[Prepared]:
-    """New attempts of these runs; with changes new runs instead."""
+    """Prepare new attempts of these runs; with changes, new runs instead."""
     if options.overrides or options.from_checkpoint:
         if options.commands:
             hint = "leave out -c, or the changes"

@@ -122,7 +122,7 @@ def run(request: RunRequest, console: Console) -> int:
 
 
 def choose_steps(prepared: Prepared) -> list[RunStep]:
-    """The steps of plug-ins in this run, with those that settings ask for."""
+    """Return the steps of plug-ins in this run, with those that settings ask for."""
     settings = prepared.settings
     if settings.notify and "notify" not in merge("run_steps"):
         raise UsageError(f"notify in {settings.notify_from} needs a plug-in that is not installed", "remove it there")
@@ -132,7 +132,7 @@ def choose_steps(prepared: Prepared) -> list[RunStep]:
     return steps
 
 
-# the options that a command printed for another call repeats
+# options that are repeated in a printed command for another call
 _REPEATED = (
     *("root", "study", "slots", "jobs", "on", "code"),
     *("titles", "commands", "settings", "where", "sample", "seed"),
@@ -152,7 +152,7 @@ def build_options(request: RunRequest) -> RunOptions:
 
 
 def take_options(request: Any, *names: str, **more: Any) -> RunOptions:
-    """The options that `run` and `rerun` share, and those that `names` lists, from the request."""
+    """Return the options that `run` and `rerun` share and those that `names` lists, from the request."""
     if request.new_code and request.old_code:
         raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
     given = {name: getattr(request, name) for name in ("settings", "commands", "on", "new_code", "old_code", *names)}
@@ -161,7 +161,7 @@ def take_options(request: Any, *names: str, **more: Any) -> RunOptions:
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
-    """Print what would run, one command line each; nothing is written."""
+    """Print what would run, one command line each, without writing anything."""
     steps = find_steps(prepared)
     if as_json:
         for step in steps:
@@ -175,7 +175,7 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 
 def run_and_report(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
-    """Run what is prepared under a live view or with lines, and print the report; the exit code."""
+    """Run what is prepared with a live view or with lines, print the report and return the exit code."""
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
@@ -222,7 +222,7 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
-    """A summary, and a line for each finding that is not a pass."""
+    """Return a summary, and a line for each finding that is not a pass."""
     if verdict is None:
         return []
     bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]

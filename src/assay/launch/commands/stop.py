@@ -14,7 +14,7 @@ from assay.values.options import Request, argument, json_option, option, root_op
 if TYPE_CHECKING:
     from assay.values.where import Where
 
-_MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
+_MANY_RUNS = 20  # of a study that is stopped; of a larger one only the runs that were running are listed
 
 
 class StopRequest(Request):

@@ -1,4 +1,4 @@
-"""`assay index`: look after the copy that tables and plots are made from. The run directories are never touched."""
+"""`assay index`: maintain the index from which tables and plots are made. Run directories are never changed."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def status(request: StatusRequest, console: Console) -> int:
 
 
 def load_status(root: str) -> dict[str, Any]:
-    """How the index is, without bringing it up to date, as `--json` prints it.
+    """Return the state of the index, without updating it, as `--json` prints it.
 
-    `unread`: runs on disk that it does not know yet; `summarised`: runs whose points are not stored yet.
+    `unread`: runs on disk that the index does not have; `summarised`: runs whose points are not stored yet.
     """
     on_disk = {
         f"{name}/{os.path.basename(run_dir)}"
@@ -172,7 +172,7 @@ def query(request: QueryRequest, console: Console) -> int:
             if "chunks" in request.statement.lower() or "cursors" in request.statement.lower():
                 for study in sorted({key.partition("/")[0] for key in index.find_summarised()}):
                     store_points(index, StudyLocation(root, study))
-        except InfrastructureError as error:  # a reader without the right to write can still ask
+        except InfrastructureError as error:  # a user without the right to write can still query
             console.warning(f"not up to date: {error.message}")
         names, rows = index.query(request.statement)
     shown = [[each.hex() if isinstance(each, bytes) else each for each in row] for row in rows]

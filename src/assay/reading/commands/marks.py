@@ -34,7 +34,7 @@ class _Target(NamedTuple):
 
 
 def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Target]:
-    """The name of a study means the study itself; anything else its runs, foreign ones included. With `where`: runs."""
+    """Find the study of this name, else its runs, also those of other tools. With `where`: always runs."""
     if where is not None:
         return [_Target(run.key, run.dir) for run in find_chosen_runs([name], where, root)]
     try:
@@ -46,7 +46,7 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
 def _change_or_load(
     targets: Sequence[_Target], change: MarksChange | None, console: Console
 ) -> list[tuple[_Target, Marks]]:
-    """The marks of these after the change; without one as they are, of a study also those of its runs."""
+    """Return the marks after the change. Without a change load them; for a study also those of its runs."""
     if change is not None:
         return [(each, change_marks(each.file, change)) for each in targets]
     listed = [*targets]

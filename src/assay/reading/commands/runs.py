@@ -84,7 +84,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 
 
 def _report_left_out(count: int, console: Console) -> None:
-    """The last line, as below every other table: the eye is there when the command has ended."""
+    """Print the number of rows left out as the last line, next to the prompt, as below every other table."""
     if count:
         console.error(f"({render_count(count, 'more row')}: leave out -n)")
 
@@ -228,7 +228,7 @@ def _follow(request: LogsRequest, console: Console) -> int:
 
 
 def _write(data: bytes) -> None:
-    """Write and flush the bytes as they are; without a reader this raises, and ends a command that follows a run."""
+    """Write the bytes unchanged and flush; without a reader this raises, which ends a command that follows a run."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

@@ -43,7 +43,7 @@ def fields_option() -> Any:
 
 
 class TableRequest(Request):
-    """Which runs of which studies, in which order, with which columns."""
+    """The runs and studies of a table, their order and its columns."""
 
     studies: tuple[str, ...] = argument(multiple=True, required=False)
     sort: tuple[str, ...] = option(
@@ -124,7 +124,7 @@ def summarise(request: SumRequest, console: Console) -> int:
 
 
 def _print_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
-    """Print what is not in the table."""
+    """Print what has no place in the table."""
     if found.hidden:
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
     if found.no_room:

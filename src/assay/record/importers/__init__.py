@@ -1,1 +1,1 @@
-"""What other tools wrote, recognised by content: the registry, and readers of their runs."""
+"""Files of other tools, recognised by content: the registry, and readers of their runs."""

@@ -1,8 +1,8 @@
-"""The importers: which tools' files and folders are known, and what reads them.
+"""The importers: the files and folders of other tools that are known, and their readers.
 
-`assay index ingest` takes folders and runs, `assay bench import` takes results; each knows what the other takes, and
-names the other command where a file belongs there. A reader of results belongs to the product that keeps them, which
-has its reader under the importer's name. Plug-ins offer importers by the hook `importers`.
+`assay index ingest` takes folders and runs, `assay bench import` takes results; each names the other command for a
+file that belongs there. A reader of results belongs to the product that stores them, under the importer's name.
+Plug-ins offer importers by the hook `importers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Importer(NamedTuple):
     title: str  # for messages
     gives: Gives  # folders are read where they are, runs become run directories, results become benchmark executions
     recognise: str  # `module:function`, called with a Sample
-    load: str = ""  # of runs: `module:function`, called with a path; gives ImportedRuns
+    load: str = ""  # only of runs: `module:function`, called with a path; returns ImportedRuns
 
 
 OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.sample:is_assay"),)
@@ -32,7 +32,7 @@ OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.
 
 @cache
 def find_importers() -> tuple[Importer, ...]:
-    """Ours and those of the plug-ins, in the order in which they are asked: of results, of runs, of folders."""
+    """Return our importers and those of plug-ins in the order of recognition: of results, of runs, of folders."""
     found = {each.name: each for each in OWN}
     for _, each in _list_offers():
         if isinstance(each, Importer) and isinstance(each.name, str) and each.gives in _ORDER:
@@ -41,7 +41,7 @@ def find_importers() -> tuple[Importer, ...]:
 
 
 def find_importer_problems() -> list[PluginProblem]:
-    """What plug-ins offer as importers and is left out."""
+    """Describe offers of plug-ins that are not valid importers."""
     rule = f"must be an Importer with a name of its own that gives {', '.join(_ORDER)}"
     ids = set(map(id, find_importers()))
     return [PluginProblem(name, f"importers: {each!r} {rule}") for name, each in _list_offers() if id(each) not in ids]
@@ -53,13 +53,13 @@ def _list_offers() -> Iterator[tuple[str, Any]]:
 
 
 def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
-    """The first importer that gives one of these and recognises the content."""
+    """Return the first importer of these kinds that recognises the content."""
     among = set(gives)
     return next((each for each in find_importers() if each.gives in among and _recognises(each, sample)), None)
 
 
 def _recognises(importer: Importer, sample: Sample) -> bool:
-    """Whether it knows the file. One of another distribution that fails does not, so that the next one is asked."""
+    """Whether the importer recognises the file. A plug-in's importer that fails does not, so that others are tried."""
     try:
         return bool(load(importer.recognise)(sample))
     except Exception:
@@ -69,6 +69,6 @@ def _recognises(importer: Importer, sample: Sample) -> bool:
 
 
 def describe_known(gives: Iterable[Gives]) -> str:
-    """`known: …`, for a message about a file that was not recognised."""
+    """Return `known: …` for a message about a file that was not recognised."""
     among = set(gives)
     return "known: " + ", ".join(each.title for each in find_importers() if each.gives in among)

@@ -1,4 +1,4 @@
-"""A file or folder as a recogniser sees it: as much of it as is needed, read once; how folders of runs are known."""
+"""A file or folder to be recognised, read once and only as far as needed; how folders of runs are recognised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES = 64 << 20  # of a JSON file that is read only to recognise it
 
 
 class Sample:
-    """`text`: the whole content, where the caller has read it already."""
+    """A sample. `text`: the whole content, if the caller has read it already."""
 
     def __init__(self, path: str, text: str | None = None) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class Sample:
 
     @cached_property
     def text(self) -> str:
-        """Empty where it is a folder, cannot be read, is very large, or does not begin like JSON."""
+        """The text; empty for a folder and a file that is unreadable, very large, or does not begin like JSON."""
         if self._text is not None:
             return self._text
         try:
@@ -54,7 +54,7 @@ class Sample:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The JSON object that the file holds; empty where it holds none."""
+        """The JSON object in the file; empty if it contains none."""
         try:
             content = parse_json(self.text) if self.text else None
         except ValueError:
@@ -83,7 +83,7 @@ def is_assay(sample: Sample) -> bool:
 
 
 def has_runs(sample: Sample, is_run: Callable[[str], bool]) -> bool:
-    """A study, or a folder of studies."""
+    """Whether the folder is a study, or contains studies."""
     return any(is_run(path) or any(map(is_run, find_subfolders(path))) for path in sample.folders)
 
 

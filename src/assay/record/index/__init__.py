@@ -1,1 +1,1 @@
-"""The index: a copy of what the run directories hold, for fast tables."""
+"""The index: a copy of the run directories, for fast tables."""

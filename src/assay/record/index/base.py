@@ -20,7 +20,7 @@ Refused = tuple[str, str]
 
 
 class RunRow(NamedTuple):
-    """One run as its directory describes it. A named tuple, because ten thousand of them are made for a table."""
+    """One run as its directory describes it. A named tuple: ten thousand of them are made for a table."""
 
     key: str  # the run's directory relative to the root: "<study>/<run>"
     study: str
@@ -28,13 +28,13 @@ class RunRow(NamedTuple):
     id: str
     state: State
     attempt: int
-    params: Mapping[str, Any]  # JSON-like; a value of another kind comes back as its text
+    params: Mapping[str, Any]  # JSON-like; other values are read back as text
     title: str | None = None
     tag: str | None = None
     created_at: float | None = None  # seconds since the epoch, like every time here
     started_at: float | None = None
     ended_at: float | None = None
-    host: str | None = None  # the machine that it ran on; None: a farm has not started it yet
+    host: str | None = None  # the host that it ran on; None: a farm has not started it yet
     job: str = ""  # a farm's job, as in "slurm 671_5"
     slot: str | None = None
     exit_code: int | None = None
@@ -46,45 +46,45 @@ class RunRow(NamedTuple):
     origin: str = "assay"  # or the tool that made the directory
     parent: str | None = None  # key of the run that this one repeats with changes
     trial: int | None = None  # its number in a search
-    tags: tuple[str, ...] = ()  # what people gave it, in their order
-    note: str = ""  # what people wrote about it
-    received: Mapping[str, Any] | None = None  # of a run that came from elsewhere: how, from, by, at, adopted_at
-    cause: str = ""  # that of its outcome
-    files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
-    stamp: float = 0.0  # the newest modification time seen in the directory when it was read
+    tags: tuple[str, ...] = ()  # tags of a user, in their order
+    note: str = ""  # notes of a user
+    received: Mapping[str, Any] | None = None  # of a run from elsewhere: how, from, by, at, adopted_at
+    cause: str = ""  # of its outcome
+    files: tuple[str, ...] = ()  # of another tool's directory: files that change without changing their folder
+    stamp: float = 0.0  # the newest modification time in the directory when it was read
 
     @property
     def folder(self) -> str:
-        """The name of its directory in that of the study."""
+        """The name of its directory in the study."""
         return self.key.partition("/")[2]
 
     @property
     def is_foreign(self) -> bool:
-        """An upload that was not adopted: listed, and not compared with the study's own runs."""
+        """Whether it is an upload that was not adopted: listed, and not compared with the study's own runs."""
         return self.received is not None and self.received["how"] == "upload" and "adopted_at" not in self.received
 
     @property
     def took_s(self) -> float | None:
-        """How long the last attempt took; None as long as it runs."""
+        """How long the last attempt took; None while it runs."""
         return None if self.started_at is None or self.ended_at is None else max(0.0, self.ended_at - self.started_at)
 
     def elapsed_s(self, now: float) -> float | None:
-        """How long the last attempt took, or has taken until now."""
+        """Return how long the last attempt took, or has run until now."""
         is_running = self.started_at is not None and self.ended_at is None and not self.state.is_over
         return max(0.0, now - (self.started_at or 0.0)) if is_running else self.took_s
 
 
-OWN_FIELDS = RunRow._fields[:-3]  # what tables show; the others are for us alone
+OWN_FIELDS = RunRow._fields[:-3]  # fields that tables show; the others are internal
 
 
 class VerdictRow(NamedTuple):
-    """One finding of a verdict, as a study's verdict file holds it."""
+    """One finding of a verdict, as in the study's verdict file."""
 
-    key: str | None  # the run that was judged; None: the verdict is about the study
+    key: str | None  # the judged run; None: the verdict is about the study
     judged_at: float
-    source: str  # what judged: "checks", "golden check", ...
-    result: str  # the whole verdict
-    kind: str  # this finding
+    source: str  # the check: "checks", "golden check", ...
+    result: str  # of the whole verdict
+    kind: str  # of this finding
     subject: str
     message: str
     value: float | None = None
@@ -98,7 +98,7 @@ class VerdictRow(NamedTuple):
 class StudyRow(NamedTuple):
     name: str
     counts: Mapping[State, int]
-    last_activity: float | None  # the newest time that any of its runs carries
+    last_activity: float | None  # the newest time in any of its runs
 
     @property
     def runs(self) -> int:
@@ -107,14 +107,14 @@ class StudyRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a file has been read: the offset of its first unread byte, and what the reader must remember."""
+    """How far a file has been read: the offset of the first unread byte, and the state of the reader."""
 
     offset: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Series(NamedTuple):
-    """One metric of one run, point by point in the order written. A NaN step or time: there is none."""
+    """One metric of one run, point by point in the order written. A NaN step or time is missing."""
 
     steps: array[float]
     values: array[float]
@@ -122,10 +122,7 @@ class Series(NamedTuple):
 
 
 class MetricColumns(NamedTuple):
-    """The summaries of one metric, column by column; index i belongs to row i of the table.
-
-    A count of 0: the run does not have the metric. A NaN step or time: there is none.
-    """
+    """Summaries of one metric by row of the table. Count 0: the run does not have it. A NaN step or time is missing."""
 
     metric: str
     count: array[float]  # type: ignore[assignment]  # the method of tuples is not used
@@ -147,7 +144,7 @@ class IndexTable(NamedTuple):
 
 
 class Database(Protocol):
-    """What the statements need of a connection: that of `sqlite3`, or one that behaves like it."""
+    """A connection for the statements: of `sqlite3`, or one that behaves like it."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
 
@@ -155,7 +152,7 @@ class Database(Protocol):
 
 
 class Answer(NamedTuple):
-    """What a query found: numbers, texts, bytes and None."""
+    """The result of a query: numbers, texts, bytes and None."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""Pending writes: what a supervisor collects between two flushes, held in memory and under no lock."""
+"""Pending writes of a supervisor between two flushes, held in memory without a lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assay.record.index.base import Columns, Cursor, Refused, RunRow, Series
 from assay.record.index.packing import build_series
 from assay.system.fast_dataclasses import dataclass, field
 
-MAX_WAITING = 1_000_000  # points, a run counting as a hundred: what a batch may hold before it is written by itself
+MAX_WAITING = 1_000_000  # weight of points and rows that a batch may hold before it is written
 _ROW_WEIGHT = 100
 _BEGINNING = Cursor()
 
@@ -25,7 +25,7 @@ class PendingPoints:
     expected_offset: int
     cursor: Cursor
     columns: dict[str, list[Series]]
-    counts: Callable[[], bool] | None = None  # of the first of them
+    counts: Callable[[], bool] | None = None  # of the first of these points
 
 
 Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, float]]]  # states and summaries
@@ -33,9 +33,9 @@ Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, flo
 
 @dataclass(slots=True)
 class Buffer:
-    """To be written in this order: forget, rows, summaries, points."""
+    """Pending writes, in the order of writing: forget, rows, summaries, points."""
 
-    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, once each
+    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, without duplicates
     rows: dict[str, RunRow] = field(default_factory=dict)
     summaries: dict[str, Summaries] = field(default_factory=dict)  # by key, of runs without points
     entries: dict[str, list[PendingPoints]] = field(default_factory=dict)  # by key
@@ -45,7 +45,7 @@ class Buffer:
         return bool(self.forgotten or self.rows or self.summaries or self.entries)
 
     def cursor(self, key: str, source: str) -> Cursor | None:
-        """The cursor of the source after the flush; None when nothing that waits touches it."""
+        """Return the cursor of the source after the flush; None if no pending write changes it."""
         for entry in reversed(self.entries.get(key, ())):
             if entry.source == source:
                 return entry.cursor
@@ -85,28 +85,28 @@ class BufferedIndex(ABC):
 
     def __init__(self) -> None:
         self._buffer = Buffer()
-        self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
+        self._batches: list[list[Refused]] = []  # the refused writes of each open batch, outermost first
         self._refused: list[Refused] = []
-        self._new: set[str] = set()  # runs of which nothing is stored, as the caller of `expect_new` has seen
-        self._stale: set[Refused] = set()  # refused in a batch, and their reader has not asked for the cursor since
+        self._new: set[str] = set()  # runs without stored data, by `expect_new`
+        self._stale: set[Refused] = set()  # refused in a batch; the reader has not asked for the cursor since
 
     @abstractmethod
     def _write(self, buffer: Buffer) -> list[Refused]:
-        """Write everything in one transaction, save entries whose cursor has moved; these are returned."""
+        """Write everything in one transaction, except entries whose cursor has moved, which are returned."""
 
     @abstractmethod
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
-        """Return the beginning where none is stored."""
+        """Return the stored cursor, or the beginning if none is stored."""
 
     def put_runs(self, rows: Iterable[RunRow]) -> None:
-        """Insert, or replace what has the same key; its points stay."""
+        """Insert rows, or replace those of the same key; their points stay."""
         for row in rows:
             _check_key(row.key)
             self._buffer.put(row)
         self._write_or_wait()
 
     def load_cursor(self, key: str, source: str) -> Cursor:
-        """Where to read on. `source` is a file's name inside the run directory."""
+        """Return where to continue reading. `source` is the name of a file in the run directory."""
         self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
         if waiting is None and key in self._new:
@@ -125,42 +125,39 @@ class BufferedIndex(ABC):
     ) -> bool:
         """Store points, their summaries and the cursor after them, if the stored offset is the expected one.
 
-        `counts` is asked inside the transaction that writes them, while no other one writes: False refuses them. It
-        stays False from then on. Arrays are kept, not copied: do not change them afterwards.
+        `counts` is called in the transaction that writes them, while no other writes: False refuses them, and it then
+        stays False. Arrays are kept, not copied: do not change them afterwards.
         """
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
         if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
-            return False  # whether it fits what is stored is seen when it is written
+            return False  # it is compared with the stored cursor when it is written
         self._buffer.add(key, PendingPoints(source, expected_offset, cursor, pieces, counts))
         return (key, source) not in self._write_or_wait()
 
     def add_summaries(
         self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
     ) -> None:
-        """Store the summaries of a run's metrics, each as `Tally.carry` gives it, without the points.
+        """Store the summaries of a run's metrics, each as from `Tally.carry`, without the points.
 
-        `states`: the sources that they come from, each with what its reader remembers. Their cursors stay at the
-        beginning, so the first points that are stored of the run replace all this. Refused, with "" as the source, for
-        a run of which points are stored.
+        `states`: the sources of the summaries with the states of their readers. Their cursors stay at the beginning, so
+        the first stored points of the run replace all this. For a run that has stored points this is refused, with ""
+        as the source.
         """
         _check_key(key)
         self._buffer.summarise(key, (states, summaries))
         self._write_or_wait()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
-        """Remove the points and the cursor of one source, or of all, before they are extracted again.
-
-        In a batch, this and the `add_columns` that follow are one transaction: no reader sees the gap.
-        """
+        """Remove points and cursor of one source, or of all; in a batch no reader sees the gap before `add_columns`."""
         self._buffer.forget(key, source)
         self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
         self._write_or_wait()
 
     @contextmanager
     def batch(self) -> Iterator[list[Refused]]:
-        """Let writes wait and go together. Gives a list that fills with what was refused. May be nested."""
+        """Delay writes and write them together; yield a list that collects refused writes. May be nested."""
         refused: list[Refused] = []
         self._batches.append(refused)
         try:
@@ -174,24 +171,24 @@ class BufferedIndex(ABC):
         self._end_batch(refused)
 
     def expect_new(self, keys: Iterable[str]) -> None:
-        """Announce runs of this batch that the index did not have before. Their cursors are not read one by one; where
-        another process has stored some since, that is refused when it is written."""
+        """Announce runs of this batch that are new to the index: their cursors are not read one by one. If another
+        process has stored points since, writing is refused."""
         self._new.update(keys if self._batches else ())
 
     def _end_batch(self, refused: list[Refused]) -> None:
         if not self._batches:
             self._new.clear()
             self._write_waiting(refused)
-            self._refused = []  # the list has it
+            self._refused = []  # the list has them
 
     def flush(self) -> list[Refused]:
-        """Write what waits; what was refused since the last flush."""
+        """Write what is pending; return what was refused since the last flush."""
         self._write_waiting()
         refused, self._refused = self._refused, []
         return refused
 
     def _write_or_wait(self) -> list[Refused]:
-        """Called after each change: write now, unless an open batch can hold it."""
+        """Write now, unless an open batch can hold the change; called after each change."""
         if self._batches:
             return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
         try:
@@ -217,7 +214,7 @@ class BufferedIndex(ABC):
 
 
 def _check_key(key: str) -> None:
-    """A file name need not be valid text, a key must."""
+    """Refuse a key that is not valid text, which a file name may be."""
     try:
         key.encode()
     except UnicodeEncodeError:

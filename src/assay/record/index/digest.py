@@ -1,11 +1,10 @@
-"""The summaries of a run's metrics: running, and packed into its row, so that a table of ten thousand runs reads
-nothing else.
+"""The summaries of a run's metrics: running, and packed into its row, so that a table reads nothing else.
 
-A running summary comes out the same however the points were grouped: the sum is kept and grows value by value, in
-order, never by partial sums (nor by `sum`, which since Python 3.12 corrects itself within one call only).
+A running summary is the same however the points were grouped: the sum grows value by value, in order, never by
+partial sums (nor by `sum`, which since Python 3.12 corrects rounding only within one call).
 
-Packed, `metrics` holds the numbers of the metrics, in order; `summaries` as many summaries, each as `Tally.pack` gives
-it. `carried` is what only a writer needs to go on: of each metric the exact running sum, and how many chunks have come
+Packed, `metrics` holds the numbers of the metrics, in order; `summaries` as many summaries, each from `Tally.pack`.
+`carried` is what only a writer needs to continue: the exact running sum of each metric, and its number of chunks
 since the last merge.
 """
 
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 FIELDS = MetricColumns._fields[1:]
 LAYOUT = struct.Struct(f"={len(FIELDS)}d")
-NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # of a run that does not have the metric
+NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # of a run without the metric
 
 
 class Tally:
-    """What a summary needs to go on. NaN: none yet."""
+    """The running summary of a metric. NaN: no value yet."""
 
     __slots__ = (*(name for name in FIELDS if name != "mean"), "total")
 
@@ -52,13 +51,13 @@ class Tally:
         return tally
 
     def extend(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
-        """Add points. Of their times the first and the last are enough, where both are there."""
+        """Add points. Only the first and the last of the times are needed, if they are not NaN."""
         if isinstance(values, array):
-            values = values.tolist()  # an array would create its floats again in each of the passes below
+            values = values.tolist()  # an array would create its floats again in each pass below
         if not values:
             return
         total = reduce(add, values, self.total)
-        if isfinite(total):  # then so is every value
+        if isfinite(total):  # then every value is finite
             self.total = total
             self._extend_bounds(values, steps)
         else:
@@ -72,7 +71,7 @@ class Tally:
             self.last_time = known[-1]
 
     def _extend_finite(self, values: Sequence[float], steps: Sequence[float]) -> None:
-        """The slow way, when some values are not finite, or the sum is not any more."""
+        """Add values of which some are not finite, or whose sum is not: the slow case."""
         indices = [index for index, value in enumerate(values) if isfinite(value)]
         self.bad += len(values) - len(indices)
         finite = [values[index] for index in indices]
@@ -81,7 +80,7 @@ class Tally:
             self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
 
     def _extend_bounds(self, values: Sequence[float], steps: Sequence[float]) -> None:
-        """Update min and max; the first of equal values counts. `not >=` is also true of the NaN in the beginning."""
+        """Update min and max; the first of equal values counts. `not >=` is also true for the initial NaN."""
         low, high = min(values), max(values)
         if not low >= self.min:
             self.min, self.min_step = low, steps[values.index(low)] if steps else nan
@@ -94,7 +93,7 @@ class Tally:
         return self.total / finite if finite else nan
 
     def pack(self) -> bytes:
-        """Pack it for the compact copy; `total` is stored next to it."""
+        """Pack the summary; `total` is stored separately."""
         return LAYOUT.pack(
             self.count,
             self.bad,
@@ -110,7 +109,7 @@ class Tally:
         )
 
     def carry(self) -> tuple[bytes, float]:
-        """Return everything, for another process as well."""
+        """Return the whole state, also for another process."""
         return self.pack(), self.total
 
 
@@ -150,7 +149,7 @@ class Packed(NamedTuple):
 
 
 class MetricDigest:
-    """One metric of one run on its way: what is known of it, and how many of its chunks are loose."""
+    """The digest of one metric of a run: its summary, and the number of its unmerged chunks."""
 
     __slots__ = ("loose", "tally")
 
@@ -163,12 +162,12 @@ Digest = dict[int, MetricDigest]  # by the metric's number
 
 
 def pack_digest(digest: Digest) -> Packed:
-    """Pack metrics in the order of their numbers, so that runs with the same metrics are packed alike."""
+    """Pack metrics in the order of their numbers, so that runs with the same metrics have equal bytes."""
     return _pack({number: (*each.tally.carry(), each.loose) for number, each in digest.items()})
 
 
 def pack_summaries(summaries: Mapping[int, tuple[bytes, float]]) -> Packed:
-    """The summaries of a run without chunks, as they are stored."""
+    """Pack the summaries of a run without chunks."""
     return _pack({number: (*each, 0) for number, each in summaries.items()})
 
 
@@ -192,7 +191,7 @@ def unpack_digest(packed: Packed) -> Digest:
 
 
 def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:
-    """The summaries of thousands of runs as they were packed. Raises DamagedError."""
+    """Return the packed summaries of thousands of runs after a check; raise DamagedError."""
     having = [at for at, has in enumerate(metrics) if has is not None or summaries[at] is not None]
     if len(having) == len(metrics):
         return list(unseal_all([own or b"" for own in summaries], [has or b"" for has in metrics]))
@@ -210,10 +209,10 @@ def split_summaries(summaries: bytes) -> list[bytes]:
 def build_metric_columns(
     metrics: Sequence[bytes | None], summaries: Sequence[bytes | None], names: Mapping[int, str]
 ) -> dict[str, MetricColumns]:
-    """The columns of a table, from what its runs hold; only of the metrics that are named."""
+    """Build the columns of a table from its runs, only for the metrics in `names`."""
     wanted = [number for number in _find_numbers(metrics) if number in names]
     shape = array("q", wanted).tobytes()
-    pairs = zip(metrics, summaries, strict=True)  # mostly all runs have the same metrics, and nothing is to be arranged
+    pairs = zip(metrics, summaries, strict=True)  # usually all runs have the same metrics: nothing to arrange
     whole = array("d", b"".join([own if own and has == shape else _arrange(has, own, wanted) for has, own in pairs]))
     width = len(FIELDS)
     strides = [whole[index :: len(wanted) * width] for index in range(len(wanted) * width)]
@@ -222,27 +221,27 @@ def build_metric_columns(
 
 
 def build_empty(metric: str, rows: int) -> MetricColumns:
-    """The columns of a metric that no run has."""
+    """Build the columns of a metric that no run has."""
     return MetricColumns(metric, *(array("d", [value]) * rows for value in LAYOUT.unpack(NO_SUMMARY)))
 
 
 def check_names(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> None:
-    """Raises DamagedError where a metric's name is not stored any more."""
+    """Raise DamagedError if the name of a metric is missing."""
     if not names.keys() >= set(_find_numbers(metrics)):
         raise DamagedError("the name of a metric is missing")
 
 
 def _find_numbers(metrics: Iterable[bytes | None]) -> list[int]:
-    """The numbers of the metrics that any of these runs has."""
+    """Return the numbers of all metrics of these runs."""
     return sorted({number for shape in set(metrics) if shape for number in array("q", shape)})
 
 
 def _arrange(metrics: bytes | None, summaries: bytes | None, wanted: Sequence[int]) -> bytes:
-    """The summaries of the wanted metrics in their order; a run that does not have one gets an empty one."""
+    """Return the summaries of the wanted metrics in order, an empty one for each that the run does not have."""
     known = dict(zip(array("q", metrics or b""), split_summaries(summaries or b""), strict=True))
     return b"".join([known.get(number, NO_SUMMARY) for number in wanted])
 
 
 def find_metrics(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> list[str]:
-    """The names of all metrics that these runs have, sorted."""
+    """Return the names of all metrics that these runs have, sorted."""
     return sorted(names[number] for number in _find_numbers(metrics))

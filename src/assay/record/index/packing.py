@@ -1,10 +1,10 @@
-"""What is stored as bytes, each with a checksum: a run's whole row, and chunks of points.
+"""Values stored as bytes, each with a checksum: a run's whole row, and chunks of points.
 
-A row is as `marshal` writes it: read three times as fast as the columns of `runs`. marshal cannot run code, and its
-format 4 is the same in every Python that we support; the file is in the user's own cache directory.
+A row is written by `marshal`, which reads it three times as fast as the columns of `runs`. marshal executes no code,
+and its format 4 is the same in every Python that we support; the file is in the user's own cache directory.
 
-A chunk is a piece of one metric of one run. A column is an array of doubles; an empty one means that no point has any.
-A chunk may hold points of several sources: its parts state, in order, which source gave how many.
+A chunk is a part of one metric of one run. A column is an array of doubles; an empty one has no value for any point.
+A chunk may contain points of several sources: its parts list, in order, each source and its number of points.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DamagedError(sqlite3.DatabaseError):
 
 
 def checksum(*pieces: Any) -> bytes:
-    """One checksum of bytes and texts in order. Adler-32 notices each changed byte, in a third of a CRC's time."""
+    """Return one checksum of bytes and texts. Adler-32 detects each changed byte, in a third of a CRC's time."""
     total = 1
     for piece in pieces:
         total = adler32(piece.encode("utf-8", "surrogatepass") if type(piece) is str else piece, total)
@@ -55,25 +55,25 @@ def checksum(*pieces: Any) -> bytes:
 
 
 def unseal(sealed: bytes, *more: Any) -> bytes:
-    """The content without its checksum, which covers `more` as well. Raises DamagedError."""
+    """Return the content without its checksum, which also covers `more`; raise DamagedError."""
     try:
         body = sealed[:-_SEAL]
         if checksum(*more, body) == sealed[-_SEAL:]:
             return body
-    except TypeError:  # another type came out than was stored
+    except TypeError:  # another type than was stored
         pass
     raise DamagedError("a checksum does not fit")
 
 
 def unseal_all(sealed: Sequence[bytes], more: Sequence[bytes] | None = None) -> list[bytes]:
-    """`unseal` for thousands, each with its own of `more`, in a few passes. Raises DamagedError."""
+    """`unseal` thousands of values in a few passes, each with its own of `more`; raise DamagedError."""
     try:
         bodies = [each[:-_SEAL] for each in sealed]
         starts = None if more is None else {each: adler32(each) for each in set(more)}
         found = map(adler32, bodies) if starts is None else map(adler32, bodies, [starts[each] for each in more or ()])
         if [total.to_bytes(_SEAL, "little") for total in found] == [each[-_SEAL:] for each in sealed]:
             return bodies
-    except TypeError:  # another type came out than was stored
+    except TypeError:  # another type than was stored
         pass
     raise DamagedError("a checksum does not fit")
 
@@ -86,11 +86,11 @@ def last_activity(row: RunRow) -> float:
 
 
 def pack_row(row: RunRow) -> bytes:
-    whole: list[Any] = list(row)  # not a tuple, so that its state can be replaced where it is
+    whole: list[Any] = list(row)  # not a tuple, so that its state can be replaced
     whole[_STATE], whole[_PARAMS] = row.state.value, dict(row.params)
     try:
         packed = marshal.dumps(whole, _FORMAT)
-    except ValueError:  # something that is not JSON-like
+    except ValueError:  # a value that is not JSON-like
         import json
 
         plain = [
@@ -106,15 +106,15 @@ def plain_object(value: object) -> Any:
 
 
 def unpack_rows(packed: Sequence[bytes]) -> list[RunRow]:
-    """First all values, then all rows: so rows are next to each other in memory, and iterating is faster."""
+    """Unpack all values, then all rows: rows next to each other in memory are faster to iterate over."""
     whole = list(map(marshal.loads, unseal_all(packed)))
     for row in whole:
         row[_STATE] = _STATES[row[_STATE]]
-    return list(map(partial(tuple.__new__, RunRow), whole))  # without the Python of its own `__new__`
+    return list(map(partial(tuple.__new__, RunRow), whole))  # without the slow `__new__` of the class
 
 
 def storable(text: str) -> str:
-    """SQLite takes no text that is not UTF-8, PostgreSQL none with a NUL."""
+    """Return text that databases accept: SQLite only UTF-8, PostgreSQL no NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\ufffd")
 
 
@@ -127,7 +127,7 @@ class Chunk(NamedTuple):
 
 
 def build_series(columns: Columns) -> Series:
-    """Columns as they are stored; raises ValueError when they do not fit together."""
+    """Build columns as they are stored; raise ValueError if their lengths differ."""
     steps, values, times = columns
     series = Series(_build_column(steps), _build_column(values, required=True), _build_column(times))
     if any(column and len(column) != len(series.values) for column in (series.steps, series.times)):
@@ -167,7 +167,7 @@ def _nothing(count: int) -> array[float]:
 
 
 def fill_series(series: Series) -> Series:
-    """Every column at full length, for readers."""
+    """Fill every column to full length, for readers."""
     count = len(series.values)
     return Series(series.steps or _nothing(count), series.values, series.times or _nothing(count))
 
@@ -182,7 +182,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def drop_source(chunk: Chunk, source: int) -> Chunk | None:
-    """The chunk without the points of a source; None when nothing is left."""
+    """Return the chunk without the points of a source; None if nothing is left."""
     kept: list[Chunk] = []
     start = 0
     for owner, count in chunk.parts:
@@ -194,7 +194,7 @@ def drop_source(chunk: Chunk, source: int) -> Chunk | None:
 
 
 def pack_parts(parts: Parts, series: Series, owner: bytes) -> bytes:
-    """The parts and the checksum of the chunk, which covers its `owner`: one in the wrong place is noticed."""
+    """Return the parts and the chunk's checksum, which covers its `owner`: a misplaced chunk is detected."""
     packed = b"".join([_PART.pack(*part) for part in parts])
     return packed + checksum(owner, *series, packed)
 

@@ -1,10 +1,10 @@
-"""The tables and views of the index, and how a file becomes one. `docs/reference/formats-index.md` is for users.
+"""The tables and views of the index, and how its file is created. `docs/reference/formats-index.md` is for users.
 
-The statements below are the logical schema. Types in braces are filled in for each database. Column names are
-chosen so that none needs quotes in either.
+The statements below are the logical schema. Types in braces are filled in for each database. Column names need
+quotes in none of them.
 
-There are no migrations: the index is a copy, so a file of another version is set aside and built again. What is in
-PostgreSQL may be in use by others: there `assay index rebuild` replaces it.
+There are no migrations: the index is a copy, so a file of another version is set aside and built again. One in
+PostgreSQL may be in use by others, so only `assay index rebuild` replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DAMAGED = (
 )
 
 TYPES = {
-    "number": "INTEGER PRIMARY KEY",  # given by the database when a row is inserted
+    "number": "INTEGER PRIMARY KEY",  # set by the database on insert
     "integer": "INTEGER",
     "real": "REAL",
     "json": "TEXT",
@@ -82,7 +82,7 @@ CREATE VIEW metrics AS
     FROM metric_summaries s JOIN runs r ON r.run = s.run JOIN names n ON n.number = s.metric;
 """
 
-# Each database opens JSON in its own way.
+# Each database reads JSON in its own way.
 OPENED = """
 CREATE VIEW parameters AS
     SELECT r.run, r.key, r.study, p.key AS parameter, p.type AS type,
@@ -93,18 +93,18 @@ CREATE VIEW tags AS SELECT r.run, r.key, r.study, t.value AS tag FROM runs r, js
 
 
 def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
-    """A connection to a ready index, created where needed; why an older file had to be set aside, or ""."""
+    """Return a connection to a ready index, created if needed, and why an older file was set aside, or ""."""
     if path == ":memory:":
         return _connect(path, root)[0], ""
     if os.path.exists(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{path} is not writable")
         connection, fault = _connect(path, None)
-        if fault is None:  # the ordinary case, without a lock
+        if fault is None:  # the usual case, without a lock
             return connection, ""
         connection.close()
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-    with locked(f"{path}.lock", create=True):  # switching to WAL and setting aside are not safe against one another
+    with locked(f"{path}.lock", create=True):  # switching to WAL and setting aside must not overlap
         connection, fault = _connect(path, root)
         if not fault:
             return connection, ""
@@ -114,7 +114,7 @@ def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
 
 
 def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str | None]:
-    """A connection, and what `_find_fault` finds; where a root is given, a blank file becomes an index."""
+    """Return a connection and the result of `_find_fault`; with a root, create the index in a blank file."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         fault = _find_fault(connection)
@@ -122,8 +122,8 @@ def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str |
             _create(connection, new_root)
             fault = None
         if fault is None:
-            # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would save that too, but after a power
-            # cut it may leave a file that is wrong without being unreadable.
+            # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would avoid that too, but a power cut may
+            # then leave a readable file with wrong content.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
     except BaseException:
@@ -133,14 +133,14 @@ def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str |
 
 
 def _find_fault(connection: sqlite3.Connection) -> str | None:
-    """Why the file cannot be used; None: it is ready; empty: it is a new file."""
+    """Return why the file cannot be used; None if it is ready, empty if it is new."""
     try:
         if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
             return ""
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION_ID:
-            # WAL is switched on before there is a table: a creator that was killed in between leaves a blank file
+            # WAL is switched on before there is a table: if the creator is killed in between, the file is blank
             is_blank = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
             return "" if is_blank else "it is not an index of Assay"
         if version != VERSION:
@@ -166,14 +166,14 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
 
 
 def is_damage(error: Exception, path: str = "") -> bool:
-    """Our statements and values are always the same, so an error in them comes from a damaged schema or page.
+    """Whether an error shows damage: statements and values never vary, so their errors come from a damaged file.
 
-    Python's own errors (a text that is not UTF-8, also in the message that SQLite quotes a schema in) carry no name.
+    Python's own errors (text that is not UTF-8, also when SQLite's message quotes a schema) have no name.
     """
     name = getattr(error, "sqlite_errorname", None)
     if isinstance(error, UnicodeDecodeError):
         return True
-    if name == "SQLITE_READONLY":  # also the error of a damaged header
+    if name == "SQLITE_READONLY":  # a damaged header also causes this
         return bool(path) and os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
     if not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError | sqlite3.DataError) and name is None:
         return False
@@ -181,7 +181,7 @@ def is_damage(error: Exception, path: str = "") -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Keep the last unusable file, so that it can be examined."""
+    """Keep the last unusable file for examination."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.aside{suffix}")

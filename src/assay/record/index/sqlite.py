@@ -24,10 +24,7 @@ _HINTS = {
 
 
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
-    """The index of a root. Where none can be kept, one that lives as long as this process.
-
-    `warn` is called where an older or damaged file was set aside: what it held is read again from the run directories.
-    """
+    """Open the index of a root, if need be only in memory; `warn` if a file was set aside and is built again."""
     try:
         index = SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
     except InfrastructureError:
@@ -38,7 +35,7 @@ def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteInd
 
 
 class SqliteIndex(Index):
-    """Several processes at once: WAL, one writer at a time, each for as long as one flush takes."""
+    """A SQLite index for several processes: WAL, one writer at a time, each for the duration of a flush."""
 
     _db: sqlite3.Connection
 
@@ -64,7 +61,7 @@ class SqliteIndex(Index):
             yield
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if is_damage(error, self.path) and not self.is_temporary:
-                # the file broke while it was used: the next call finds an empty index
+                # the file was damaged during use: the next call finds an empty index
                 self._db.close()
                 set_aside(self.path)
                 self._open()

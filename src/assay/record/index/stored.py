@@ -1,7 +1,7 @@
-"""An index in tables, whichever database keeps them: everything but how it is opened and how transactions begin.
+"""An index in tables of any database: everything but how it is opened and how transactions begin.
 
-The statements are those of SQLite that PostgreSQL understands as well; parameters are written as `?`, and what the two
-do not share (`json_each`) is translated by `exchange/postgres_index.py`.
+The statements are those of SQLite that PostgreSQL also understands; parameters are `?`, and `json_each`, which the
+two do not share, is translated by `exchange/postgres_index.py`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ _SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM ch
 _COUNT = """SELECT metrics, summaries, (SELECT number FROM names WHERE name = ?) FROM run_cache
     WHERE run = (SELECT run FROM runs WHERE key = ?)"""
 _CACHED = "FROM runs r LEFT JOIN run_cache c ON c.run = r.run"
-_HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its copy is damage
+_HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its cached row is damaged
 _HAS_METRICS = "(metrics IS NOT NULL OR c.run IS NULL)"
 _VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
-_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, besides `runs`
+_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, except `runs`
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Thousands of rows hold no cycles, yet the garbage collector would search them a hundred times."""
+    """Pause the garbage collector, which would search thousands of rows without cycles a hundred times."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -82,14 +82,14 @@ QUERY_LIMIT_S = 60.0
 
 
 def check_query(statement: str) -> None:
-    """Each database refuses writes by itself; this refuses early, and what is neither (COPY, PRAGMA, COMMIT)."""
+    """Refuse writes early, which each database refuses itself, and other statements (COPY, PRAGMA, COMMIT)."""
     plain = re.sub(r"--[^\n]*|/\*.*?\*/", " ", statement, flags=re.DOTALL).strip().lower()
     if not re.match(r"\(*\s*(select|with|values|explain)\b", plain):
         raise UsageError("only a query can be asked: SELECT …", "assay index query 'SELECT * FROM studies'")
 
 
 class Index(BufferedIndex):
-    """A derived copy of the run directories: it may be lost at any time, and is then built again from them.
+    """A copy of the run directories, which may be lost at any time and is then built again from them.
 
     Concurrency rules, which every implementation keeps:
 
@@ -99,26 +99,26 @@ class Index(BufferedIndex):
     - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
       is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
       The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
-    - Points of an attempt that another one follows are refused in the transaction that would write them. What
-      begins the next attempt publishes its lease first and forgets the points after that, so none of them stays.
-    - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
-      `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
-      supervisor may stay in one batch for hours and flush five times a second.
-    - Inside a batch, True from `add_columns` means "accepted": the stored cursor is compared when it is written, and
-      what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave. A caller that
-      does not look there gets False from its next `add_columns` for that source, until it takes `load_cursor`.
-    - Each accepted call is a fact about a directory, right by itself. So a batch that ends with an exception is
-      written like any other, and nothing is undone.
-    - A reader in the same handle sees what it has written, flushed or not.
-    - When writing fails (disk full, locked for too long) an InfrastructureError is raised. What waited in a batch
-      keeps waiting for the next flush; outside a batch it is dropped, and the caller may call again.
+    - Points of an attempt that is followed by another are refused in the transaction that would write them. The next
+      attempt publishes its lease first and then forgets the points, so none of them stays.
+    - Inside `batch()` writes wait in memory, without a lock, until `flush()`, the end of the batch, the next
+      `load_*` other than `load_cursor`, or very many of them; then one transaction writes all of them. A supervisor
+      may stay in one batch for hours and flush five times a second.
+    - Inside a batch, True from `add_columns` means "accepted": the stored cursor is compared when points are written,
+      and stale points are dropped and listed by `flush()` and in the list from `batch()`. A caller that ignores that
+      gets False from its next `add_columns` for that source, until it calls `load_cursor`.
+    - Each accepted call is a complete fact about a directory. So a batch that ends with an exception is written like
+      any other, and nothing is undone.
+    - A reader with the same handle sees what it has written, flushed or not.
+    - When writing fails (disk full, locked for too long) an InfrastructureError is raised. Pending writes of a batch
+      wait for the next flush; outside a batch they are dropped, and the caller may call again.
     """
 
     was_reset: bool = False  # an unreadable file was set aside: everything is read from the directories again
     reset_reason: str = ""
-    is_temporary: bool = False  # nothing is kept beyond this process
-    place: str = ""  # where it is, for people; without passwords
-    store_points: Callable[[str], None] | None = None  # reads the files of a run of which summaries alone are stored
+    is_temporary: bool = False  # the index exists only in this process
+    place: str = ""  # its location for messages, without passwords
+    store_points: Callable[[str], None] | None = None  # reads the files of a run that has only summaries
     _db: Database
 
     def __init__(self) -> None:
@@ -137,30 +137,28 @@ class Index(BufferedIndex):
 
     @abstractmethod
     def query(self, statement: str) -> Answer:
-        """The answer to one SELECT over the tables and views of `docs/reference/formats-index.md`.
-
-        Raises UsageError for what is not one, would write, is wrong or takes too long.
-        """
+        """Return the result of one SELECT over the tables and views of `docs/reference/formats-index.md`. Raise
+        UsageError for any other statement, an invalid one, or one that takes too long."""
 
     @abstractmethod
     def load_size(self) -> int:
-        """Return the size in bytes, about."""
+        """Return the approximate size in bytes."""
 
     @abstractmethod
     def compact(self) -> None:
-        """Give back the room of what was forgotten."""
+        """Free the space of forgotten rows."""
 
     def is_there(self) -> bool:
-        """False: what this handle reads was deleted or replaced, and another one has to be opened."""
+        """Whether the open index still exists; if it was deleted or replaced, it must be opened again."""
         return True
 
     @abstractmethod
     def _begin(self, *, writes: bool) -> None:
-        """Begin a transaction: of one that writes there is one at a time; one that reads sees one moment."""
+        """Begin a transaction: only one may write at a time; one that reads sees a single moment."""
 
     @abstractmethod
     def _roll_back(self) -> None:
-        """Undo what the transaction did; raises nothing."""
+        """Undo the transaction without raising."""
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
@@ -168,7 +166,7 @@ class Index(BufferedIndex):
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
 
     @contextmanager
     def _transaction(self) -> Iterator[Database]:
@@ -178,13 +176,13 @@ class Index(BufferedIndex):
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                self._names.clear()  # some of their numbers may have been given in what is undone here
+                self._names.clear()  # their numbers may have been assigned in the transaction that is undone
                 self._roll_back()
                 raise
 
     @contextmanager
     def _reading(self) -> Iterator[Database]:
-        """All statements see the same moment, own writes included."""
+        """Give all statements the same moment, including own writes."""
         self._write_waiting()
         with self._translated():
             self._begin(writes=False)
@@ -194,7 +192,7 @@ class Index(BufferedIndex):
                 self._roll_back()
 
     def _find(self, query: str, parameters: Sequence[Any]) -> Any:
-        """The first row as it is stored now, whatever waits; None: there is none."""
+        """Return the first stored row, without pending writes; None if there is none."""
         with self._translated():
             return self._db.execute(query, parameters).fetchone()
 
@@ -212,7 +210,7 @@ class Index(BufferedIndex):
             return refused + write_points(db, buffer.entries, self._number)
 
     def _number(self, name: str) -> int:
-        """The number of a metric or a source, given when it is new; only inside a transaction that writes."""
+        """Return the number of a metric or source, assigned if it is new; only in a writing transaction."""
         if name not in self._names:
             text = storable(name)
             found = self._db.execute(_NAME, (text,)).fetchone()
@@ -226,7 +224,7 @@ class Index(BufferedIndex):
         return self._names[name]
 
     def forget_runs(self, keys: Iterable[str]) -> None:
-        """Remove runs with everything that is known of them."""
+        """Remove runs with all their data."""
         self._write_waiting()
         chosen = _list(list(keys))
         of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
@@ -244,11 +242,11 @@ class Index(BufferedIndex):
     def add_verdicts(
         self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
     ) -> bool:
-        """Store what `start` to `end` of the study's verdict file hold, if the stored offset is the expected one.
+        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one.
 
-        A start of 0 replaces everything that is known of the study: its file was read from the beginning.
+        A start of 0 replaces all verdicts of the study: its file was read from the beginning.
         """
-        from assay.record.index.writing import write_verdicts  # readers do without it
+        from assay.record.index.writing import write_verdicts  # not needed by readers
 
         study = storable(study)
         with self._transaction() as db:
@@ -259,7 +257,7 @@ class Index(BufferedIndex):
         return True
 
     def close(self) -> None:
-        """Write what waits and let go. May be called twice."""
+        """Write what is pending and disconnect. May be called twice."""
         try:
             self._write_waiting()
         finally:
@@ -276,8 +274,8 @@ class Index(BufferedIndex):
     def load_cursors(
         self, source: str | None, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
     ) -> dict[str, Cursor]:
-        """Key → cursor, of every run of which this source has been read: one look instead of thousands. None: one of
-        any source. `noting`: only where the state holds one of these keys."""
+        """Return key → cursor for every run whose source has been read: one query instead of thousands. `source`
+        None: a cursor of any source. `noting`: only if the state has one of these keys."""
         where, chosen = _build_choice(studies, None)
         where = ("TRUE" if source is None else "c.source = (SELECT number FROM names WHERE name = ?)") + where  # noqa: S608
         where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
@@ -287,25 +285,25 @@ class Index(BufferedIndex):
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     def load_verdict_offset(self, study: str) -> int:
-        """How much of the study's verdict file has been read."""
+        """Return how many bytes of the study's verdict file have been read."""
         found = self._find(_VERDICT_OFFSET, (storable(study),))
         return int(found[0]) if found else 0
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        """Runs in the order of creation, then of keys: a rebuild keeps it. None: all; an empty sequence: none."""
+        """Return runs by creation, then key: a rebuild keeps this order. None: all; an empty sequence: none."""
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
             rows = unpack_rows([row for (row,) in found])
-        # an order that does not depend on how often and by which process the index was written
+        # the order must not depend on which process wrote the index, and how often
         return sorted(rows, key=lambda row: (row.created_at or 0.0, row.key))
 
     def load_studies(self) -> list[StudyRow]:
-        """Return them by name."""
+        """Return the studies by name."""
         counts: dict[str, dict[State, int]] = {}
         last: dict[str, float] = {}
-        for row in self.load_runs():  # not by the columns: only the whole row has a checksum
+        for row in self.load_runs():  # not from the columns: only the whole row has a checksum
             study = storable(row.study)
             per_state = counts.setdefault(study, {})
             per_state[row.state] = per_state.get(row.state, 0) + 1
@@ -313,13 +311,13 @@ class Index(BufferedIndex):
         return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
     def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
-        """The keys of the runs of which summaries are stored, and no points yet."""
+        """Return the keys of the runs with stored summaries but without points."""
         where, chosen = _build_choice(studies, None)
         with self._reading() as db:
             return [key for (key,) in db.execute(f"{_SUMMARISED}{where}", chosen)]
 
     def load_series(self, key: str, metric: str) -> Series:
-        """Empty when there is no such run or metric. Points that are not stored yet are read by `store_points`."""
+        """Return a metric's points, empty if there is none. Points that are not stored are read by `store_points`."""
         series = self._load_stored_series(key, metric)
         if series is None and self.store_points is not None:
             self.store_points(key)
@@ -331,7 +329,7 @@ class Index(BufferedIndex):
         return fill_series(series)
 
     def _load_stored_series(self, key: str, metric: str) -> Series | None:
-        """Return the stored points; None where only the summary is stored."""
+        """Return the stored points; None if only the summary is stored."""
         with self._reading() as db:
             found = db.execute(_SERIES, (key, storable(metric)))
             chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
@@ -344,7 +342,7 @@ class Index(BufferedIndex):
         return series
 
     def _load_count(self, key: str, metric: str) -> int:
-        """How many points the summary of a metric counts."""
+        """Return the number of points in the summary of a metric."""
         row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
         if row is None or row[0] is None or row[2] is None:
             return 0
@@ -356,10 +354,7 @@ class Index(BufferedIndex):
     def load_summaries(
         self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
-        """Key → metric → summary; runs without metrics are left out.
-
-        min, max and mean are NaN when not a single value was finite.
-        """
+        """Return key → metric → summary, without runs that have no metrics; values are NaN if none is finite."""
         where, chosen = _build_choice(studies, keys)
         query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -369,7 +364,7 @@ class Index(BufferedIndex):
             check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
         summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
-        # all were parsed at once; each run takes as many of them as it has metrics
+        # all were parsed at once: each run takes as many as it has metrics
         return {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
 
     def _load_names(self) -> dict[int, str]:
@@ -380,7 +375,7 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> IndexTable:
-        """Runs and summaries column by column: several times faster than objects when there are thousands."""
+        """Return runs and summaries column by column: for thousands of runs much faster than objects."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -397,7 +392,7 @@ class Index(BufferedIndex):
         return IndexTable(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
-        """Return them by name."""
+        """Return the metric names, sorted."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
         with self._reading() as db:
@@ -411,17 +406,17 @@ class Index(BufferedIndex):
 
 
 def _among(column: str) -> str:
-    """One parameter for any number of values: SQLite limits how many parameters there may be."""
+    """Return a condition with one parameter for any number of values, as SQLite limits parameters."""
     return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
 
 
 def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
-    """The end of a WHERE over `runs r`, and its parameters."""
+    """Return the end of a WHERE over `runs r`, and its parameters."""
     where, parameters = "", []
     for column, values in (("r.study", studies), ("r.key", keys)):
         if values is None:
             continue
-        # the runs of a single study come out of their index in order; those of several would have to be sorted
+        # the runs of a single study come in order from the database's index; those of several would be sorted
         is_single = len(values) == 1
         where += f" AND {column} = ?" if is_single else f" AND {_among(column)}"
         parameters.append(storable(values[0]) if is_single else _list(values))
@@ -430,7 +425,7 @@ def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> 
 
 def _list(values: Sequence[str]) -> str:
     """Render the list as `_among` takes it."""
-    import json  # not to load it for the one study that is mostly asked for
+    import json  # rarely needed: usually there is one study
 
     return json.dumps(list(map(storable, values)))
 

@@ -1,4 +1,4 @@
-"""Rows, points and verdicts into the tables of the index: everything here happens inside the caller's transaction.
+"""Write rows, points and verdicts into the tables of the index, always inside the caller's transaction.
 
 Each fact is written twice: in plain columns for people that query the file, and in `run_cache` for our own tables.
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
-_TAGS = RunRow._fields.index("tags")  # then the note and how it was received
+_TAGS = RunRow._fields.index("tags")  # then note and received
 _RUN_COLUMNS = (*(field if field != "commit" else "git_commit" for field in OWN_FIELDS), "active_at")
 _PUT_RUN = f"""INSERT INTO runs ({", ".join(_RUN_COLUMNS)}) VALUES ({", ".join("?" * len(_RUN_COLUMNS))})
     ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _RUN_COLUMNS[1:])}"""  # noqa: S608
@@ -97,12 +97,12 @@ def write_rows(db: Database, rows: Collection[RunRow]) -> None:
     try:
         db.executemany(_PUT_RUN, plain)
     except (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
-        db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # a value that SQLite cannot hold
+        db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # SQLite cannot store a value
     db.executemany(_PUT_ROW, [(pack_row(row), row.key) for row in rows])
 
 
 def encode_params(params: Mapping[str, Any]) -> str:
-    """Numbers that JSON does not have become text: one malformed object would make the whole view fail."""
+    """Encode numbers that JSON does not have as text: one malformed object would break the whole view."""
     try:
         text = _encode_strictly(dict(params))
     except ValueError:
@@ -128,13 +128,13 @@ def _storable_value(value: Any) -> Any:
 
 
 def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
-    """Only runs without points are written; the others are returned. A cursor at 0 marks what is to be read again."""
+    """Write the summaries of runs without points; return the other runs. A cursor at 0 marks what is to be read."""
     if not summarised:
         return []
     runs = _load_numbers(db, list(summarised))
     query = f"SELECT run, max(bytes_read) FROM cursors {_AMONG_RUNS} GROUP BY run"  # noqa: S608
     known = dict(db.execute(query, (json.dumps(list(runs.values())),)).fetchall())
-    _forget_runs(db, [run for run, offset in known.items() if not offset])  # another process did the same
+    _forget_runs(db, [run for run, offset in known.items() if not offset])  # stored by another process
     packed: dict[int, Packed] = {}
     cursors: list[tuple[int, int, int, str]] = []
     for key, (states, summaries) in summarised.items():
@@ -156,7 +156,7 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
 
 @dataclass(slots=True)
 class _Work:
-    """The state of the index before a write, and what is to be written."""
+    """The state of the index before a write, and the rows to write."""
 
     runs: dict[str, int]
     offsets: dict[tuple[int, int], int]
@@ -169,7 +169,7 @@ class _Work:
 def write_points(
     db: Database, entries: Mapping[str, Sequence[PendingPoints]], number: Callable[[str], int]
 ) -> list[Refused]:
-    """Write what counts and whose cursor is still where its reader began. Returns the rest."""
+    """Write points that count and whose stored cursor is still where their reader began; return the others."""
     if not entries:
         return []
     work = _load_work(db, entries)
@@ -215,7 +215,7 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> 
     begun = [key for key, each in entries.items() if not all(entry.expected_offset for entry in each)]
     _forget_runs(db, [runs[key] for key in begun if runs[key] in summarised])
     known = {place: offset for place, offset in known.items() if place[0] not in summarised}
-    if not known:  # no cursor, no points
+    if not known:  # without cursors there are no points
         return _Work(runs, {}, {})
     query = f"SELECT run, metrics, summaries, carried FROM run_cache {_AMONG_RUNS}"  # noqa: S608
     digests = {
@@ -227,7 +227,7 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> 
 
 
 def _load_numbers(db: Database, keys: list[str]) -> dict[str, int]:
-    """The runs' numbers; a run that was not put yet gets an empty row."""
+    """Return the runs' numbers; insert an empty row for a run without one."""
     query = "SELECT key, run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
     numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
     new = [key for key in keys if key not in numbers]
@@ -255,7 +255,7 @@ def _write_work(db: Database, work: _Work) -> None:
 
 
 def _build_summaries(run: int, packed: Packed) -> Iterator[tuple[Any, ...]]:
-    """The rows of `metric_summaries`, from what was packed already."""
+    """Yield the rows of `metric_summaries` from packed summaries."""
     if packed.metrics and packed.summaries:
         numbers, summaries = array("q", packed.metrics), unseal(packed.summaries, packed.metrics)
         for number, summary in zip(numbers, LAYOUT.iter_unpack(summaries), strict=True):
@@ -263,7 +263,7 @@ def _build_summaries(run: int, packed: Packed) -> Iterator[tuple[Any, ...]]:
 
 
 def _merge(db: Database, run: int, metric: int, digested: MetricDigest) -> None:
-    """The chunks since the last merge become one, together with the one before them unless that is full."""
+    """Merge the chunks since the last merge into one, with the chunk before them unless it is full."""
     found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
     chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
     start = 1 if len(found) > digested.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
@@ -277,12 +277,12 @@ def _set_chunk(db: Database, number: int, chunk: Chunk, owner: bytes) -> None:
 
 
 def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
-    """The state as text, after the checksum of the whole cursor."""
+    """Return the state as text, after the checksum of the whole cursor."""
     return checksum(f"{run} {source} {offset} ", state).hex() + state
 
 
 def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
-    """Return the state as text. Raises DamagedError."""
+    """Return the state as text; raise DamagedError."""
     if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
         raise DamagedError("a checksum does not fit")
     return sealed[8:]
@@ -335,7 +335,7 @@ def _forget_source(db: Database, run: int, source: int) -> None:
 
 
 def _keep_others(db: Database, run: int, metric: int, source: int) -> MetricDigest:
-    """The metric's chunks without a source, and their summary, counted again."""
+    """Return the metric's chunks without a source, with a new summary."""
     digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
         chunk = unpack_chunk(name_owner(run, metric), *packed)
