@@ -199,5 +199,9 @@ def _run_command(text: str, log: IO[str]) -> int:
 
 
 def run_in_process(monkeypatch: pytest.MonkeyPatch, *real: str) -> None:
-    """Execute benchmarks in this process, for tests of what they report; those named in `real` are executed as jobs."""
+    """Execute benchmarks in this process, for tests of what they report; those named in `real` are executed as jobs.
+
+    The libraries that this process happens to have loaded, more with each test, do not belong to the environment of a benchmark."""
+    monkeypatch.setattr(child, "find_framework", lambda: None)
+    monkeypatch.setattr(child, "find_packages", dict)
     monkeypatch.setattr("assay.launch.sweep.build_executor", functools.partial(InProcessExecutor, real=real))

@@ -135,13 +135,17 @@ def test_an_ignored_signal_is_seen() -> None:
 
 
 def test_the_variables_of_a_process() -> None:
-    process = subprocess.Popen(["sleep", "9"], env={"A": "1", "AB": "x=y", "E": ""})
+    process = subprocess.Popen(["cat", "-"], env={"A": "1", "AB": "x=y", "E": ""}, stdin=-1, stdout=-1, bufsize=0)
     with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"-\n")
+        assert process.stdout.read(1) == b"-"  # it has its environment, which it has not yet during exec
         assert processes.load_variable(process.pid, "AB") == b"x=y"
         assert processes.load_variable(process.pid, "A") == b"1"
         assert processes.load_variable(process.pid, "B") == b""
-        assert processes.load_command_line(process.pid) == "sleep 9"
-        assert processes.describe_process(process.pid) == f"sleep 9 (pid {process.pid})"
+        assert processes.load_command_line(process.pid) == "cat -"
+        assert processes.describe_process(process.pid) == f"cat - (pid {process.pid})"
         process.kill()
 
 

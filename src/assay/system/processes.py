@@ -137,11 +137,11 @@ def load_environ(pid: Pid) -> list[bytes]:
     During exec a process has its new image but no environment yet, so an empty one is read again. Kernel threads have
     no image; a process that was really started without an environment costs these few tries.
     """
-    for _ in range(_EXEC_TRIES):
+    for number in range(_EXEC_TRIES):
         environ = _read(f"{pid}/environ")
         if environ or not _read_link(f"{pid}/exe"):
             return environ.split(b"\0")
-        time.sleep(_EXEC_S)
+        time.sleep(_EXEC_S * 2**number)
     return []
 
 

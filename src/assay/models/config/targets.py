@@ -138,7 +138,7 @@ def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Targe
     if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
         options["folder"] = os.path.dirname(table.position.file)
     if backend in OPTIONS:  # users' back ends report unknown options themselves
-        known = OPTIONS[backend]
+        known = OPTIONS["ssh" if backend == "command" else backend]  # its address may come from the command line
         hint = f"it knows {', '.join(known)}" if known else "it has no options"
         for entry in (each for each in table.items() if each.key in _KINDS and each.key not in known):
             message = f"the {backend} back end has no such option"
