@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.contracts.index import IndexContract, full_row, put_points, row
 from tests.postgres import PostgresServer, run_postgres
+from tests.study_processes import until
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.exchange import postgres_index
@@ -366,7 +366,8 @@ def test_processes_that_write_through_a_restart_lose_and_double_nothing(
     arguments = [[600, True, seed] for seed in range(3)]
     workers = threading.Thread(target=lambda: answers.extend(TestPostgresIndex().run_workers(store, "race", arguments)))
     workers.start()
-    time.sleep(1.5)
+    with store.open() as index:
+        until(lambda: index.load_cursor("grid/a", "a.log").offset, "all have opened the index, and one has written")
     server.stop()  # not in a thread: the server ends with the one that started it
     server.start()
     workers.join()
