@@ -34,7 +34,7 @@ from assay.models.session_pages import (
     is_session_study,
     list_sessions,
 )
-from assay.models.values.layout import MODEL_FILE
+from assay.models.values.layout import MODEL_FILE, SESSIONS_PREFIX
 from assay.plugins import find_function
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
@@ -51,7 +51,7 @@ def show_all(request: Request) -> Response:
         if is_model_study(location):
             snapshot = snapshots.load(slug)
             checks.append((snapshot, group_checks(_load_checks(snapshot)), len(snapshot.table.rows)))
-        elif row.name.startswith("torq-"):
+        elif row.name.startswith(SESSIONS_PREFIX):
             snapshot = snapshots.load(slug)
             if is_session_study(snapshot.table.rows):
                 sessions.append((snapshot, list_sessions(snapshot.table.rows)))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from assay.compat.torq.dashboard import MANIFEST
 from assay.exchange.api import RefusedUploadError, Sender, StoredRun, place_runs
+from assay.models.api import SESSIONS_PREFIX
 from assay.record import run_directory
 from assay.system.fast_dataclasses import asdict
 from assay.system.files import parse_json, write_new
@@ -44,7 +45,7 @@ class SessionManifest(NamedTuple):
 def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
     """Store the session that was unpacked into `folder`. `made_at`: the time of the archive, which is not in it."""
     manifest = _load_manifest(folder)
-    study = f"torq-{_clean(str(manifest.get('test_plan') or 'tests'))}"
+    study = f"{SESSIONS_PREFIX}{_clean(str(manifest.get('test_plan') or 'tests'))}"
     batch = str(manifest.get("batch_name") or "default")
     session = _digest(json.dumps([manifest.get("workflow_url"), batch], sort_keys=True))
     names: list[tuple[str, str]] = []
