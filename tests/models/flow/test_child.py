@@ -42,14 +42,6 @@ def load_error(run_dir: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- why there is no report
 
 
-@pytest.mark.usefixtures("lent")
-def test_what_is_no_model(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"no")
-    assert call(ask(tmp_path / "m.onnx", tmp_path), tmp_path / "run") == 2
-    assert "not an ONNX model" in load_error(tmp_path / "run")["message"]
-    assert load_report(str(tmp_path / "run")) is None
-
-
 def test_a_missing_extra_comes_with_the_command_that_brings_it(
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,15 +104,6 @@ def test_the_exit_code_is_the_report_s_and_paths_move_with_it(chain: Path, tmp_p
         model = report.command.split()[3]
         assert model == str(tmp_path / "moved" / "tensors" / "chain_reduced.onnx")
         assert Path(model).exists()
-
-
-@pytest.mark.usefixtures("lent")
-def test_reasons_of_hits_and_misses_on_request(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        call(ask(chain, tmp_path, explain=True, only=("Add_1",)), tmp_path / "run")
-    said = capsys.readouterr().out
-    assert "chain_layer_Add_1 ort:unoptimized compile: miss" in said
-    assert "chain_layer_Add_1 ort:unoptimized compile: hit" in said
 
 
 @pytest.mark.usefixtures("lent")

@@ -77,12 +77,6 @@ def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: P
         conclude(Report((), ()))
 
 
-def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AssayError):
-        go(ask(chain, tmp_path), root=str(tmp_path / "file" / "runs"))
-
-
 # ---------------------------------------------------------------- on a farm
 
 
