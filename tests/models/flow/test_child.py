@@ -6,12 +6,13 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.example_models import ORT, faulty, find_marked, hide_library, picky, request_for, until
+from tests.example_models import ORT, ask, faulty, find_marked, hide_library, picky, until
 from tests.models.report import model_reports as made
 
 from assay.models.child import build_numbers, build_points, main, write_metrics, write_trace
@@ -22,16 +23,10 @@ from assay.models.values.model import InputChoice, ModelRequest, Step, StepEndin
 from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
 
-UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
-
 
 def call(request: ModelRequest, run_dir: Path) -> int:
     run_dir.mkdir(exist_ok=True)
     return main([str(run_dir), json.dumps(build_plain(request))])
-
-
-def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
-    return request_for(model, target, store=str(tmp_path / "store"), **further)
 
 
 def load_error(run_dir: Path) -> dict[str, Any]:
@@ -128,7 +123,10 @@ def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_ma
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARK", str(tmp_path))
-    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    for name in ("run", "scratch"):
+        (tmp_path / name).mkdir()
     request = ask(chain, tmp_path, picky(hang="Relu", says=str(tmp_path / "hangs")), only=("MatMul_0", "Relu_2"))
     argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
     with subprocess.Popen(argv) as process:
@@ -137,8 +135,10 @@ def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_ma
         process.kill()
     until(lambda: not find_marked(f"MARK={tmp_path}"), "all workers are gone")
     assert not (tmp_path / "run" / "model.json").exists()
+    assert list((tmp_path / "scratch").glob("assay-model-*"))
     assert call(ask(chain, tmp_path, ORT, only=("MatMul_0",)), tmp_path / "run") == 0
     assert "chain_activations" not in (tmp_path / "run" / "trace.csv").read_text()
+    assert not list((tmp_path / "scratch").glob("assay-model-*")), "also that of the killed one is removed"
 
 
 # ---------------------------------------------------------------- numbers and slices in files

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.example_models import picky, request_for, until, write_chain
+from tests.example_models import ask, picky, until, write_chain
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import TimingsWatch, build_result, load_executions
@@ -31,16 +31,10 @@ from assay.values.plain import build_plain
 from assay.values.state import State
 from assay.values.verdict import VerdictKind
 
-UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
-
 
 @pytest.fixture(autouse=True)
 def _location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
-    return request_for(model, target, store=str(tmp_path / "store"), **further)
 
 
 def go(request: ModelRequest, **choice: Any) -> Finished:
