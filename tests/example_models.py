@@ -28,6 +28,7 @@ from assay.models.values.model import InputChoice, ModelRequest, Target
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
 ORT = Target("ort", "ort")
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 LARGE = InputChoice(ranges={"x": (50.0, 90.0)})
 
 
@@ -110,6 +111,10 @@ def off_where_large(name: str = "off") -> Target:
 
 def request_for(model: Path, target: Target = ORT, **further: Any) -> ModelRequest:
     return ModelRequest(str(model), ORT, target, **further)
+
+
+def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
+    return request_for(model, target, store=str(tmp_path / "store"), **further)
 
 
 def write_old(folder: Path, opset: int = 9) -> Path:

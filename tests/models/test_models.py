@@ -21,7 +21,6 @@ pytestmark = pytest.mark.services("kills")  # each command is a session of pytes
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
 BIN = os.path.dirname(sys.executable)
 NAME = "test_onnx_model_llvmcpu_torq"
-LAYER, FULL = f"{NAME}[example-matmul_layer_MatMul_0-sim-default]", f"{NAME}[example-matmul_full_model-sim-default]"
 
 
 class GuideProject(Project):
@@ -43,23 +42,6 @@ def guide(tmp_path_factory):
 
 
 # ---------------------------------------------------------------- the guide
-
-
-def test_the_cases_of_a_model_are_listed_as_printed(guide):
-    run = guide.type("pytest tests/test_onnx_model.py -k example-matmul --collect-only")
-    listed = [line.strip() for line in run.out.splitlines() if line.lstrip().startswith("<")]
-    assert listed[-4:] == [
-        "<Package tests>", "<Module test_onnx_model.py>", f"<Function {LAYER}>", f"<Function {FULL}>",
-    ]  # fmt: skip
-
-
-def test_one_test_with_the_tools_output_and_their_intermediate_representations(guide):
-    command = "pytest tests/test_onnx_model.py -s -k example-matmul_layer_MatMul_0-sim-default --debug-ir ir_dump"
-    run = guide.type(command)
-    assert run.code == 0
-    assert "compiling 1 nodes for generic" in run.out
-    folder = guide.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
-    assert "MatMul" in (folder / "0_import.txt").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (AssayError, OSError) as error:
         # an error of the system: a full disk, a folder without permission to write
         refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
-        write_error(run_dir, refused)  # the waiting command reports it
+        told = {"message": refused.message, "hint": refused.hint, "exit_code": int(refused.exit_code)}
+        with suppress(OSError):  # the waiting command raises it again
+            write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(told)))
         return int(refused.exit_code)
 
 
@@ -99,13 +101,6 @@ def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
     texts["csv"] = render_slices_csv(slices).encode()
     for form, name in MODEL_TRACE_FILES.items():
         write_atomic(os.path.join(run_dir, name), texts[form])
-
-
-def write_error(run_dir: str, error: AssayError) -> None:
-    """Write the error for the waiting command, which raises it again."""
-    content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
-    with suppress(OSError):
-        write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))
 
 
 if __name__ == "__main__":

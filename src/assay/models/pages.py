@@ -236,7 +236,11 @@ def _build_error_chart(checks: Sequence[CheckSummary]) -> Iterator[Block]:
     curves = [Curve([(x, y) for x, y, _ in found], "allowed")]
     for is_pass in (True, False):
         some = [each for each in found if (each[2].kind is VerdictKind.PASS) is is_pass]
-        points, texts = [(x, y) for x, y, _ in some], [_describe_check(check) for _, _, check in some]
+        texts = [
+            f"{render_date(each.at, '%Y-%m-%d %H:%M')}\n{each.kind or each.problem}\nerror {render_error(each.error)}"
+            for _, _, each in some
+        ]
+        points = [(x, y) for x, y, _ in some]
         style = "c2 point" if is_pass else "c1 crossed"
         curves.append(Curve(points, style, line=False, marker="dot" if is_pass else "cross", texts=texts))
     powers = range(math.floor(min(y for _, y, _ in found)), math.ceil(max(y for _, y, _ in found)) + 1)
@@ -244,11 +248,6 @@ def _build_error_chart(checks: Sequence[CheckSummary]) -> Iterator[Block]:
     title = (Span("error of the full model", "strong"), Span("dot: PASS; cross: not", "soft"))
     panel = Panel(curves, y_range=(ticks[0][0] - 0.5, ticks[-1][0] + 0.5), ticks=ticks)
     yield _build_chart(title, panel, "error over checks", len(checks))
-
-
-def _describe_check(check: CheckSummary) -> str:
-    when, verdict = render_date(check.at, "%Y-%m-%d %H:%M"), str(check.kind or check.problem)
-    return f"{when}\n{verdict}\nerror {render_error(check.error)}"
 
 
 def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:

@@ -53,10 +53,8 @@ def review(report: ModelReport) -> ModelReport:
     """Check a report, whose file may have been changed: a case that passed has a result, and valid numbers."""
     findings = report.findings
     if report.samples < 1:
-        findings = (
-            *findings,
-            Finding(VerdictKind.ERROR, report.stem, f"{report.samples} samples: nothing was computed"),
-        )
+        text = f"{report.samples} samples: nothing was computed"
+        findings = (*findings, Finding(VerdictKind.ERROR, report.stem, text))
     return replace(report, cases=tuple(map(_review_case, report.cases)), findings=findings)
 
 

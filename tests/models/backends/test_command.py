@@ -55,10 +55,8 @@ def shell(text):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "there is no run"),
         ({"run": "x", "compil": "y"}, "compil is not known to the command back end\n  did you mean 'compile'"),
         ({"run": "x", "address": "root@b"}, "address is not known to the command back end"),
-        ({"run": "x {artefact}"}, "run: {artefact} is not known here\n  did you mean 'artifact'"),
         ({"run": "x", "compile": "c {inputs}"}, "compile: {inputs} is not known here"),
         ({"run": "x", "input": "tflite"}, "input = 'tflite' is not known"),
         ({"run": "x", "input_flag": "--i={pth}"}, "input_flag: {pth} is not known here\n  did you mean 'path'"),

@@ -74,14 +74,6 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     assert "iree-compile " in outcome.command
 
 
-@pytest.mark.services("backends")
-def test_after_a_failure_the_next_one_compiles(bench):
-    path = bench.make_folder() / "silero.onnx"
-    backend_helpers.build_silero_layer(path)
-    bench.prepare(path)
-    assert bench.prepare(bench.save(MATMUL)).is_ok
-
-
 def test_an_old_opset_is_named_with_what_to_do(bench):
     text = 'g (float[1,1,2,2] a) => (float[1,1,4,4] y) { y = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(a) }'
     outcome = bench.prepare(bench.save(backend_helpers.parse(text, opset=7)))

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from tests.models.backends import backend_helpers
 
-from assay.errors import UsageError
 from assay.models.backends.ort import OrtBackend
-from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import Step, StepEnding, Target
 from assay.models.worker_process import WorkerProcess
@@ -56,14 +54,6 @@ def test_what_is_too_new(bench, newer):
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert re.match(r"(opset|IR version) 99 is newer than onnxruntime ", outcome.message)
     assert ("convert" in outcome.hint) == ("opset" in newer)
-
-
-def test_a_graph_that_is_wrong_is_an_error(bench):
-    model = backend_helpers.parse(backend_helpers.MATMUL)
-    model.graph.node[0].input[0] = "nobody"
-    outcome = bench.prepare(bench.save(model))
-    assert outcome.ending is StepEnding.ERROR
-    assert "nobody" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -130,6 +120,7 @@ def test_optimisations_can_be_off(tmp_path):
     for level in ("all", "none"):
         with WorkerProcess(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as worker:
             assert worker.identity()["optimize"] == level
+            assert worker.identity()["cpu"], "kernels are chosen by it"
             bench = backend_helpers.StepRunner(worker, tmp_path / level)
             made = bench.prepare(bench.save(text))
             outcome = bench.run(
@@ -140,15 +131,6 @@ def test_optimisations_can_be_off(tmp_path):
             assert load_tensors(outcome.path)["y"].tolist() == [1, 1, 1, 1]
     assert "Identity" in ran["none"]
     assert "Identity" not in ran["all"]
-
-
-def test_the_identity_distinguishes_optimised_from_not_and_an_unknown_level_is_refused():
-    first, second = (OrtBackend(Target("o", "ort", {"optimize": level})).identity() for level in ("all", "none"))
-    assert first != second
-    assert first["onnxruntime"] == second["onnxruntime"]
-    assert first["cpu"]
-    with pytest.raises(UsageError, match="optimize = 'ful' is not known"):
-        build_backend(Target("o", "ort", {"optimize": "ful"}))
 
 
 ORT = OrtBackend(Target("ort", "ort"))

@@ -45,12 +45,10 @@ def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, 
 @pytest.mark.usefixtures("own_bench", "lent")
 def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
     chain = write_chain(folder / "chain.onnx")
-    (folder / "text.onnx").write_text("this is not a model")
     (folder / "copy.onnx").write_bytes(chain.read_bytes())
     (folder / "empty").mkdir()
     messages = {
         ("compare", "chain.onnx", "missing.onnx"): "there is no model missing.onnx",
-        ("compare", "chain.onnx", "text.onnx"): "text.onnx is not an ONNX model",
         ("compare", "chain.onnx", "copy.onnx"): "are equal: there is nothing to compare",
         ("compare", "chain.onnx", "copy.onnx", "--tolerance", "rel=no"): "rel must be a number, not 'no'",
         ("compare", "net.py:build", "chain.onnx", "--target", "torch"): "compare is for two ONNX models",
@@ -58,7 +56,6 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
         ("compare", "chain.onnx", "copy.onnx", "--bisect", "--only", "Conv_0"): "--only is for check: bisect looks",
         ("judge", "missing"): "there is no missing",
         ("judge", "empty"): "empty has neither outputs of a check nor reference.npz and target.npz",
-        ("judge", "empty", "--tolerance", "rel=no"): "rel must be a number, not 'no'",
     }
     for words, message in messages.items():
         found = cli("model", *words)

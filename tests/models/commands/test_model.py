@@ -30,14 +30,6 @@ TARGETS = """
 [targets.wrong]
 backend = "faulty:FaultyBackend"
 fault = {kind = "scaled", at = "sum"}
-[targets.off]
-backend = "picky_backend:Scaled"
-at = "sum"
-by = 1.01
-above = 20
-[targets.as-off]
-like = "off"
-compile_flags = "-O0"
 [targets.refuses]
 backend = "picky_backend:Picky"
 refuses = "Add"
@@ -120,8 +112,6 @@ def test_what_only_the_run_finds_out_is_an_error_of_the_command(here: Cli, folde
     ("words", "message"),
     [
         (["--target", "irre"], "did you mean 'iree'?"),
-        ([], "which target?"),
-        (["--target", "wrong", "--vote", "wrong"], "--vote wrong computes as the target does"),
         (["--target", "ort", "--compile-timeout", "soon"], "soon"),
         (["--target", "ort", "--samples", "0"], "0"),
         (["--target", "ort", "--md", "-", "--json"], "two reports cannot both go to stdout"),
@@ -185,12 +175,6 @@ def test_bisect_and_reduce_choose_themselves(command: str, model: Cli) -> None:
     result = model(command, "chain.onnx", "--target", "wrong", "--only", "Add_1")
     assert result.code == 2
     assert "--only" in result.err
-
-
-def test_inconclusive_is_an_exit_code_of_its_own(here: Cli) -> None:
-    result = here("check", "chain.onnx", "--target", "off", "--vote", "as-off", "--range", "x=50:90")
-    assert result.code == 3
-    assert result.out.startswith("INCONCLUSIVE chain on off: ")
 
 
 # ---------------------------------------------------------------- bisect and reduce

@@ -134,17 +134,6 @@ def test_cases_are_chosen_by_name_label_or_pattern(
         cases.choose([*patterns, "MatMul_1"])
 
 
-def test_a_reference_that_cannot_compute_the_model_reports_so(
-    tmp_path: Path, shared: ArtifactBuilder, chain: Path
-) -> None:
-    model = onnx.load(chain)
-    model.graph.node[0].op_type = "NoSuchOperator"
-    broken = tmp_path / "odd.onnx"
-    onnx.save(model, broken)
-    with pytest.raises(StepFailedError, match="the reference ort cannot compute this model: compile"):
-        _ = open_cases(broken, shared).full
-
-
 def test_the_first_samples_of_files_are_taken_where_fewer_are_asked_for(
     chain: Path, shared: ArtifactBuilder, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +16,6 @@ from tests.example_models import ORT, faulty, hide_library, parse, picky, reques
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import check_model
-from assay.models.flow.targets import load_reference
 from assay.models.graph.onnx_library import find_least_ir
 from assay.models.graph.tensorfile import load_array
 from assay.models.values.model import WRONG, InputChoice, ModelReport, Step, StepEnding, StepOutcome, Target, Tolerances
@@ -600,23 +598,6 @@ def test_a_type_that_the_reference_lacks_names_one_that_has_it(tmp_path: Path, c
     failed = report.cases[0].failed_step
     assert failed is not None
     assert failed.hint == "reference computes this model: add --reference reference"
-
-
-def test_an_exact_target_passes_with_weights_of_four_bits(
-    tmp_path: Path, shared: ArtifactBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """onnxruntime's optimisations multiply them in 8 bits: as a target that is found, as a reference it would fail others."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    weights = {
-        "w": rng.integers(-8, 8, (128, 32)).astype(ml_dtypes.int4),
-        "s": rng.uniform(0.01, 0.02, (4, 32)).astype(np.float32),
-    }
-    body = "{ d = DequantizeLinear<axis = 0, block_size = 32>(w, s)  y = MatMul(x, d) }"
-    model = save(tmp_path, f"g (float[8,128] x) => (float[8,32] y) {body}", weights=weights, opset=21)
-    for target, kind in ((Target("reference", "reference"), VerdictKind.PASS), (ORT, VerdictKind.FAIL)):
-        request = replace(request_for(model, target), reference=load_reference("ort"))
-        assert check_model(request, shared, str(tmp_path / "keep")).verdict.kind is kind
 
 
 def test_a_correct_runtime_passes_in_steps_of_sixteen_bits(tmp_path: Path, check: Check) -> None:

@@ -6,12 +6,13 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.example_models import ORT, faulty, find_marked, hide_library, picky, request_for, until
+from tests.example_models import ORT, ask, faulty, find_marked, hide_library, picky, until
 from tests.models.report import model_reports as made
 
 from assay.models.child import build_numbers, build_points, main, write_metrics, write_trace
@@ -22,16 +23,10 @@ from assay.models.values.model import InputChoice, ModelRequest, Step, StepEndin
 from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
 
-UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
-
 
 def call(request: ModelRequest, run_dir: Path) -> int:
     run_dir.mkdir(exist_ok=True)
     return main([str(run_dir), json.dumps(build_plain(request))])
-
-
-def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
-    return request_for(model, target, store=str(tmp_path / "store"), **further)
 
 
 def load_error(run_dir: Path) -> dict[str, Any]:
@@ -40,14 +35,6 @@ def load_error(run_dir: Path) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- why there is no report
-
-
-@pytest.mark.usefixtures("lent")
-def test_what_is_no_model(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"no")
-    assert call(ask(tmp_path / "m.onnx", tmp_path), tmp_path / "run") == 2
-    assert "not an ONNX model" in load_error(tmp_path / "run")["message"]
-    assert load_report(str(tmp_path / "run")) is None
 
 
 def test_a_missing_extra_comes_with_the_command_that_brings_it(
@@ -115,15 +102,6 @@ def test_the_exit_code_is_the_report_s_and_paths_move_with_it(chain: Path, tmp_p
 
 
 @pytest.mark.usefixtures("lent")
-def test_reasons_of_hits_and_misses_on_request(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        call(ask(chain, tmp_path, explain=True, only=("Add_1",)), tmp_path / "run")
-    said = capsys.readouterr().out
-    assert "chain_layer_Add_1 ort:unoptimized compile: miss" in said
-    assert "chain_layer_Add_1 ort:unoptimized compile: hit" in said
-
-
-@pytest.mark.usefixtures("lent")
 def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "caller").mkdir()
     (tmp_path / "caller" / "my_inputs.py").write_text(
@@ -145,7 +123,10 @@ def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_ma
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARK", str(tmp_path))
-    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    for name in ("run", "scratch"):
+        (tmp_path / name).mkdir()
     request = ask(chain, tmp_path, picky(hang="Relu", says=str(tmp_path / "hangs")), only=("MatMul_0", "Relu_2"))
     argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
     with subprocess.Popen(argv) as process:
@@ -154,8 +135,10 @@ def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_ma
         process.kill()
     until(lambda: not find_marked(f"MARK={tmp_path}"), "all workers are gone")
     assert not (tmp_path / "run" / "model.json").exists()
+    assert list((tmp_path / "scratch").glob("assay-model-*"))
     assert call(ask(chain, tmp_path, ORT, only=("MatMul_0",)), tmp_path / "run") == 0
     assert "chain_activations" not in (tmp_path / "run" / "trace.csv").read_text()
+    assert not list((tmp_path / "scratch").glob("assay-model-*")), "also that of the killed one is removed"
 
 
 # ---------------------------------------------------------------- numbers and slices in files

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.example_models import picky, request_for, until, write_chain
+from tests.example_models import ask, picky, until, write_chain
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import TimingsWatch, build_result, load_executions
@@ -31,16 +31,10 @@ from assay.values.plain import build_plain
 from assay.values.state import State
 from assay.values.verdict import VerdictKind
 
-UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
-
 
 @pytest.fixture(autouse=True)
 def _location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
-    return request_for(model, target, store=str(tmp_path / "store"), **further)
 
 
 def go(request: ModelRequest, **choice: Any) -> Finished:
@@ -75,12 +69,6 @@ def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: P
     assert caught.value.exit_code == 1, "the user's own limit"
     with pytest.raises(InfrastructureError, match="not started"):
         conclude(Report((), ()))
-
-
-def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AssayError):
-        go(ask(chain, tmp_path), root=str(tmp_path / "file" / "runs"))
 
 
 # ---------------------------------------------------------------- on a farm

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from tests.example_models import picky, write_chain
 
-from assay.errors import InfrastructureError
 from assay.models.flow import step_files
 from assay.models.flow.step_files import NOTE, DumpFolders, keep_failure
 from assay.models.values.model import Job, Step, StepEnding, StepOutcome, Target
@@ -103,12 +102,6 @@ def dump(folder, *names):
 
 def left_in(folder):
     return sorted(str(path.relative_to(folder / "case")) for path in (folder / "case").rglob("*") if path.name != NOTE)
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InfrastructureError, match="cannot be made"):
-        DumpFolders().choose(str(tmp_path / "file"), "case", "compile", "sha")
 
 
 def test_what_an_earlier_dump_wrote_goes_and_files_of_others_stay(tmp_path):

@@ -205,19 +205,6 @@ def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
     assert [layer.outputs for layer in build_outline(model).layers] == [("a", "b"), ("v",), ("y",), ("w", "j")]
 
 
-def test_inputs_left_out_are_no_names() -> None:
-    model = parse("g (float x, float high) => (float y) { y = Clip(x, , high) }")
-    assert build_outline(model).layers[0].inputs == ("x", "high")
-
-
-def test_a_subgraph_is_one_part_with_all_it_reads() -> None:
-    model = parse("""g (float[2] x, bool c) => (float[2] y) { a = Relu(x)  y = If (c) <
-        then_branch = t () => (float[2] p) { i = Neg(a)  p = Exp(i) }, else_branch = e () => (float[2] q) { q = Neg(x) } > }""")
-    relu, branch = build_outline(model).layers
-    assert relu.ops == ("Relu",)
-    assert branch.inputs == ("c", "a", "x")
-
-
 # ---------------------------------------------------------------- types
 
 

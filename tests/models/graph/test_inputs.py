@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tests.example_models import activate, assert_equal, load_examples, parse, run
+from tests.example_models import assert_equal, parse, run
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline
@@ -264,13 +264,6 @@ def test_sums_of_symbols_are_added_up() -> None:
         value.type.tensor_type.shape.dim[0].dim_param = name
     found = draw(model, dims={"past_len": 5, "seq_len": 2})[0]
     assert [array.shape for array in found.values()] == [(5,), (2,), (8,)]
-
-
-def test_every_example_runs_with_its_inputs() -> None:
-    for build in load_examples().MODELS.values():
-        model = build()
-        for value in activate(model, draw(model)[0]).values():
-            assert np.isfinite(value.astype(np.float64)).all()
 
 
 # ---------------------------------------------------------------- files

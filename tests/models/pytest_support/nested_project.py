@@ -22,8 +22,6 @@ TORQ = "from assay.models import test_onnx_model_llvmcpu_torq\n"
 RELU = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
 RELU_NEG = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
 TWO_OUTPUTS = "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Abs(x) }"
-MATMUL = "g (float[2,4] a, float[4,3] b) => (float[2,3] y) { y = MatMul(a, b) }"
-MATMUL_NEG = "g (float[2,4] a, float[4,3] b) => (float[2,3] y) { t = MatMul(a, b) y = Neg(t) }"
 
 COMPILE = f"""#!{sys.executable} -SE
 import argparse, os, shutil, sys

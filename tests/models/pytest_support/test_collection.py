@@ -74,12 +74,6 @@ def test_a_test_about_chips_alone_runs_once_for_each(project):
     assert output.verdicts == {f"test_it[{kind}-{chip.lower()}]": "PASSED" for chip, kind in pairs}
 
 
-def test_a_folder_on_the_command_line(project):
-    project.model("net", RELU).rename(project.folder / "here.onnx")
-    plan = plan_of(project, "--model-folder", str(project.folder))
-    assert [row.label for row in plan.build_rows(["x"])] == [f"here_{case}-x-default" for case in ("layer_Relu_0", "full_model")]  # fmt: skip
-
-
 def test_no_model_is_no_pass(project):
     output = project.pytest("-v")
     assert output.verdicts == {"test_onnx_model[no_model-sim-default]": "ERROR"}

@@ -23,12 +23,9 @@ def read(page: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", page))
 
 
-def test_the_answer_the_commands_and_every_case_are_there() -> None:
+def test_the_commands_and_every_case_are_there() -> None:
     page = made.show_page(made.bad_report())
     text = read(page)
-    assert "The first wrong layer is MatMul_1: t2 is off by 0.41 of its scale" in text
-    assert page.count('id="first"') == 1
-    assert re.search(r'<p class="answer">[^<]*<a href="#first">MatMul_1</a>', page), "it leads to its row"
     assert "assay model reduce 'models/my model.onnx' --reference ort --target iree" in text
     for name in ("Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"):
         assert f">{name}</td>" in page

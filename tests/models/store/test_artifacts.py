@@ -200,13 +200,6 @@ def test_recompute_replaces_and_readers_of_the_old_one_go_on(store):
     assert store.load(new.key) == newest
 
 
-def test_a_session_recomputes_each_key_once(store):
-    before = make(store, content=b"before")
-    session = before.made_at + 1e-6
-    first = make(store, content=b"first", made_since=session)
-    assert store.make(first.key, PARTS, must_not_build, made_since=session) == (first, False)
-
-
 def test_recomputing_that_is_interrupted_keeps_the_old_one_and_one_that_fails_does_not(store):
     old = make(store)
 

@@ -269,10 +269,6 @@ class Module:
     inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not state its inputs
     outputs: tuple[TensorSpec, ...] | None
 
-    @property
-    def entry(self) -> str:
-        return str(self.function.name)
-
 
 def load_module(path: str, driver: str) -> Module:
     from iree import runtime
@@ -465,7 +461,8 @@ class IreeBackend(Backend):
             self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
         module = load_module(job.source, self._driver)
         argv = [name_program("iree-run-module"), f"--module={job.source}", f"--device={self._driver}"]
-        argv += [f"--function={module.entry}", *(f"--input={text}" for text in stage_inputs(job, module.inputs))]
+        argv += [f"--function={module.function.name}"]
+        argv += [f"--input={text}" for text in stage_inputs(job, module.inputs)]
         command = shlex.join([*argv, *self.target.run_flags])
         self.announce(command)
         if module.inputs is not None:

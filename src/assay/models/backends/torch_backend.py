@@ -2,7 +2,7 @@
 
 Options: `device` (cpu, cuda), `precision` (float32, bfloat16, float16, float64), `optimize` (compile), `rewrite`
 (`module:Class`, which is called with the module and returns another one). The source of a job is a small JSON file that
-states which part of the model is computed: see `PARTS`.
+states which part of the model is computed: see `PartSpec`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from assay.system.files import write_atomic
 PRECISIONS = ("", "float32", "bfloat16", "float16", "float64")
 PLAN_FILE, SURVEY_FILE, CALLS_FILE, INPUTS_FILE = "plan.json", "survey.json", "calls.pkl", "inputs.pt"
 TF32 = "tf32"
-PARTS = ("trace", "noise", "survey", "full", "marked", "call", "keep")
 _PLAIN_OPS = ("getitem", "_assert", "sym_", "_guards", "eq", "ge", "le", "gt", "lt")
 
 

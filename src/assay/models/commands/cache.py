@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.errors import ExitCode
-from assay.models.store.artifacts import ArtifactStore, Cleared, StoreEntry, choose_store_folder
+from assay.models.store.artifacts import ArtifactStore, Cleared, choose_store_folder
 from assay.plugins import merge
 from assay.show.console import Console
 from assay.show.formatting import render_age, render_count, render_size
@@ -72,12 +72,11 @@ def load_cache() -> tuple[str, list[Mapping[str, Any]]]:
     folder = choose_store_folder(os.environ, os.getcwd())
     with ArtifactStore(folder) as store:
         entries = sorted(store.load_entries(), key=lambda entry: entry.used_at)
-    return folder, [_build_facts(entry) for entry in entries]
-
-
-def _build_facts(entry: StoreEntry) -> dict[str, Any]:
-    named = {name: str(entry.parts.get(part, "")) for name, part in _PARTS.items()}
-    return named | {name: getattr(entry, name) for name in _FACTS}
+    rows = list[Mapping[str, Any]]()
+    for entry in entries:
+        named = {name: str(entry.parts.get(part, "")) for name, part in _PARTS.items()}
+        rows.append(named | {name: getattr(entry, name) for name in _FACTS})
+    return folder, rows
 
 
 def build_document(folder: str, entries: Sequence[Mapping[str, Any]]) -> Document:

@@ -167,10 +167,12 @@ class ComparedCases(Cases):
     def _rows(self) -> dict[str, tuple[Layer, GroupPair]]:
         """The part of the first model between paired tensors, and the pair at its end, by name of the case."""
         owners = {index: layer for layer in self.whole.layers for index in layer.nodes}
+        wiring = self.left.wiring
         rows, used = dict[int, tuple[Layer, GroupPair]](), set[int]()
         for pair in (each for each in self.pairs.values() if each.left.node in owners):
-            nodes = self._find_nodes(pair)
-            heavy = [owners[index] for index in nodes if name_kind(self.left.wiring.nodes[index].op_type) in WEIGHTED]
+            found = wiring.find_ancestors([pair.left.value], stop=set(self.stops) - {pair.left.value})
+            nodes = [index for index in found if not is_constant_node(wiring.nodes[index])]
+            heavy = [owners[index] for index in nodes if name_kind(wiring.nodes[index].op_type) in WEIGHTED]
             main = next((layer for layer in heavy if layer.number not in used), owners[pair.left.node])
             main = owners[pair.left.node] if main.number in used else main
             known = rows.get(main.number)
@@ -180,11 +182,6 @@ class ComparedCases(Cases):
             used.add(main.number)
             rows[main.number] = self._build_layer(main, nodes, pair), pair
         return {layer.name: (layer, pair) for _, (layer, pair) in sorted(rows.items())}
-
-    def _find_nodes(self, pair: GroupPair) -> list[int]:
-        wiring = self.left.wiring
-        found = wiring.find_ancestors([pair.left.value], stop=set(self.stops) - {pair.left.value})
-        return [index for index in found if not is_constant_node(wiring.nodes[index])]
 
     def _build_layer(self, main: Layer, nodes: Sequence[int], pair: GroupPair) -> Layer:
         wiring = self.left.wiring

@@ -113,7 +113,10 @@ def _rename(report: CaseReport, name: str) -> CaseReport:
 def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSearch:
     search = trials.search
     final = trials.build_case(reduced.model, reduced.samples)
-    again = _examine_again(search, final)
+    builder = search.examination.builder
+    builder.begin_again()
+    with builder.changing(recompute=True):  # a reported failure has been seen twice
+        again = search.examination.examine(final)
     is_same = build_signature(again) == trials.signature
     if not is_same:
         finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed again, it does not fail in this way")
@@ -148,14 +151,6 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
 
 def render_check(model: str, flags: Flags) -> str:
     return f"assay model check {shlex.quote(model)} {render_flags(flags)}".rstrip()
-
-
-def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
-    """Examine a case without the cache: a reported failure has been seen twice."""
-    builder = search.examination.builder
-    builder.begin_again()
-    with builder.changing(recompute=True):
-        return search.examination.examine(case)
 
 
 def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]:

@@ -33,9 +33,7 @@ from assay.values.study import LOCAL, CodePolicy, Resources
 from assay.values.units import CPU
 from assay.values.verdict import VerdictKind
 
-KIND = "model"
 COMMAND = "model"
-SLOTS_NAME = "checks"
 _TAIL_BYTES = 3000
 _LONGEST_ARGUMENT = 100_000  # characters of plain ASCII: Linux allows 128 KiB, and quoting adds some
 
@@ -77,7 +75,7 @@ def run_model(
         study,
         location,
         [spec],
-        replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=flags.max_wait or given.max_wait_s),
+        replace(given, slots_name="checks", use=use, max_wait_s=flags.max_wait or given.max_wait_s),
         slots=(CPU,) * (flags.jobs or len(os.sched_getaffinity(0))),
         farm=farm,
         settings=settings,
@@ -203,7 +201,7 @@ def _choose_cases(report: ModelReport) -> list[CaseReport]:
 
 def name_method(report: ModelReport) -> str:
     """Return `model.<stem>.<target>`, in characters that need no quotes in a command line."""
-    return ".".join([KIND, *(re.sub(r"[^\w+-]+", "_", part) for part in (report.stem, report.target))])
+    return ".".join(["model", *(re.sub(r"[^\w+-]+", "_", part) for part in (report.stem, report.target))])
 
 
 def collect_samples(report: ModelReport) -> dict[str, tuple[float, ...]]:

@@ -128,11 +128,9 @@ def judge_noise(
         text = f"{render_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"
         yield Finding(VerdictKind.CHANGED, found.name, text, found.max_rel, noise.rel)
         return
-    allowed = noise.common + (_find_rms(slack) / found.scale if slack is not None and found.scale else 0.0)
+    allowed = noise.common
+    if slack is not None and found.scale:
+        allowed += float(np.sqrt(np.mean(np.square(slack)))) / found.scale
     if found.count >= FEWEST_COHERENT and common > allowed:
         text = f"all elements together are off by {common:.2g} of the scale, by a factor or an offset; correct runtimes"
         yield Finding(VerdictKind.CHANGED, found.name, f"{text} by at most {allowed:.2g}", common, allowed)
-
-
-def _find_rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))

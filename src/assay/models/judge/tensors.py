@@ -346,7 +346,8 @@ def _judge_elements(
 ) -> Iterator[Finding]:
     wrong = tally.wrong - tally.misplaced
     allowed = found.tolerance.allowed_wrong * found.count
-    if found.tolerance.quantized and found.tolerance.allowed_wrong == TAIL_SHARE and not _is_near(found):
+    is_near = found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB  # as near as rounding to 8 bits leaves it
+    if found.tolerance.quantized and found.tolerance.allowed_wrong == TAIL_SHARE and not is_near:
         allowed = 0.0
     worst = next((each for each in elements if each.abs_error < math.inf), elements[0] if elements else None)
     if wrong > allowed and worst is not None:
@@ -362,11 +363,6 @@ def _judge_elements(
     if not is_float and near > max(1.0, share * found.count):
         text = f"{_share(near, found.count)} are off by up to {found.tolerance.int_abs}, at most {share:.3g} may be"
         yield Finding(VerdictKind.FAIL, found.name, text, near / found.count, share)
-
-
-def _is_near(found: TensorComparison) -> bool:
-    """Return whether the tensor as a whole is as near as rounding to 8 bits leaves it."""
-    return found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB
 
 
 def _render_bound(found: TensorComparison, is_float: bool) -> str:

@@ -27,7 +27,7 @@ from assay.errors import AssayError, UsageError
 from assay.models.pytest_support import case as model_case
 from assay.models.pytest_support import fixtures
 from assay.models.pytest_support.case import CACHE_SECTION, find_label, report_reasons
-from assay.models.pytest_support.options import Given, ModelOptions, get_plan
+from assay.models.pytest_support.options import Given, get_plan
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_text
 from assay.values.pytest_names import PROPERTY_CASE, PROPERTY_ISSUE
@@ -119,20 +119,15 @@ CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_targ
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
-    _register_fixtures(config)
-    refuse_options(config)
-
-
-def _register_fixtures(config: pytest.Config) -> None:
-    """Register all our fixtures, except those that another plugin has under the same name."""
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
     others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
     offered = types.ModuleType("assay_model_fixtures")
-    for name in fixtures.NAMES:
+    for name in fixtures.NAMES:  # another plugin's fixture of the same name is kept
         if not any(hasattr(other, name) for other in others):
             setattr(offered, name, getattr(fixtures, name))
     config.pluginmanager.register(offered, "assay-model-fixtures")
     config.pluginmanager.register(model_case, "assay-model-report")
+    refuse_options(config)
 
 
 def refuse_options(config: pytest.Config) -> None:
@@ -208,27 +203,28 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mine = [item for item in items if _is_model_test(item)]
-    if mine:
-        _expect_failures(config, mine)
-
-
-def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    if not mine:
+        return
     from assay.models.flow.discovery import find_unknown_stems
 
     plan = get_plan(config)
-    for item in items:
+    asked = plan.options
+    for item in mine:
         item.user_properties.append((PROPERTY_CASE, find_label(item.name)))
     try:
         lists = Lists(plan.project.settings.expected_failures, plan.project.folder)
-        for item in items:
+        for item in mine:
             entry = lists.find(item)
             if entry is not None:
-                _mark(item, entry, plan.options)
+                runs = asked.try_xfails or (asked.issue is not None and entry.is_linked(asked.issue))
+                if entry.issue:
+                    item.user_properties.append((PROPERTY_ISSUE, entry.issue))
+                item.add_marker(pytest.mark.xfail(reason=entry.reason, run=runs, strict=True))
         modules = [path.replace("/", "_") for path in plan.project.settings.modules]
         strange = lists.find_strange([*modules, *(case.shown for model in plan.models for case in model.cases)])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-    if plan.options.folders:  # lists and settings are for other models
+    if asked.folders:  # lists and settings are for other models
         return
     stems = [model.stem for model in plan.models]
     for text in find_unknown_stems(plan.project.settings, stems) if stems else ():
@@ -236,13 +232,6 @@ def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> Non
     for entry in strange:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
-
-
-def _mark(item: pytest.Item, entry: ExpectedFailure, options: ModelOptions) -> None:
-    runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))
-    if entry.issue:
-        item.user_properties.append((PROPERTY_ISSUE, entry.issue))
-    item.add_marker(pytest.mark.xfail(reason=entry.reason, run=runs, strict=True))
 
 
 # ---------------------------------------------------------------- the end

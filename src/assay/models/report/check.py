@@ -184,7 +184,9 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     answer = summary.describe_outcome(report)
     yield Heading(summary.name_subject(report), report.verdict.kind, level=1)
     yield Text(summary.describe_briefly(report), role="soft")
-    yield Text(_link_first(answer[:1].upper() + answer[1:], report), role="answer")
+    answer, first = answer[:1].upper() + answer[1:], summary.find_first(report)
+    head, name, tail = answer.partition(summary.label_of(first, report)) if first else (answer, "", "")
+    yield Text((head, *([Span(name, "first")] if name else []), tail), role="answer")
     findings, notes, commands = _build_remarks(report)
     yield from (commands, findings, notes)
     if report.cases:
@@ -201,13 +203,6 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     ]
     run = [("run", report.run_dir)] if report.run_dir else []
     yield Details("Provenance", [Facts([*origin, *report.tools.items(), *run])])
-
-
-def _link_first(answer: str, report: ModelReport) -> tuple[str | Span, ...]:
-    """Link the name of the first wrong layer to its row."""
-    first = summary.find_first(report)
-    head, name, tail = answer.partition(summary.label_of(first, report)) if first else (answer, "", "")
-    return (head, *([Span(name, "first")] if name else []), tail)
 
 
 _LEGEND = (

@@ -73,10 +73,6 @@ def choose_store_folder(env: Mapping[str, str], start: str) -> str:
     return os.path.join(cache_dir(env), "artifacts")
 
 
-def choose_limit(env: Mapping[str, str]) -> int:
-    return parse_limit(env[ENV_LIMIT]) if env.get(ENV_LIMIT) else DEFAULT_LIMIT_BYTES
-
-
 def parse_limit(text: str) -> int:
     """Parse `20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
     if text.strip().lower() == "none":
@@ -137,7 +133,9 @@ class ArtifactStore:
 
     def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
         self.folder = os.path.abspath(folder)
-        self.limit_bytes = choose_limit(os.environ) if limit_bytes is None else limit_bytes
+        if limit_bytes is None:
+            limit_bytes = parse_limit(os.environ[ENV_LIMIT]) if os.environ.get(ENV_LIMIT) else DEFAULT_LIMIT_BYTES
+        self.limit_bytes = limit_bytes
         self.damaged: dict[str, str] = {}
         self._base = os.path.join(self.folder, _LAYOUT)
         self._locks = RangeLocks(os.path.join(self._base, "lock"))
