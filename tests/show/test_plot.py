@@ -140,8 +140,6 @@ def test_one_point_and_constants_are_drawn():
 
 
 def test_colour_changes_nothing_but_colour():
-    import re
-
     chart = LineChart((RISING, FALLING))
     assert "\x1b" not in render_plot(chart)
     assert re.sub(r"\x1b\[\d+m", "", render_plot(chart, color=True)) == render_plot(chart)
