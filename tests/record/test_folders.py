@@ -55,8 +55,10 @@ def test_runs_and_foreign_folders_by_name(tmp_path: Path) -> None:
     make(tmp_path, "m", "param")
     make(tmp_path, "nothing", "notes.txt")
     make(tmp_path, ".assay", "run.json")
+    make(tmp_path, ".assay/.tmp-x", "run.json")  # a run that is being made
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("a")
+    (tmp_path / "foreign link").symlink_to("x")
     assert [os.path.basename(path) for path in find_run_dirs(str(tmp_path))] == ["a", "b"]
     assert [os.path.basename(path) for path in find_foreign_dirs(str(tmp_path))] == ["m", "x"]
 

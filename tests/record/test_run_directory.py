@@ -472,15 +472,6 @@ def test_times_of_commands(run_dir: Path) -> None:
     assert run_directory.load_times(str(run_dir)) == {"train": (10.5, 12.25), "test": (13.0, None)}
 
 
-def test_run_dirs_of_a_study(run_dir: Path, tmp_path: Path) -> None:
-    study = run_dir.parent
-    (study / "link").symlink_to(run_dir)
-    (study / "not-a-run").mkdir()
-    (study / "file").write_text("")
-    assert list(run_directory.find_run_dirs(str(study))) == [str(run_dir)]
-    assert list(run_directory.find_run_dirs(str(tmp_path / "gone"))) == []
-
-
 # ---------------------------------------------------------------- markers that contradict each other
 
 
