@@ -327,9 +327,10 @@ def test_who_gets_what():
     assert type(choose_progress(io.StringIO(), quiet=True)) is Progress
 
 
-@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {}, {"TERM": "xterm", "CI": "true"}])
-def test_terminals_without_a_person_get_lines(terminal, env):
-    assert isinstance(choose_progress(terminal.stream, env=env), PlainProgress)
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("TERM", ""), ("CI", "true")])
+def test_terminals_without_a_person_get_lines(terminal, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert isinstance(choose_progress(terminal.stream), PlainProgress)
     terminal.close()
 
 
