@@ -378,7 +378,8 @@ class TestHistory:
     )
     def test_other_files_say_nothing(self, run_dir: Path, name: str) -> None:
         (run_dir / name).write_text("{}")
-        assert run_directory.load_history(str(run_dir)) == History()
+        history = run_directory.load_history(str(run_dir))
+        assert (history, history.last, history.state) == (History(), None, State.QUEUED)
 
     @pytest.mark.parametrize("content", ["", "{", '"x"', "[1]", '{"pid": 3}', '{"nonsense": 1}'])
     def test_a_damaged_lease_or_stop(self, run_dir: Path, content: str) -> None:
