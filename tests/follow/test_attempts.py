@@ -121,19 +121,30 @@ def test_what_ended_well_is_closed() -> None:
     assert look(attempt(codes=ALL, ended_at=7.0)) == Decision(Action.CLOSE, State.DONE, 1, outcome, handle())
 
 
-def test_what_ended_badly_is_cleaned_up() -> None:
-    decision = look(attempt(codes={"train": 0, "test": 3}))
-    assert (decision.action, decision.state) == (Action.CLEAN, State.FAILED)
+BY_USER = Stop("somebody", "enough", "user", 5.0)
+BY_RULE = Stop("somebody", "asha rung 3, 41st of 60", "rule", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "stop", "state", "reason"),
+    [
+        ({"train": 0, "test": 3}, None, State.FAILED, "test ended with exit code 3"),
+        ({}, None, State.LOST, DEATH),
+        ({"train": 0}, None, State.LOST, DEATH),
+        ({}, BY_USER, State.STOPPED, BY_USER.why),
+        ({"train": 143}, BY_USER, State.STOPPED, BY_USER.why),
+        ({}, BY_RULE, State.PRUNED, BY_RULE.why),
+        ({"train": 0}, BY_RULE, State.PRUNED, BY_RULE.why),
+        ({"train": 143}, BY_RULE, State.PRUNED, BY_RULE.why),
+    ],
+)
+def test_what_ended_otherwise_is_cleaned_up(
+    codes: dict[str, int], stop: Stop | None, state: State, reason: str
+) -> None:
+    decision = look(attempt(codes=codes, stop=stop))
+    assert (decision.action, decision.state) == (Action.CLEAN, state)
     assert decision.outcome is not None
-    assert (decision.outcome.reason, decision.outcome.exit_code) == ("test ended with exit code 3", 3)
-
-
-def test_what_ended_without_a_word_is_dead() -> None:
-    for codes in ({}, {"train": 0}):
-        decision = look(attempt(codes=codes))
-        assert (decision.action, decision.state) == (Action.CLEAN, State.LOST)
-        assert decision.outcome is not None
-        assert decision.outcome.reason == DEATH
+    assert (decision.outcome.reason, decision.outcome.exit_code) == (reason, max(codes.values(), default=None))
 
 
 # ---------------------------------------------------------------- other hosts
@@ -156,24 +167,9 @@ def test_only_retry_lost_gives_up_another_host() -> None:
 # ---------------------------------------------------------------- stops
 
 
-def test_a_stop_explains_a_death_and_a_failure() -> None:
-    stop = Stop("somebody", "enough", "user", 5.0)
-    for codes in ({}, {"train": 143}):
-        decision = look(attempt(codes=codes, stop=stop))
-        assert (decision.action, decision.state) == (Action.CLEAN, State.STOPPED)
-        assert decision.outcome is not None
-        assert decision.outcome.reason == "enough"
-
-
-def test_what_a_rule_ended_is_pruned_unless_it_finished_before() -> None:
-    stop = Stop("somebody", "asha rung 3, 41st of 60", "rule", 5.0)
-    for codes in ({}, {"train": 0}, {"train": 143}):
-        decision = look(attempt(codes=codes, stop=stop))
-        assert (decision.action, decision.state) == (Action.CLEAN, State.PRUNED)
-        assert decision.outcome is not None
-        assert decision.outcome.reason == stop.why
-    assert look(attempt(codes=ALL, stop=stop)).state is State.DONE
-    assert look(attempt(stop=stop), alive=Liveness.ALIVE).action is Action.FOLLOW
+def test_what_a_rule_ended_may_have_finished_before_or_still_run() -> None:
+    assert look(attempt(codes=ALL, stop=BY_RULE)).state is State.DONE
+    assert look(attempt(stop=BY_RULE), alive=Liveness.ALIVE).action is Action.FOLLOW
 
 
 @pytest.mark.parametrize("name", ["failed", "lost", "stopped"])
@@ -229,12 +225,6 @@ def test_each_state_can_be_asked_for_again(state: State) -> None:
     assert look(over, policy=policy) == Decision(Action.START, State.QUEUED, 2)
     again = Attempt(2, handle(2), codes=ALL, outcome=Outcome(state, 2, ALL, "somehow"))
     assert look(over, again, policy=policy).action is Action.KEEP
-
-
-def test_five_deaths_in_a_row_are_the_end() -> None:
-    deaths = [attempt(n, outcome=State.LOST) for n in range(1, MAX_DEATHS + 1)]
-    actions = [look(*deaths[:count]).action for count in range(1, MAX_DEATHS + 1)]
-    assert actions == [Action.START] * (MAX_DEATHS - 1) + [Action.KEEP]
 
 
 @pytest.mark.parametrize(("cause", "limit"), [("death", MAX_DEATHS), ("taken back", MAX_TAKEN_BACK)])
@@ -385,25 +375,19 @@ def test_where_no_lease_names_the_skipped_commands_earlier_attempts_do() -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "late", "state", "reason"),
     [
-        (1, "train ended with exit code 1"),
-        (137, "train ended with exit code 137 (SIGKILL)"),
-        (139, "train ended with exit code 139 (SIGSEGV)"),
-        (255, "train ended with exit code 255"),
+        (1, (), State.FAILED, "train ended with exit code 1"),
+        (137, (), State.FAILED, "train ended with exit code 137 (SIGKILL)"),
+        (139, (), State.FAILED, "train ended with exit code 139 (SIGSEGV)"),
+        (255, (), State.FAILED, "train ended with exit code 255"),
+        (124, (), State.FAILED, "train ended with exit code 124"),
+        (124, ("train",), State.TIMEOUT, "train ran into its time limit"),
     ],
 )
-def test_the_reason_of_a_failure(code: int, said: str) -> None:
-    assert build_outcome(attempt(codes={"train": code}), COMMANDS, set()).reason == said
-
-
-def test_the_reason_of_a_timeout() -> None:
-    outcome = build_outcome(attempt(codes={"train": 124}, timeouts=frozenset({"train"})), COMMANDS, set())
-    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "train ran into its time limit")
-
-
-def test_124_alone_is_no_timeout() -> None:
-    assert build_outcome(attempt(codes={"train": 124}), COMMANDS, set()).state is State.FAILED
+def test_the_reason_of_a_failure(code: int, late: tuple[str, ...], state: State, reason: str) -> None:
+    outcome = build_outcome(attempt(codes={"train": code}, timeouts=frozenset(late)), COMMANDS, set())
+    assert (outcome.state, outcome.reason) == (state, reason)
 
 
 # ---------------------------------------------------------------- for all histories

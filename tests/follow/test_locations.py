@@ -20,7 +20,6 @@ from assay.follow.locations import (
     is_study,
 )
 from assay.record import run_directory
-from assay.record.folders import find_foreign_dirs
 from assay.values.run import Command, RunSpec
 
 
@@ -134,22 +133,7 @@ class TestFinding:
     def test_a_root_that_is_none(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "file").write_text("")
         assert list(find_studies(str(tmp_path / name))) == []
-        assert list(find_foreign_dirs(str(tmp_path / name))) == []
         assert not is_study(str(tmp_path / name))
-
-    def test_a_run_that_is_being_made_is_no_run(self, tmp_path: Path) -> None:
-        make_run(tmp_path, "study", "a")
-        aside = tmp_path / "study" / ".assay" / ".tmp-x"
-        aside.mkdir(parents=True, exist_ok=True)
-        (aside / "run.json").write_text("{}")
-        assert [os.path.basename(path) for path in run_directory.find_run_dirs(str(tmp_path / "study"))] == ["a"]
-
-    def test_foreign_directories_are_those_without_our_file(self, tmp_path: Path) -> None:
-        ours = make_run(tmp_path, "study", "a")
-        (ours / "hparams.json").write_text("{}")
-        foreign = make_foreign(tmp_path, "study", "b", "metrics.csv")
-        (tmp_path / "study" / "link").symlink_to(foreign)
-        assert list(find_foreign_dirs(str(tmp_path / "study"))) == [str(foreign)]
 
     def test_a_study_by_name_and_by_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make_run(tmp_path / "root", "study", "a")

@@ -70,13 +70,6 @@ def test_best_first_and_what_has_no_finite_value_last() -> None:
     assert sort_rows(data, keep, [SortKey("acc", "min")], [{}] * 5) == [0, 4, 2, 1, 3]
 
 
-def test_by_a_parameter_as_a_number() -> None:
-    data = table(acc=[1.0, 1.0, 1.0])
-    params = [row.params for row in data.rows]
-    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "min", is_metric=False)], params) == [2, 1, 0]
-    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "max", is_metric=False)], params) == [0, 1, 2]
-
-
 def test_parameters_that_differ_in_order_of_appearance() -> None:
     params = [{"a": 1, "b": [1], "c": 1}, {"a": 2, "b": [1]}, {"a": 1, "b": [1], "d": None}]
     assert differing_params(params) == ["a", "c", "d"]

@@ -11,7 +11,6 @@ from assay.observe.readings import render_reading
 from assay.reading import run_description
 from assay.reading.run_description import build_environment_sections, render_moment
 from assay.record import run_directory
-from assay.show import formatting
 from assay.values.series import GpuReading, Reading, Summary, best_of
 
 
@@ -83,7 +82,6 @@ def test_the_environment_of_a_farms_run_is_that_of_the_machine_that_submitted_it
 def test_moments(age: float, said: str) -> None:
     assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
     assert render_moment(None, 1e9) == "-"
-    assert formatting.render_age(age) == said
 
 
 @pytest.mark.parametrize("seconds", [1e308, -1e308, 1e15, float("inf"), float("nan")])

@@ -143,12 +143,6 @@ def test_several_keys_sort_by_all_of_them_the_first_one_first() -> None:
     assert ordered(data, "lr:max", "size:max", "loss") == ["r3", "r1", "r0", "r2"]
 
 
-def test_a_parameter_whose_name_holds_a_colon_can_be_sorted_by() -> None:
-    data = with_params(build_data(2, metric("loss", [0.1] * 2)), **{"opt:lr": [1, 2]})
-    assert ordered(data, "opt:lr:max") == ["r1", "r0"]
-    assert ordered(data, "opt:lr") == ["r0", "r1"]
-
-
 def test_groups_are_sorted_by_parameters_and_metrics() -> None:
     data = build_data(6, metric("loss", [0.1, 0.1, 0.2, 0.2, 0.1, 0.1]))
     assert column(grouped(data, sort=("lr:max",)), "lr") == [0.2, 0.1, 0.0]

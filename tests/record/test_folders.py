@@ -55,8 +55,10 @@ def test_runs_and_foreign_folders_by_name(tmp_path: Path) -> None:
     make(tmp_path, "m", "param")
     make(tmp_path, "nothing", "notes.txt")
     make(tmp_path, ".assay", "run.json")
+    make(tmp_path, ".assay/.tmp-x", "run.json")  # a run that is being made
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("a")
+    (tmp_path / "foreign link").symlink_to("x")
     assert [os.path.basename(path) for path in find_run_dirs(str(tmp_path))] == ["a", "b"]
     assert [os.path.basename(path) for path in find_foreign_dirs(str(tmp_path))] == ["m", "x"]
 
@@ -102,10 +104,17 @@ def test_a_run_that_is_not_over_is_always_read(tmp_path: Path, state: State) -> 
     assert names(tmp_path, row("a", state=state, stamp=NEWER)) == ["a"]
 
 
-def test_a_metrics_file_that_grows_is_noticed_though_its_folder_is_old(tmp_path: Path) -> None:
-    folder = make(tmp_path, "x", "hparams.json", "metrics.csv")
-    touch(folder / "metrics.csv", NEWER)
-    assert names(tmp_path, row("x", origin="runx")) == ["x"]
+@pytest.mark.parametrize(
+    ("origin", "files", "growing"),
+    [("runx", ("hparams.json", "metrics.csv"), "metrics.csv"), ("mlrunner", ("param", "stat"), "stat")],
+)
+def test_a_file_that_changes_is_noticed_though_its_folder_is_old(
+    tmp_path: Path, origin: str, files: tuple[str, ...], growing: str
+) -> None:
+    folder = make(tmp_path, "x", *files)
+    assert names(tmp_path, row("x", origin=origin)) == []
+    touch(folder / growing, NEWER)
+    assert names(tmp_path, row("x", origin=origin)) == ["x"]
 
 
 def test_only_files_that_were_there_are_looked_at_again(tmp_path: Path) -> None:
@@ -119,13 +128,6 @@ def test_only_files_that_were_there_are_looked_at_again(tmp_path: Path) -> None:
     assert names(tmp_path, known, row("m", origin="mlrunner")) == ["x"]
 
 
-def test_the_state_of_an_mlrunner_task_is_noticed_though_its_folder_is_old(tmp_path: Path) -> None:
-    folder = make(tmp_path, "m", "param", "stat")
-    assert names(tmp_path, row("m", origin="mlrunner")) == []
-    touch(folder / "stat", NEWER)
-    assert names(tmp_path, row("m", origin="mlrunner")) == ["m"]
-
-
 def test_a_script_that_nobody_supervises_is_noticed_while_it_logs(tmp_path: Path) -> None:
     folder = make(tmp_path, "a", "run.json", "metrics/main.jsonl")
     assert names(tmp_path, row("a", attempt=0)) == []
@@ -137,15 +139,10 @@ def test_a_script_that_nobody_supervises_is_noticed_while_it_logs(tmp_path: Path
 def test_a_folder_that_is_gone_or_emptied_is_forgotten(tmp_path: Path) -> None:
     make(tmp_path, "kept", "run.json")
     touch(make(tmp_path, "emptied"), NEWER)
-    changes = find_changes(str(tmp_path), "s", [row("kept"), row("emptied"), row("removed")])
-    assert (changes.changed, changes.gone) == ([], ["s/emptied", "s/removed"])
-
-
-def test_something_new_does_not_hide_what_is_gone(tmp_path: Path) -> None:
     make(tmp_path, "new", "run.json")
-    changes = find_changes(str(tmp_path), "s", [row("removed")])
+    changes = find_changes(str(tmp_path), "s", [row("kept"), row("emptied"), row("removed")])
     assert [os.path.basename(change.path) for change in changes.changed] == ["new"]
-    assert changes.gone == ["s/removed"]
+    assert changes.gone == ["s/emptied", "s/removed"]
 
 
 def test_a_file_changed_just_now_is_looked_at_once_more(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from assay.show.formatting import render_facts
 from assay.show.html import render_html
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
@@ -240,10 +238,6 @@ def test_junit_counts_by_kind_and_takes_an_excuse():
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "2", "time": None}
     skipped = [each.get("message") for each in top.iter("skipped")]
     assert skipped == ["INCONCLUSIVE: why", "CHANGED, allowed: why"]
-
-
-def test_json_holds_the_facts():
-    assert json.loads(render_facts(build(facts={"a": [math.nan, 1]}).facts)) == {"a": ["NaN", 1]}
 
 
 def test_lines_of_a_finding_stay_apart_in_markdown():

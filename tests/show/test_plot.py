@@ -21,7 +21,6 @@ from assay.show.chart import (
     smooth,
     split_gaps,
     thin,
-    thin_line,
 )
 from assay.show.plot import render_plot
 
@@ -140,8 +139,6 @@ def test_one_point_and_constants_are_drawn():
 
 
 def test_colour_changes_nothing_but_colour():
-    import re
-
     chart = LineChart((RISING, FALLING))
     assert "\x1b" not in render_plot(chart)
     assert re.sub(r"\x1b\[\d+m", "", render_plot(chart, color=True)) == render_plot(chart)
@@ -293,15 +290,6 @@ def test_thinning_keeps_the_extremes_and_the_order(values, most):
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert (min(y for _, y in kept), max(y for _, y in kept)) == (min(values), max(values))
     assert kept == sorted(kept, key=lambda point: point[0])
-
-
-def test_a_long_line_is_thinned_with_its_extremes_and_gaps():
-    ys = [0.0] * 100_000
-    ys[500], ys[70_000], ys[50_000] = 5.0, -5.0, NAN
-    xs, thinned = thin_line(range(100_000), ys, 4000)
-    assert len(xs) == len(thinned) < 6000
-    assert {5.0, -5.0} <= set(thinned)
-    assert sum(map(math.isnan, thinned)) == 1
 
 
 def test_a_million_points_look_like_themselves_on_a_terminal():

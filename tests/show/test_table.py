@@ -156,16 +156,6 @@ def test_numbers_overflow_rather_than_being_cut():
     assert "123456  123457" in render_table(table, width=10)
 
 
-def test_states_are_coloured_only_when_asked():
-    table = Table(
-        (Column("run"), Column("state", "state"), Column("n", "number")), [("a", "failed", 1), ("b", "done", 2)]
-    )
-    assert "\x1b" not in render_table(table)
-    colored = render_table(table, color=True)
-    assert "\x1b[31mfailed\x1b[0m" in colored
-    assert re.sub(r"\x1b\[\d+m", "", colored) == render_table(table)
-
-
 def test_an_empty_table_has_a_head():
     assert render_table(Table((Column("run"), Column("n", "number")), []), plain=True) == "run  n\n---  -\n"
 
@@ -287,7 +277,7 @@ def test_nothing_is_cut_where_there_is_room():
     assert name in render_table(cut_table(name, "b"))
 
 
-def test_the_best_value_of_a_metric_is_green_among_runs_that_are_done() -> None:
+def test_states_and_the_best_value_among_done_runs_are_coloured_when_asked() -> None:
     columns = (
         Column("run", role="run"),
         Column("state", "state"),
@@ -297,10 +287,12 @@ def test_the_best_value_of_a_metric_is_green_among_runs_that_are_done() -> None:
         Column("thing", "number", role="last", metric="thing"),
     )
     rows = [["a", "done", 0.5, 0.7, 1, 1], ["b", "done", 0.3, 0.8, 2, 2], ["c", "failed", 0.1, 0.9, 3, 3]]
-    a, b, c = render_table(Table(columns, rows), color=True).splitlines()[2:]
+    colored, plain = render_table(Table(columns, rows), color=True), render_table(Table(columns, rows))
+    a, b, c = colored.splitlines()[2:]
     green = "\x1b[1m\x1b[32m"
     assert (a.count(green), b.count(green), c.count(green)) == (0, 2, 0)
     assert f"{green} 0.3\x1b[0m" in b
-    assert "\x1b[31mfailed" in c
-    assert "\x1b" not in render_table(Table(columns, rows))
+    assert "\x1b[31mfailed\x1b[0m" in c
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[\d+m", "", colored) == plain
     assert green not in render_table(Table(columns, rows[:1]), color=True)  # one run is not the best of any

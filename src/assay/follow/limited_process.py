@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
-from typing import IO, Any
+from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 
@@ -94,12 +94,8 @@ def _answer(function: str, arguments: tuple[Any, ...], limit_s: float) -> tuple[
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _serve(questions: IO[bytes], answers: IO[bytes]) -> None:
+if __name__ == "__main__":
     with suppress(EOFError, BrokenPipeError):  # the parent has ended
         while True:
-            pickle.dump(_answer(*pickle.load(questions)), answers)  # noqa: S301 our own parent wrote it
-            answers.flush()
-
-
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+            pickle.dump(_answer(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)  # noqa: S301 our own parent wrote it
+            sys.stdout.buffer.flush()

@@ -108,7 +108,12 @@ def choose_best(
     counted = [i for i in usable if _counts(data.rows[i])]
     if not counted:
         return None
-    ranked = _rank_groups(data, keep, counted, key, group_by) if group_by else _rank_runs(data, counted, key)
+    if group_by:
+        ranked = _rank_groups(data, keep, counted, key, group_by)
+    else:
+        field = "key" if len({data.rows[i].study for i in counted}) > 1 else "name"
+        order = sort_rows(data, counted, (key,), ())
+        ranked = [Contender(getattr(data.rows[i], field), values[i], i) for i in order]
     sign = 1 if key.direction == "min" else -1
     best = min(sign * values[i] for i in counted)
     uncounted = [i for i in usable if not _counts(data.rows[i]) and sign * values[i] < best]
@@ -133,13 +138,6 @@ def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     name, direction = parse_sort(asked, data.metrics)
     check_known("metric", [name], data.metrics)
     return SortKey(name, direction or direction_of(name))
-
-
-def _rank_runs(data: IndexTable, counted: Sequence[int], key: SortKey) -> list[Contender]:
-    values = key.values(data.metrics[key.name])
-    studies = {data.rows[i].study for i in counted}
-    order = sort_rows(data, counted, (key,), ())
-    return [Contender(data.rows[i].key if len(studies) > 1 else data.rows[i].name, values[i], i) for i in order]
 
 
 def _rank_groups(
@@ -258,7 +256,10 @@ def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Se
 
 def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -> list[tuple[str, str]]:
     best, metric = choice.best, choice.key.name
-    own = _describe_value(column, best.run, choice.key, run.step_name)
+    reached, step = choice.key.values(column)[best.run], choice.key.find_step(column, best.run)
+    at = f" at {run.step_name} {render_number(step, 12)}" if math.isfinite(step) else ""
+    last = f", {render_number(column.last[best.run])} at the end" if column.last[best.run] != reached else ""
+    own = f"{render_number(reached)}{at}{last}"
     if best.group is None or best.spread is None:
         facts = [("run", best.name), (metric, own)]
     else:
@@ -280,14 +281,6 @@ def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -
     if choice.group_by and len(choice.ranked) > 1:
         facts.append(("spread", _describe_error(choice)))
     return facts
-
-
-def _describe_value(column: MetricColumns, i: int, key: SortKey, step_name: str) -> str:
-    value = key.values(column)[i]
-    step = key.find_step(column, i)
-    at = f" at {step_name} {render_number(step, 12)}" if math.isfinite(step) else ""
-    last = f", {render_number(column.last[i])} at the end" if column.last[i] != value else ""
-    return f"{render_number(value)}{at}{last}"
 
 
 def _describe_spread(spread: GroupValue) -> str:

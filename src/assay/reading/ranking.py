@@ -244,14 +244,13 @@ def build_groups(
     for i in keep:
         row = data.rows[i]
         members.setdefault((row.study, repr([row.params.get(name) for name in shown])), []).append(i)
-    return [_build_group(data, shown, each, counted or frozenset([State.DONE])) for each in members.values()]
-
-
-def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], counted: frozenset[State]) -> RunGroup:
-    first = data.rows[members[0]]
-    runs = [i for i in members if data.rows[i].state in counted]
-    params = {name: first.params[name] for name in shown if name in first.params}
-    return RunGroup(first.study, params, runs, len(members) - len(runs))
+    groups = []
+    for (study, _), rows in members.items():
+        first = data.rows[rows[0]].params
+        runs = [i for i in rows if data.rows[i].state in (counted or (State.DONE,))]
+        params = {name: first[name] for name in shown if name in first}
+        groups.append(RunGroup(study, params, runs, len(rows) - len(runs)))
+    return groups
 
 
 def measure_group(column: MetricColumns, group: RunGroup, values: Sequence[float] | None = None) -> GroupValue:

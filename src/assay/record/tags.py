@@ -107,7 +107,10 @@ def change_marks(path: str, change: MarksChange) -> Marks:
     try:
         os.makedirs(folder, exist_ok=True)
         with locked(folder):
-            known = _load_to_change(path)
+            try:  # a file that is not ours is refused, as its writer may need it
+                known = _parse_marks(read_text(path), path)
+            except FileNotFoundError:
+                known = NO_MARKS
             tags = dict.fromkeys(tag for tag in (*known.tags, *change.add) if tag not in change.remove)
             notes = () if change.clear_notes else known.notes
             marks = Marks(tuple(tags), (*notes, change.note) if change.note else notes)
@@ -119,11 +122,3 @@ def change_marks(path: str, change: MarksChange) -> Marks:
             f"{path} cannot be written: {error.strerror}", "tags and notes are kept in the folder of the run or study"
         ) from error
     return marks
-
-
-def _load_to_change(path: str) -> Marks:
-    """Load the marks; raise FormatError if the file is not ours, as its writer may need it."""
-    try:
-        return _parse_marks(read_text(path), path)
-    except FileNotFoundError:
-        return NO_MARKS

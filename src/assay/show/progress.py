@@ -14,7 +14,7 @@ from assay.system import terminal
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.table import Column, Table
 
-HEARTBEAT_S = 30.0
+_HEARTBEAT_S = 30.0
 _REFRESH_S = 0.1
 _BAR = 40
 _MESSAGES = 3
@@ -263,13 +263,10 @@ class Progress:
 class PlainProgress(Progress):
     """Prints one line per event and regular heartbeats: for files, pipes and continuous integration."""
 
-    def __init__(
-        self, stream: TextIO, *, heartbeat_s: float = HEARTBEAT_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
-        self._heartbeat_s = heartbeat_s
         self._clock = clock
-        self._beat_at = clock() + heartbeat_s
+        self._beat_at = clock() + _HEARTBEAT_S
         self._running: set[tuple[str, int]] = set()
         self._notices: set[str] = set()  # lasting notices, which are printed once
         self._finished = False
@@ -282,7 +279,7 @@ class PlainProgress(Progress):
         self._notices.update(view.messages)
         self._running = {(row.name, row.attempt) for row in view.running}
         if self._clock() >= self._beat_at:
-            self._beat_at = self._clock() + self._heartbeat_s
+            self._beat_at = self._clock() + _HEARTBEAT_S
             lines.append(render_heartbeat(view))
         if lines:
             _write(self._stream, "\n".join(lines) + "\n")
@@ -370,12 +367,10 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def choose_progress(
-    stream: TextIO, *, quiet: bool = False, live: bool | None = None, env: Mapping[str, str] | None = None
-) -> Progress:
+def choose_progress(stream: TextIO, *, quiet: bool = False, live: bool | None = None) -> Progress:
     """Choose a live view for a terminal, lines for a file or CI; `live` overrides the choice."""
     if quiet:
         return Progress()
-    known = os.environ if env is None else env
-    fit = terminal.is_terminal(stream) and known.get("TERM", "") not in ("", "dumb") and not known.get("CI")
+    has_person = os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("CI")
+    fit = terminal.is_terminal(stream) and has_person
     return LiveProgress(stream) if (fit if live is None else live) else PlainProgress(stream)

@@ -31,8 +31,8 @@ _EXTRA_DIGITS = 2  # digits too many that a number may show, for an even column
 
 def build_texts(column: Column, values: Sequence[Any]) -> Texts:
     """Render the cells of a column as text, with aligned decimals if that helps."""
+    types = set(map(type, values))
     if column.kind == "number":
-        types = set(map(type, values))
         if types == {float}:
             return _render_floats(values, column.digits)
         if types == {int}:
@@ -40,7 +40,10 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
         return _render_mixed(values, column.digits)
     render = _RENDERERS.get(column.kind)
     if render is None:
-        texts = _render_all(values)
+        if types <= {str, int}:
+            texts = list(map(str, values))
+        else:
+            texts = _render_exactly(values) if types == {float} else list(map(_render_other, values))
         return texts if "".join(texts).isprintable() else list(map(formatting.clean, texts))
     if not all(isinstance(value, (int, float)) for value in values):
         return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
@@ -54,13 +57,6 @@ _RENDERERS: dict[str, Callable[[float], str]] = {
     "size": formatting.render_size,
     "age": formatting.render_age,
 }
-
-
-def _render_all(values: Sequence[Any]) -> Texts:
-    types = set(map(type, values))
-    if types <= {str, int}:
-        return list(map(str, values))
-    return _render_exactly(values) if types == {float} else list(map(_render_other, values))
 
 
 def _render_exactly(values: Sequence[float]) -> Texts:
@@ -114,7 +110,9 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
             [formatting.render_number(value, digits) if "e" in text else text for value, text in pairs]
         )
     decimals = max([len(text) - point - 1 for text in short if (point := text.find(".")) >= 0], default=0)
-    if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
+    largest = max(map(abs, finite))
+    allowed = max(0, digits - 1 - (math.floor(math.log10(largest)) if largest else 0))
+    if decimals - allowed <= _EXTRA_DIGITS:
         texts = _format_all(f"%.{decimals}f", values)
         has_words = len(finite) < len(values)  # nan and inf are aligned with the digits before the point
         return _align_points(texts) if has_words and decimals else texts
@@ -124,11 +122,6 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
 def _format_all(pattern: str, values: Sequence[float]) -> Texts:
     """Format the whole column in one call: several times faster than one per value."""
     return (f"{pattern} " * len(values) % tuple(values)).split()
-
-
-def _allowed_decimals(value: float, digits: int) -> int:
-    exponent = math.floor(math.log10(value)) if value else 0
-    return max(0, digits - 1 - exponent)
 
 
 def _limit_decimals(text: str, decimals: int) -> str:
@@ -254,21 +247,16 @@ def fit(laid: list[LaidColumn], width: int, gap: int, mark: str) -> None:
     room = width - gap * (len(laid) - 1)
     if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
         _drop_common(laid[0], mark)
-    floors = _build_floors(laid, room, mark)
-    level = max((column.width for column in laid), default=0)
-    while level > 0 and sum(_limited(*pair, level) for pair in zip(laid, floors, strict=True)) > room:
-        level -= 1
-    for column, floor in zip(laid, floors, strict=True):
-        _narrow(column, _limited(column, floor, level), floor, mark)
-
-
-def _build_floors(laid: list[LaidColumn], room: int, mark: str) -> list[int]:
     floors: list[int] = []
     for header in _SMALLEST_HEADERS:
         floors = [_floor(each, header, mark, is_name=not index) for index, each in enumerate(laid)]
         if sum(floors) <= room:
             break
-    return floors
+    level = max((column.width for column in laid), default=0)
+    while level > 0 and sum(_limited(*pair, level) for pair in zip(laid, floors, strict=True)) > room:
+        level -= 1
+    for column, floor in zip(laid, floors, strict=True):
+        _narrow(column, _limited(column, floor, level), floor, mark)
 
 
 def _floor(laid: LaidColumn, header: int, mark: str, *, is_name: bool) -> int:

@@ -33,12 +33,6 @@ def test_rows_that_were_left_out_are_counted(cli, bench: Bench) -> None:
     assert "more row" not in cli("sum", "fit").err
 
 
-def test_steps_are_integers_in_json(cli, bench: Bench) -> None:
-    steps = [row["step"] for row in json.loads(cli("sum", "fit", "--json").out)]
-    assert steps == [3, 3, 3, 3]
-    assert {type(step) for step in steps} == {int}
-
-
 EPOCHS = r"""
 study: epochs
 command: for i in 1 2; do echo "epoch $i acc 0.$i"; done

@@ -177,11 +177,6 @@ def test_runs_with_the_same_metrics_are_packed_alike() -> None:
     assert first.metrics == array("q", [1, 2]).tobytes()
 
 
-def test_a_standing_begins_with_nothing_of_another() -> None:
-    MetricDigest().tally.extend(*build_series((None, [1.0], None)))
-    assert (MetricDigest().tally.count, MetricDigest().loose) == (0, 0)
-
-
 def test_summaries_are_split_where_they_meet() -> None:
     packed = [tally_of([1.0]).pack(), tally_of([2.0, 3.0]).pack()]
     assert split_summaries(b"".join(packed)) == packed

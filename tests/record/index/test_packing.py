@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.record.index.base import RunRow, Series, StudyRow
+from assay.record.index.base import RunRow, Series
 from assay.record.index.packing import (
     Chunk,
     build_series,
@@ -83,10 +83,6 @@ def test_the_last_activity_is_the_newest_time(changes: dict[str, float], expecte
 def test_text_for_sqlite_is_always_utf8() -> None:
     assert storable("größe\n") == "größe\n"
     assert storable("a\udcff").encode() == b"a\\udcff"
-
-
-def test_a_study_counts_its_runs() -> None:
-    assert StudyRow("s", {State.DONE: 2, State.FAILED: 1}, None).runs == 3
 
 
 # ---------------------------------------------------------------- points

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +89,8 @@ def test_another_version_is_set_aside_and_made_again(path: Path, statement: str)
         assert "format" in index.reset_reason
         assert index.load_runs() == []
         index.put_runs([row("grid/b")])
-    with sqlite3.connect(f"{path}.aside") as aside:
+    with closing(sqlite3.connect(f"{path}.aside")) as aside:
         assert aside.execute("SELECT key FROM runs").fetchall() == [("grid/a",)]
-    aside.close()
     with SqliteIndex(path) as index:
         assert not index.was_reset
         assert [one.key for one in index.load_runs()] == ["grid/b"]
@@ -111,19 +111,24 @@ def test_a_damaged_file_is_set_aside_and_made_again(path: Path, damage: bytes) -
     assert Path(f"{path}.aside").read_bytes() == damage
 
 
-def test_a_file_that_lost_its_end_is_set_aside_and_made_again(path: Path) -> None:
+def drop_runs(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE runs")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: os.truncate(path, 8192 + 100),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE T\xccBLE runs")),
+        drop_runs,
+    ],
+    ids=["it lost its end", "a schema that SQLite quotes", "without its tables"],
+)
+def test_an_index_that_was_damaged_is_set_aside_and_made_again(path: Path, damage: Callable[[Path], object]) -> None:
     with SqliteIndex(path) as index:
         index.put_runs([row()])
-    os.truncate(path, 8192 + 100)
-    with SqliteIndex(path) as index:
-        assert "damaged" in index.reset_reason
-        assert index.load_runs() == []
-
-
-def test_a_damaged_schema_that_sqlite_quotes_is_set_aside_and_made_again(path: Path) -> None:
-    with SqliteIndex(path):
-        pass
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE T\xccBLE runs"))
+    damage(path)
     with SqliteIndex(path) as index:
         assert "damaged" in index.reset_reason
         assert index.load_runs() == []
@@ -138,18 +143,9 @@ def test_a_second_damage_replaces_what_was_set_aside(path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["index.sqlite3", "index.sqlite3.aside", "index.sqlite3.lock"]
 
 
-def test_a_file_without_its_tables_is_made_again(path: Path) -> None:
-    with SqliteIndex(path) as index:
-        index._db.execute("DROP TABLE runs")
-    with SqliteIndex(path) as index:
-        assert "damaged" in index.reset_reason
-        assert index.load_runs() == []
-
-
 def test_somebody_elses_database_is_set_aside(path: Path) -> None:
-    with sqlite3.connect(path) as foreign:
+    with closing(sqlite3.connect(path)) as foreign:
         foreign.execute("CREATE TABLE precious (x)")
-    foreign.close()
     with SqliteIndex(path) as index:
         assert index.reset_reason == "it is not an index of Assay"
 

@@ -40,7 +40,7 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
     try:
         return [_Target(each.name, each.dir, is_study=True) for each in find_locations([name], root)]
     except NotFoundError:
-        return [_Target(run.location.key(run.dir), run.dir) for run in find_runs(name, root, foreign=True)]
+        return [_Target(run.key, run.dir) for run in find_runs(name, root, foreign=True)]
 
 
 def _change_or_load(

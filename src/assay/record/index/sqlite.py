@@ -67,7 +67,10 @@ class SqliteIndex(Index):
                 self._open()
                 self.was_reset, self.reset_reason = True, f"it is damaged ({error})"
                 raise IndexDamagedError(f"the index {self.path} was damaged ({error})", _AGAIN) from error
-            raise _build_error(self.path, error) from error
+            name = getattr(error, "sqlite_errorname", None) or ""
+            hint = next((text for kind, text in _HINTS.items() if name.startswith(kind)), _ELSEWHERE)
+            hint = _AGAIN if is_damage(error) else hint
+            raise InfrastructureError(f"the index {self.path} failed: {error}", hint) from error
 
     def _begin(self, *, writes: bool) -> None:
         self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -126,10 +129,3 @@ def _allow_reading(action: int, _: str | None, function: str | None, *_more: obj
     reading = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE)
     is_function = action == sqlite3.SQLITE_FUNCTION and function != "load_extension"
     return sqlite3.SQLITE_OK if action in reading or is_function else sqlite3.SQLITE_DENY
-
-
-def _build_error(path: str, error: Exception) -> InfrastructureError:
-    name = getattr(error, "sqlite_errorname", None) or ""
-    hint = next((text for kind, text in _HINTS.items() if name.startswith(kind)), _ELSEWHERE)
-    hint = _AGAIN if is_damage(error) else hint
-    return InfrastructureError(f"the index {path} failed: {error}", hint)
