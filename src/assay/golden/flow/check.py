@@ -88,7 +88,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
     part = replace(golden, segments=tuple(judging))
     dead = find_dead(part, tracks) if tracks else []
-    if tracks and golden.is_gathered:  # a golden that a rebase made from a check has the check's seeds
+    if tracks:
         dead += find_seedless(rules, part, context.test.seed_flag, tracks)
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
@@ -247,7 +247,7 @@ class _State:
 
     def build_spec(self, stamp: str, index: int) -> RunSpec:
         name = f"{self.prefix}{stamp}-{index}-s{self.segment.start_step}"
-        number = len(self.runs) + 1
+        number = self.context.count_recorded_checks(self.golden) + len(self.runs) + 1
         return self.context.build_segment_spec(name, self.segment, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:
