@@ -34,7 +34,7 @@ from assay.golden.judge.effects import (
 )
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
-from assay.golden.values import Rule, Track
+from assay.golden.values import SUSPICIOUSLY_BETTER, Rule, Track
 from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
@@ -284,7 +284,7 @@ class WindowReport:
             return self._render_unsure(delta, shown, steps, many, worst)
         if kind is VerdictKind.FAIL:
             return f"{shown} in {steps}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
-        better = "suspiciously better: " if self.find_better()[worst] else ""
+        better = SUSPICIOUSLY_BETTER if self.find_better()[worst] else ""
         return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
 
     def _render_allowed(self, window: int) -> str:
