@@ -26,7 +26,7 @@ def judge_movement(pair: Pair, tests: int) -> list[Finding]:
         return []
     if not np.median(np.abs(np.diff(golden, axis=1)), axis=1).all():
         return []  # values that rarely change do so by chance
-    last = max(map(find_resolution, (*pair.golden, *pair.checks)))  # with fewer digits less is seen to move
+    last = max(find_resolution(run) for run in (*pair.golden, *pair.checks))  # with fewer digits less is seen to move
     moved = [np.abs(np.diff(rows, axis=1)).mean(axis=1) for rows in (golden, checks, stack_variants(pair))]
     with np.errstate(divide="ignore"):
         known, tested, harmless = (np.log(each + last / 4) for each in moved)
