@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 from assay.golden.judge.effects import SURE_TAIL, find_resolution, stack, stack_variants
-from assay.golden.judge.pairing import Pair
+from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import render_fraction
+from assay.golden.values import Track
 from assay.judge.statistics import np, t_quantile
 from assay.values.verdict import Finding, VerdictKind
 
@@ -22,11 +23,12 @@ FACTOR = 2.0  # chosen on a falling curve with independent noise, tested on corr
 def judge_movement(pair: Pair, tests: int) -> list[Finding]:
     """Judge checks that have every step. `tests`: how many metrics and segments are judged together."""
     golden, checks = stack(pair.golden), stack(pair.checks)
+    runs: list[Track | Aligned] = [*pair.golden, *pair.checks]
     if len(pair.steps) < FEWEST_STEPS or not np.isfinite(checks).all():
         return []
     if not np.median(np.abs(np.diff(golden, axis=1)), axis=1).all():
         return []  # values that rarely change do so by chance
-    last = max(find_resolution(run) for run in (*pair.golden, *pair.checks))  # with fewer digits less is seen to move
+    last = max(find_resolution(run) for run in runs)  # with fewer digits less is seen to move
     moved = [np.abs(np.diff(rows, axis=1)).mean(axis=1) for rows in (golden, checks, stack_variants(pair))]
     with np.errstate(divide="ignore"):
         known, tested, harmless = (np.log(each + last / 4) for each in moved)
