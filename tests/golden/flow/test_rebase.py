@@ -79,6 +79,13 @@ def test_a_check_after_a_rebase_from_a_check_has_a_seed_of_its_own(
         return [int(call[call.index("--seed") + 1]) for call in words if "--seed" in call]
 
     recorded, judged = list_seeds(), list[int]()
+    kept = str(tmp_path / "runs")
+    for _ in range(3):
+        assert lab.check_one(early_stop=False).verdict.kind is VerdictKind.PASS
+    request = RebaseRequest(file=str(lab.file), store=str(lab.store), reason="x", artifacts=kept)
+    (rebased,) = rebase_file(request, lab.options())
+    assert rebased.refusals[0] == "1 recording of each segment instead of 3", "all three checks have the seed 1001"
+    list_seeds()
     for _ in range(2):  # the second golden has the seeds after those of the first
         checked = lab.check_one()
         assert checked.verdict.kind is VerdictKind.PASS, messages(checked)

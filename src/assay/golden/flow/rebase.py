@@ -184,6 +184,10 @@ def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
+    if context.changes_seeds:  # several checks of one golden have the same seeds: the newest run of each
+        kept = {
+            at: list({_find_number(run.entry.spec): run for run in runs[::-1]}.values()) for at, runs in kept.items()
+        }
     after, problems = _build_golden(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
     if after is None:
         return None, problems, None
