@@ -211,11 +211,24 @@ def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> No
 
     assert find("Loss: 1,234.5", r"Loss: ([\d.]+)") == [None]
     assert find("Loss: 12,345,678 x", r"Loss: (\d+)") == [None]
-    for text in ("0,17176508", "-0,17", "12,3456", "1,5e-05"):
-        assert find(f"Loss: {text} x", r"Loss: ([-+\d.]+)") == [None]
+    for text in ("0,17176508", "-0,17", "12,3456", "1,5e-05", "2,35"):
+        for rest in (" x", ", x", "."):
+            assert find(f"Loss: {text}{rest}", r"Loss: ([-+\d.]+)") == [None]
+            assert find(f"Loss: {text}{rest}", r"Loss: ([-+\d.]+).*") == [None]
     assert find("Loss: 12,345", r"Loss: (\d+),(\d+)") == [12.0, 345.0]  # the pattern declares two numbers
-    assert find("Loss: 1,2,300", r"Loss: (\d+)") == find("Loss: 1,23", r"Loss: (\d+)") == [1.0]
-    assert find("7,1,250", r"7,(\d+)") == find("Loss: 1,0.2500", r"Loss: (\d+)") == [1.0]  # columns
+    assert (
+        find("Loss: 1,2,300", r"Loss: (\d+)")
+        == find("7,1,250", r"7,(\d+)")
+        == find("Loss: 1,0.2500", r"Loss: (\d+)")
+        == [1.0]
+    )  # columns
+
+
+def test_a_step_that_is_a_part_of_a_number_with_commas_is_not_read() -> None:
+    recorder = RunRecorder(LogReader(STEP, (LOSS,)), True)
+    recorder.feed(b"Iteration: 2 Loss: 1\nIteration: 3,000 Loss: 2\n")
+    assert recorder.values.problems == ["the step '3,000' is not a whole number"]
+    assert recorder.values.steps == {2}
 
 
 def test_a_line_without_end_is_cut() -> None:

@@ -180,11 +180,12 @@ def test_what_is_not_a_number_is_skipped_and_counted(text):
     assert (extractor.skipped, extractor.example) == (2, f"loss: {text!r}")
 
 
-@pytest.mark.parametrize("text", ["0,17", "-0,5", "1,234", "12,345.5", "3,1415", "1,5e-3"])
-def test_a_part_of_a_number_with_commas_is_skipped_and_counted(text):
-    for begin in ("", "(?m:)"):  # the latter is searched line by line
-        extractor = Extractor([Pattern("loss", f"{begin}loss=({NUMBER})")])
-        columns = extractor.feed(f"loss=0.5\nloss={text}\nloss=2,\n".encode())
+@pytest.mark.parametrize("text", ["0,17", "-0,5", "2,35", "1,234", "12,345.5", "3,1415", "1234,567", "1,5e-3"])
+@pytest.mark.parametrize("rest", ["", ", acc=1", ".", " it.*"])
+def test_a_part_of_a_number_with_commas_is_skipped_and_counted(text, rest):
+    for regex in ("loss=({})", "(?m:)loss=({})", "loss=({}).*"):  # the second is searched line by line
+        extractor = Extractor([Pattern("loss", regex.format(NUMBER))])
+        columns = extractor.feed(f"loss=0.5\nloss={text}{rest}\nloss=2,\n".encode())
         assert list(columns["loss"][1]) == [0.5, 2.0]
         assert (extractor.skipped, extractor.example) == (1, f"loss: {text!r}")
 
@@ -194,7 +195,9 @@ def test_two_numbers_with_a_comma_between_them_are_two():
     assert rows(run([pair], "x=0,5\nx=1,234\n")) == [
         ("x.0", None, 0.0), ("x.0", None, 1.0), ("x.1", None, 5.0), ("x.1", None, 234.0)
     ]  # fmt: skip
-    assert rows(run([LOSS], "loss=2,35\nloss=1,2,3\n")) == [("loss", None, 2.0), ("loss", None, 1.0)]
+    for regex in (r"x=(\d+),\d+", r"x=(?P<x>\d+)\D(?P<y>\d+)"):
+        assert run([Pattern("x", regex)], "x=2,35\n"), "the pattern names what is between the two"
+    assert rows(run([LOSS], "loss=2, 35\nloss=1,2,3\n")) == [("loss", None, 2.0), ("loss", None, 1.0)]
 
 
 # ---------------------------------------------------------------- bytes and lines

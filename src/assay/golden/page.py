@@ -25,7 +25,7 @@ from assay.golden.report.document import build_document
 from assay.golden.report.history import describe_history
 from assay.golden.report.other_commands import build_recording_blocks, build_show_document
 from assay.golden.report.rows import render_percent, render_share
-from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
+from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import document as doc
 from assay.values import layout
@@ -172,23 +172,19 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     made = [each.golden.provenance.get("gathered_at") if each.golden else None for each in (mine, theirs)]
     if made[0] != made[1]:
         blocks.insert(0, doc.Text("The two were checked against different recordings; the band is that of this one."))
-    charts = []
-    for metric in order_metrics(mine):
-        for segment in mine.segments:
-            charts += [
-                chart
-                for each in segment.metrics
-                if each.metric == metric
-                for chart in _build_both(segment.start_step, each, _find_metric(theirs, segment.start_step, metric))
-            ]
+    # of two segments that begin at the same step, the first
+    others = {(part.start_step, each.metric): each for part in reversed(theirs.segments) for each in part.metrics}
+    charts = [
+        chart
+        for metric in order_metrics(mine)
+        for part in mine.segments
+        for each in part.metrics
+        if each.metric == metric
+        for chart in _build_both(part.start_step, each, others.get((part.start_step, metric)))
+    ]
     keys = [("reference", "wide", "golden"), ("band", "area", "band of the recordings")]
     keys += [("measured", "line", names[0]), ("own c2", "line", names[1])]
     return [*blocks, *([doc.Section([doc.Legend(keys), *charts], "Both over the golden")] if charts else [])]
-
-
-def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricReport | None:
-    found = (each for segment in report.segments if segment.start_step == start for each in segment.metrics)
-    return next((each for each in found if each.metric == name), None)
 
 
 def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> Iterator[doc.Chart]:
@@ -344,16 +340,18 @@ def build_report(location: StudyLocation, wanted: str | None) -> doc.Document | 
         raise FormatError("; ".join(page.problems))
     blocks: list[doc.Block] = [doc.Notes(page.problems), *page.blocks, *page.drift]
     if len(page.history) > 1:
-        blocks.append(doc.Section((doc.TableBlock(_build_list(page.history[:_MOST_LISTED])),), "Checks and gatherings"))
+        columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
+        rows = [
+            (
+                render_date(each.at, "%Y-%m-%d %H:%M"),
+                each.id,
+                each.mode,
+                doc.Span(each.word, str(each.kind)),
+                each.source,
+            )
+            for each in page.history[:_MOST_LISTED]
+        ]
+        blocks.append(doc.Section((doc.TableBlock(Table(columns, rows)),), "Checks and gatherings"))
     if page.recording:
         blocks.append(doc.Details("The recording now", page.recording))
     return doc.Document(f"{page.head.kind} {page.head.test}", blocks)
-
-
-def _build_list(heads: tuple[Head, ...]) -> Table:
-    columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
-    rows = [
-        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, doc.Span(each.word, str(each.kind)), each.source)
-        for each in heads
-    ]
-    return Table(columns, rows)

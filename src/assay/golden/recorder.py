@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from assay.golden.values import Track
 from assay.observe.columns import parse_number
+from assay.observe.extract import find_grouped
 from assay.system.fast_dataclasses import dataclass, field
-from assay.values.series import GROUPED_NUMBER, NUMBER
+from assay.values.series import NUMBER
 from assay.values.study import Pattern
 
 LINE_LIMIT_BYTES = 1 << 20
@@ -78,7 +79,8 @@ class LogReader:
         line = raw.decode("utf-8", "surrogateescape")
         match, step, bad_step = self._step.search(line) if self._step else None, None, None
         if match is not None:
-            text = match[1] if match.re.groups else match[0]
+            group = min(match.re.groups, 1)
+            text = find_grouped(match, group) or match[group]
             step = parse_step(text)
             bad_step = str(text) if step is None else None
         values = tuple(logged for metric in self._metrics for logged in metric.read(line))
@@ -102,9 +104,9 @@ class LogReader:
         match = self._save.search(line) if self._save else None
         if match is None:
             return None
-        groups = match.re.groupindex
-        number = next((n for n in range(1, match.re.groups + 1) if n != groups.get(STEP_GROUP)), 0)
-        step = parse_step(match[STEP_GROUP]) if STEP_GROUP in groups else None
+        group = match.re.groupindex.get(STEP_GROUP)
+        number = next((n for n in range(1, match.re.groups + 1) if n != group), 0)
+        step = parse_step(find_grouped(match, group) or match[group]) if group else None
         return Saved(match[number] or "", line[match.end(number) :], step)
 
 
@@ -132,9 +134,7 @@ class _Metric:
             return
         for group, metric, label in self.groups:
             if match[group] is not None:
-                text = _whole_number(line, match.start(group), match.end(group))
-                grouped = GROUPED_NUMBER.match(line, match.start(group))
-                text = grouped[0] if grouped and match.end() < grouped.end() else text
+                text = find_grouped(match, group) or _whole_number(line, match.start(group), match.end(group))
                 yield Logged(metric, label, text, parse_number(text))
 
 

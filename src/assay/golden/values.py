@@ -13,6 +13,7 @@ from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
+SUSPICIOUSLY_BETTER = "suspiciously better: "  # how a finding begins, whatever the rule decides about it
 RuleKind = Literal["exact", "paired", "unmatched", "margin", "digits", "noise", "level", "same"]
 ReportMode = Literal["gather", "check"]
 DEFAULT_STORE = "golden"  # a folder in the working directory

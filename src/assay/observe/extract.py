@@ -238,16 +238,30 @@ class LogMatches(NamedTuple):
     def whole_texts(self, group: int) -> list[str]:
         """The texts of a group; where one is a part of a number with commas, that number, which is not read."""
         return [
-            _find_whole(match, group)
+            find_grouped(match, group) or text
             if text and "." not in text and match.string.startswith(",", match.end(group))
             else text
             for match, text in zip(self.matches, self.texts(group), strict=True)
         ]
 
 
-def _find_whole(match: re.Match[str], group: int) -> str:
-    whole = GROUPED_NUMBER.match(match.string, match.start(group))
-    return whole[0] if whole and match.end() < whole.end() else match[group]
+def find_grouped(match: re.Match[str], group: int) -> str | None:
+    """Return the number with commas that the group is one part of, if the expression does not state that the comma
+    separates two numbers: by a group that begins after the comma, or by reading the whole and not without the comma."""
+    text, start = match.string, match.start(group)
+    whole = GROUPED_NUMBER.match(text, start) if match[group] else None
+    comma = text.find(",", match.end(group), whole.end()) if whole else -1
+    if whole is None or comma < 0:
+        return None
+    if any(comma < match.start(other) < whole.end() for other in range(1, match.re.groups + 1)):
+        return None
+    if match.end() >= whole.end():
+        begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+        line = f"{text[begin:comma]}\0{text[comma + 1 : len(text) if end < 0 else end]}"
+        without = match.re.search(line, match.start() - begin)
+        if without is None or without.span(group) != (start - begin, match.end(group) - begin):
+            return None
+    return whole[0]
 
 
 class LineRegex:

@@ -11,10 +11,10 @@ from assay.system.fast_dataclasses import dataclass
 
 # The meaning of `{number}` in a pattern: sign, exponent, nan, inf. It has no group, so it can be put into a group.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
-# A number that a pattern reads one part of: of 1,234 the 1, of a decimal comma the 0. 2,35 may be two numbers.
+# A number with a decimal comma or with groups of thousands, of which a pattern reads one part: of 1,234 the 1, of 2,35
+# the 2. With more commas (1,2,3), or a fraction after one (1,0.25), they are columns.
 GROUPED_NUMBER = re.compile(
-    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
-    r"|(?:\d+,\d+[eE][-+]?\d+|0,\d+|\d+,\d{4,})(?![\d,.]))"
+    r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)(?:\.\d+)?|\d+,\d+(?:[eE][-+]?\d+)?(?!\d|[.,]\d))"
 )
 
 

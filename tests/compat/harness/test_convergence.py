@@ -44,6 +44,18 @@ def test_a_regression_raises_an_assertion_error_with_the_findings(lab: Lab) -> N
     assert failure.report.tests[0].segments[0].verdict.kind is VerdictKind.FAIL
 
 
+def test_a_value_that_is_a_hundred_times_better_passes_with_a_warning(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    do_convergence_test(lab.store, NAME, lab.file, True)
+    for scale, is_noted in ((0.96, False), (0.01, True)):
+        lab.change(scale=scale)
+        do_convergence_test(lab.store, NAME, lab.file)
+        shown = capsys.readouterr().err
+        assert ("suspiciously better: -99%" in shown and "in the same unit?" in shown) is is_noted
+        assert shown.count("suspiciously") == is_noted, "one line for all segments"
+
+
 def test_what_is_not_a_pass_is_a_failure(lab: Lab) -> None:
     with pytest.raises(ConvergenceFailure, match="there is no golden recording"):
         do_convergence_test(lab.store, NAME, lab.file)

@@ -59,8 +59,3 @@ def test_anything_else_is_another_environment(tmp_path: Path, names: tuple[str, 
     with pytest.raises(UsageError, match="2 environments, which are never pooled") as refused:
         choose_sources(list_sources(str(tmp_path)), "goldens")
     assert all(f"--environment {key}" in str(refused.value).replace("'", "") for key in found)
-
-
-def test_two_platforms_with_repeats_are_two_environments(tmp_path: Path) -> None:
-    found = group(tmp_path, "h100_1.txt", "h100_2.txt", "a100_1.txt", "a100_2.txt")
-    assert found == {"h100_#.txt": 2, "a100_#.txt": 2}

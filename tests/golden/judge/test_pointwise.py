@@ -57,6 +57,22 @@ def test_each_operator_passes_and_still_fails(operator, margin, expected, passin
             assert judge(operator, margin, [expected], [tested]).kind is kind, tested
 
 
+@pytest.mark.parametrize(
+    ("operator", "margin", "expected", "usual", "suspicious"),
+    [
+        ("<=", 0.05, [2.0, 1.0], [1.9, 0.96], [0.019, 0.0096]),
+        ("<=", 0.05, [2.0, 1.0], [2.1, 0.78], [2.1, 0.74]),  # a single step may be far away
+        (">=", 0.05, [0.5, 0.87], [0.52, 0.9], [50.0, 87.0]),  # in percent instead of a fraction
+        (">", None, [0.5, 0.87], [0.501, 0.871], [50.0, 87.0]),
+        ("<=", 0.0, [1e308, 1e308], [1e308, 1e308], [1e306, 1e306]),
+    ],
+)
+def test_what_is_better_by_more_than_the_margin_passes_with_a_note(operator, margin, expected, usual, suspicious):
+    for tested, is_noted in ((usual, False), (suspicious, True)):
+        (finding,) = judge(operator, margin, expected, tested).findings
+        assert (finding.kind, finding.message.startswith("suspiciously better: ")) == (PASS, is_noted)
+
+
 # ---------------------------------------------------------------- decimals
 
 

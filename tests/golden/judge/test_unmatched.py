@@ -98,6 +98,51 @@ def test_equal_replicas_divide_by_nothing():
     assert judge(golden, falling() * 1.009).kind is CHANGED
 
 
+def build_counted(rng, copies):
+    """An accuracy over 128 examples, as the fraction of right ones."""
+    right = 0.9 - 0.6 * np.exp(-np.arange(300) / 60) + rng.normal(0, 0.005, (copies, 1))
+    return rng.binomial(128, right) / 128
+
+
+def build_correlated(rng, copies):
+    """A loss whose noise has heavy tails and continues for some steps."""
+    noise = rng.standard_t(3, (copies, 300)) * 0.01
+    for step in range(1, 300):
+        noise[:, step] += 0.7 * noise[:, step - 1]
+    return falling() * np.exp(noise)
+
+
+SMOOTHED = {
+    "running mean": lambda values: np.cumsum(values) / np.arange(1, len(values) + 1),
+    "mean of ten": lambda values: np.convolve(values, np.full(10, 0.1))[: len(values)],
+    "repeated": lambda values: np.repeat(values[::10], 10),
+}
+
+
+@pytest.mark.parametrize("build", [build_counted, build_correlated])
+def test_a_smoothed_value_of_the_same_mean_does_not_pass(build):
+    """The rule was chosen on other curves: those of `noisy`."""
+    rng, rule = np.random.default_rng(3), Rule("x", "unmatched", delta=0.5, direction="both")
+    moves = [0, 0]
+    for _ in range(20):
+        golden, checks = build(rng, 10), build(rng, 3)
+        for at, smooth in enumerate([lambda values: values, *SMOOTHED.values()]):
+            recorded = segment(*golden, metric="x")
+            verdict = judge_segment(rule, recorded, [run(smooth(values), metric="x") for values in checks])
+            found = [each for each in verdict.findings if "from step to step" in each.message]
+            assert all((each.kind, each.part) == (CHANGED, "second half") for each in found)
+            moves[at > 0] += bool(found)
+    assert moves == [0, 20 * len(SMOOTHED)]
+
+
+def test_what_rarely_moves_is_not_compared_by_its_movement():
+    """An accuracy that has come to 1 may leave it never or more often."""
+    golden = np.ones((10, 300))
+    golden[range(10), range(200, 300, 10)] = 127 / 128
+    verdict = judge(golden, np.ones(300))
+    assert not any("from step to step" in each.message for each in verdict.findings)
+
+
 def test_the_second_half():
     pair = line_up(RULE, segment([4.0, 3.0, 2.0, 1.0, 0.5]), "", [run(track([4.0, 3.0, 2.0, 1.0]))])
     half = second_half(pair)

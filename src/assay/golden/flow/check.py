@@ -37,6 +37,7 @@ from assay.golden.judge.evidence import (
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
+    SUSPICIOUSLY_BETTER,
     Golden,
     GoldenTestReport,
     MetricReport,
@@ -88,7 +89,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
     part = replace(golden, segments=tuple(judging))
     dead = find_dead(part, tracks) if tracks else []
-    if tracks and golden.is_gathered:  # a golden that a rebase made from a check has the check's seeds
+    if tracks:
         dead += find_seedless(rules, part, context.test.seed_flag, tracks)
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
@@ -125,6 +126,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *_build_warnings(context, golden),
             *_describe_counting(context, golden, states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
+            *_describe_better(findings),
         ),
         differs=tuple(find_differences(context, golden, origin)) if is_bad else (),
         interrupted=end.interrupted if end else None,
@@ -132,6 +134,17 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         same=same,
         origin=describe_origin(context, origin),
     )
+
+
+def _describe_better(findings: Sequence[Finding]) -> list[str]:
+    """Warn of values that pass because better ones do; the largest stands for all."""
+    passed = [each for each in findings if each.kind is VerdictKind.PASS]
+    better = [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]
+    if not better:
+        return []
+    most = max(better, key=lambda each: abs(each.effect or 0.0))
+    others = f"; {len(better) - 1} more such findings" if len(better) > 1 else ""
+    return [f"{most.subject}: {most.message.splitlines()[0]}{others}: is it the same metric, in the same unit?"]
 
 
 # ---------------------------------------------------------------- configurations that must agree
@@ -247,7 +260,7 @@ class _State:
 
     def build_spec(self, stamp: str, index: int) -> RunSpec:
         name = f"{self.prefix}{stamp}-{index}-s{self.segment.start_step}"
-        number = len(self.runs) + 1
+        number = self.context.count_recorded_checks(self.golden) + len(self.runs) + 1
         return self.context.build_segment_spec(name, self.segment, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:

@@ -11,6 +11,7 @@ import getpass
 import os
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count, islice
 from typing import Any
 
 from assay.errors import AssayError, FormatError, UsageError
@@ -183,6 +184,10 @@ def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
+    if context.changes_seeds:  # several checks of one golden have the same seeds: the newest run of each
+        kept = {
+            at: list({_find_number(run.entry.spec): run for run in runs[::-1]}.values()) for at, runs in kept.items()
+        }
     after, problems = _build_golden(context, before, {at: runs[:wanted] for at, runs in kept.items()}, {})
     if after is None:
         return None, problems, None
@@ -293,6 +298,8 @@ def _build_golden(
     if missing or not segments:
         return None, missing or ["the golden recording has no segment"]
     provenance = build_provenance(context, runs[0][0].entry, marks)
+    if context.changes_seeds:
+        provenance["check_runs"] = max(_find_number(run.entry.spec) for each in runs.values() for run in each)
     after = replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=())
     return after, []
 
@@ -304,7 +311,11 @@ def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, st
         index = _find_segment(entry.spec, context, golden)
         if index is None:
             continue
-        if entry.spec.params.get("replica") == 1:
+        recorded = context.count_recorded_checks(golden)
+        number = _find_number(entry.spec)
+        if number <= recorded:  # its seed is one of the golden
+            continue
+        if number == recorded + 1:
             found[index] = []  # a later check begins
         git = (run_directory.load_environment(entry.dir) or {}).get("git")
         if ((git.get("commit"), git.get("diff", "")) if git else None) == code:
@@ -332,13 +343,16 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
     return failures
 
 
+def _find_number(spec: RunSpec) -> int:
+    return int(spec.params.get("replica") or 1)
+
+
 def _find_segment(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
     """The index of the segment whose check would be exactly this command now."""
     for index, segment in enumerate(golden.segments):
         if context.find_checkpoint(segment) is None or spec.params.get("start_step") != segment.start_step:
             continue
-        number = int(spec.params.get("replica") or 1)
-        check = context.build_segment_spec("", segment, beyond=golden.steps_beyond, number=number)
+        check = context.build_segment_spec("", segment, beyond=golden.steps_beyond, number=_find_number(spec))
         if spec.commands[0].text == context.hide_command(check.commands[0].text):
             return index
     return None
@@ -352,7 +366,9 @@ def _run_missing(
     specs: dict[str, tuple[RunSpec, Segment]] = {}
     indices: dict[str, int] = {}
     for index, have in runs.items():
-        segment, numbers = golden.segments[index], range(len(have) + 1, wanted + 1)
+        segment, used = golden.segments[index], {_find_number(run.entry.spec) for run in have}
+        unused = (number for number in count(context.count_recorded_checks(golden) + 1) if number not in used)
+        numbers = list(islice(unused, max(0, wanted - len(have))))
         if numbers and (problem := context.find_checkpoint_problem(segment)):
             raise UsageError(problem, "gather it again: --from gather")
         for number in numbers:

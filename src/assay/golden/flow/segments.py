@@ -165,12 +165,23 @@ class GoldenContext:
     ) -> RunSpec:
         """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
         is_check, seed, start = variant is None, None, segment.start_step
-        if any(rule.kind == "unmatched" for rule in self.test.rules):
+        if self.changes_seeds:
             seed = number + _CHECK_SEEDS if is_check else number
         checkpoint = self.find_checkpoint(segment) or segment.checkpoint
         text = self.build_check_command(checkpoint, start, beyond or 0, seed)
         params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
         return self.build_spec(name, text, params | ({"variant": variant} if variant else {}))
+
+    @property
+    def changes_seeds(self) -> bool:
+        return any(rule.kind == "unmatched" for rule in self.test.rules)
+
+    def count_recorded_checks(self, golden: Golden) -> int:
+        """The last number of a check's run that a rebase recorded: checks of this golden use the seeds after it."""
+        if golden.is_gathered or not self.changes_seeds:
+            return 0
+        found: Any = golden.provenance.get("check_runs", golden.recordings)  # older ones do not state it
+        return int(found)
 
     def build_spec(self, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
         test = self.test

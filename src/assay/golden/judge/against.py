@@ -172,7 +172,9 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     known = [each.decimals for each in map(find_digits, columns) if each.decimals is not None]
     decimals = None if is_schedule(rule) else min(known, default=None)
-    alike = _forget_texts(pair) if decimals is None else _round_alike(pair, decimals)
+    # without the texts: values that were not rounded may not differ in the last digit of the text 0.1
+    exact = replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
+    alike = exact if decimals is None else _round_alike(pair, decimals)
     found = _judge_alike(rule, alike, peers)
     if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
         return [found]
@@ -217,11 +219,6 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
     """The kind of verdict on values that are outside."""
     holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
-
-
-def _forget_texts(pair: Pair) -> Pair:
-    """Remove the logged texts: values that were not rounded may not differ in the last digit of the text 0.1."""
-    return replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
 
 
 def _round_alike(pair: Pair, decimals: int) -> Pair:

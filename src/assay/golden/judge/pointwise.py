@@ -20,8 +20,9 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
+from assay.golden.judge.effects import default_delta
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.values import OPERATORS, Rule, Track
+from assay.golden.values import OPERATORS, SUSPICIOUSLY_BETTER, Rule, Track
 from assay.show.formatting import render_number
 from assay.values.verdict import Finding, VerdictKind
 
@@ -109,7 +110,18 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
     effects = [measure_relative(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
     largest = max(effects, key=abs)
     message = f"{len(effects)} values {_render_rule(rule)}; the largest difference is {render_effect(largest)}"
-    return Finding(VerdictKind.PASS, pair.subject, message, effect=largest)
+    return Finding(VerdictKind.PASS, pair.subject, _describe_better(rule, golden, check) + message, effect=largest)
+
+
+def _describe_better(rule: Rule, golden: Track, check: Aligned) -> str:
+    """Return a note if the mean is better by more than the margin and delta: it may be of another unit or metric."""
+    operator = rule.operator or "=="
+    known, tested = (math.fsum(value / len(each.values) for value in each.values) for each in (golden, check))
+    effect = measure_relative(tested, known)
+    better = {"<": -effect, ">": effect}.get(operator[0], 0.0)
+    if better <= max(rule.margin or 0.0, default_delta(rule)):
+        return ""
+    return f"{SUSPICIOUSLY_BETTER}{render_effect(effect)}, {tested:.6g} instead of {known:.6g} in the mean\n"
 
 
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:

@@ -12,7 +12,8 @@ docs/explanation/convergence-statistics.md.
 The unmatched rule is for other seeds: runs differ by far more than delta in any one window, so half the curve is
 averaged. The mean over the second half of the segment decides about PASS; it has half of alpha. The windows have the
 other half and can only fail (or be suspiciously better): they find what the half-curve mean dilutes, such as a spike or
-a late divergence. Gather with ten replicas and check with three to five.
+a late divergence. How far the values move from step to step is compared as well (`movement`). Gather with ten replicas
+and check with three to five.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from assay.golden.judge.effects import (
     find_rule_problem,
     measure_pair,
 )
+from assay.golden.judge.movement import judge_movement
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
-from assay.golden.values import Rule, Track
+from assay.golden.values import SUSPICIOUSLY_BETTER, Rule, Track
 from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
@@ -174,6 +176,7 @@ def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Findin
     found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
     whole = replace(half, findings=pair.findings)
     findings = describe_windows(WindowReport(rule, whole, effects, (0,), peers, limits), found)
+    findings += judge_movement(half, peers)
     return [replace(each, part="second half") for each in findings]
 
 
@@ -284,7 +287,7 @@ class WindowReport:
             return self._render_unsure(delta, shown, steps, many, worst)
         if kind is VerdictKind.FAIL:
             return f"{shown} in {steps}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
-        better = "suspiciously better: " if self.find_better()[worst] else ""
+        better = SUSPICIOUSLY_BETTER if self.find_better()[worst] else ""
         return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
 
     def _render_allowed(self, window: int) -> str:
