@@ -92,18 +92,6 @@ def test_half_done_runs_of_mlrunner():
     assert (empty.params, empty.stat, empty.problems) == ({}, {}, ())
 
 
-def test_the_names_of_the_original_are_found_again():
-    """The plan of the sample's params.yaml names the directories that the sample holds."""
-    from assay.config.load import LoadOptions, load_study
-    from assay.plan.expand import build_plan
-
-    plan = build_plan(load_study("params.yaml", LoadOptions(cwd=str(SAMPLES / "mlrunner"))))
-    names = {run.name: dict(run.params) for run in plan.runs}
-    assert set(names) == {folder.name for folder in OUTPUT.iterdir() if folder.is_dir()}
-    for name, params in names.items():
-        assert load_mlrunner_run(str(OUTPUT / name)).params in (params, {})
-
-
 def test_logs_without_subdirectories_carry_the_name(tmp_path):
     for name in ("log.train.20220316.030151.Norm_new-Moment_0.1", "log.a.b.20220316.030152", "log.txt", "catalog.x"):
         (tmp_path / name).touch()

@@ -68,15 +68,6 @@ def test_every_flag_of_the_original_with_its_default() -> None:
     assert {name: parsed[name] for name in ORIGINAL} == ORIGINAL
 
 
-def test_every_flag_takes_a_value_with_and_without_an_equals_sign() -> None:
-    parser = build_parser()
-    switches = {name for name, default in ORIGINAL.items() if default is False}
-    for name in ORIGINAL:
-        for arguments in ([f"--{name}"],) if name in switches else ([f"--{name}=x"], [f"--{name}", "x"]):
-            value = vars(parser.parse_args(arguments))[name]
-            assert value in (True, "x", ["x"])
-
-
 def test_every_flag_is_in_the_help_and_read_by_some_code(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "--help")
     assert code == 0

@@ -150,15 +150,12 @@ def test_redirects_are_followed_to_an_end(web: Any, tmp_path: Path) -> None:
         pull(f"{web.url}/a", tmp_path / "y")
 
 
-def test_a_closed_port(tmp_path: Path, closed_port: int) -> None:
-    with pytest.raises(InfrastructureError, match=r"Connection refused \(3 tries\)\n.*is 127\.0\.0\.1 reachable"):
-        pull(f"http://127.0.0.1:{closed_port}/x", tmp_path / "x")
-    assert names_in(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("number", "words", "asked"),
-    [(socket.EAI_NONAME, "there is no host 'nowhere.invalid'", 1), (socket.EAI_AGAIN, r"Try later \(3 tries\)", 3)],
+    [
+        (socket.EAI_NONAME, "there is no host 'nowhere.invalid'", 1),
+        (socket.EAI_AGAIN, r"Try later \(3 tries\)\n.*is nowhere.invalid reachable", 3),
+    ],
 )
 def test_a_host_that_does_not_exist_is_not_asked_for_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str, asked: int
@@ -321,13 +318,6 @@ def test_a_server_that_cannot_continue_starts_over(web: Any, tmp_path: Path, pag
     assert len(web.requests) == 2
 
 
-def test_a_chunked_answer_that_breaks_off_is_noticed(web: Any, tmp_path: Path) -> None:
-    web.add("/x", DATA, chunked=True, cuts=[300_000, 300_000, 300_000], ranges=False)
-    with pytest.raises(InfrastructureError, match="the connection broke"):
-        pull(f"{web.url}/x", tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-
-
 def leave_part(web: Any, target: Path, **more: Any) -> Any:
     """A download that broke off after 300,000 bytes and was left; the page that it is of."""
     page = web.add("/x", DATA, cuts=[300_000], statuses=[200, 500, 500], **more)
@@ -436,17 +426,6 @@ def test_a_checksum_is_compared_also_with_what_is_there(web: Any, tmp_path: Path
 # ---------------------------------------------------------------- archives
 
 
-def test_an_archive_is_unpacked_beside_itself(web: Any, tmp_path: Path) -> None:
-    content = build_tar({"cifar-10-batches-bin/data_batch_1.bin": b"1", "cifar-10-batches-bin/readme.html": b"2"})
-    web.add("/~kriz/cifar-10-binary.tar.gz", content)
-    said: list[str] = []
-    pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
-    assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == content
-    assert names_in(tmp_path / "cifar-10-batches-bin") == ["data_batch_1.bin", "readme.html"]
-    assert names_in(tmp_path) == ["cifar-10-batches-bin", "cifar-10-binary.tar.gz"]
-    assert said[-1] == f"unpacking cifar-10-binary.tar.gz into {tmp_path}"
-
-
 def test_a_renamed_archive_is_unpacked_into_the_parent_and_reported(web: Any, tmp_path: Path) -> None:
     """It is known by the path of its address, without a signature after it."""
     web.add("/ds.tar.gz?sig=1", build_tar({"inner/a": b"1"}))
@@ -528,7 +507,7 @@ def test_an_interrupted_unpacking_is_done_by_the_next(web: Any, tmp_path: Path) 
     web.add("/x.tar.gz", content)
 
     def interrupt(text: str) -> None:
-        if text.startswith("unpacking"):
+        if text == f"unpacking x.tar.gz into {tmp_path}":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

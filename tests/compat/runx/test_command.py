@@ -108,17 +108,6 @@ class TestDirectories:
 
 
 class TestCode:
-    def test_ignored_patterns_and_checkpoints_are_not_copied(self, user: UserFolder) -> None:
-        user.write(".runx", "LOGROOT: logs\nCODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'\n")
-        user.write("sweep.yml", ONE)
-        for name in ("docs/a.md", "test_it.py", "lib/x.pyc", "lib/good.py", "lib/model.pth", ".git/HEAD"):
-            user.write(name, "")
-        user.well("runx", "sweep.yml")
-        code = user.runs("logs/sweep")[0] / "code"
-        assert {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()} == {
-            "sweep.yml", "train.py", ".runx", "lib/good.py",
-        }  # fmt: skip
-
     def test_editing_the_source_during_a_sweep_changes_nothing(self, user: UserFolder) -> None:
         source = str(user.folder / "train.py")
         user.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
