@@ -266,6 +266,7 @@ def test_params_with_one_value_are_left_out_unless_asked_for(capsys):
 
 
 def test_any_value_fits_into_the_table(capsys):
+    """B30"""
     examiner = fill(({"layers": [1, 2], "opt": {"a": 1}}, {}), ({"layers": [1, 3], "opt": {"a": 1}}, {}))
     frame = examiner.table(print_tsv=False)
     assert capsys.readouterr().out == ""

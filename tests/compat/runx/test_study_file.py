@@ -120,6 +120,7 @@ smallfarm:
 
 
 def test_the_documents_own_bigfarm_is_a_farm(project):
+    """B2"""
     study = project.load(INTRO, BIGFARM)
     assert study.farm == "bigfarm"
     assert study.root == "/home/logs"
@@ -282,7 +283,7 @@ COMMANDS = {
         "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n",
         ["run --lr 3 --bs 2"],
     ),
-    "a skipped first item is a template for the others": (
+    "a skipped first item is a template for the others, B9": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
         ["run --a 3 --b 2", "run --a 5 --b 2"],
     ),
@@ -359,7 +360,7 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
     ],
 )
 def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams, expected):
-    """B12: filled literally."""
+    """B12: filled literally. B9: of the item that names it alone."""
     plan = project.plan(f"CMD: run\nHPARAMS: {hparams}\n")
     assert tags(plan) == expected
     assert not any("RUNX" in run.commands[0].text for run in plan.runs)

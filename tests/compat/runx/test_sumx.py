@@ -222,11 +222,12 @@ class TestWhichIsBest:
         assert first_column(user.well("sumx", "sweep", "--sort", "wer:max").out) == ["b", "a"]
 
     def test_the_best_value_where_it_is_not_the_last(self, user: UserFolder) -> None:
-        write_run(user, "a", {"acc": [95.5, 91.0]})
+        """B14: as numbers, 100.5 is more than 92."""
+        write_run(user, "a", {"acc": [100.5, 91.0]})
         write_run(user, "b", {"acc": [90.0, 92.0]})
         said = user.well("sumx", "sweep", "-s", "acc")
         assert said.lines[0].split() == ["acc", "acc-best", "epoch", "epoch_time"]
-        assert [line.split()[:3] for line in said.lines[2:]] == [["a", "91", "95.5"], ["b", "92", "92.0"]]
+        assert [line.split()[:3] for line in said.lines[2:]] == [["a", "91", "100.5"], ["b", "92", "92.0"]]
 
     def test_several_sort_keys_count_in_their_order(self, user: UserFolder) -> None:
         for name, lr, acc in (("a", 0.5, 1.0), ("b", 0.25, 1.0), ("c", 0.5, 3.0)):
@@ -268,6 +269,14 @@ class TestResultsOfTheOriginal:
         tree.write("train.py", TRAIN)
         tree.well("runx", "sweep.yml", "-i")
         assert len(tree.well("sumx", "sweep", "-s", "acc").lines) == 2 + 5 + 1
+
+    def test_a_run_that_gave_logx_no_hparams_is_tabled(self, user: UserFolder) -> None:
+        """B18"""
+        user.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: [1, 2], logdir: LOGDIR}\n")
+        text = "import sys\nfrom assay.logx import logx\nlogx.initialize(sys.argv[-1])\n"
+        user.write("train.py", f"{text}logx.metric('val', {{'acc': 1}}, 1)\n")
+        user.well("runx", "sweep.yml")
+        assert user.well("sumx", "sweep").lines[0].split() == ["lr", "acc", "epoch", "epoch_time"]
 
 
 class TestBadInput:
