@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.compat.originals import (
     fill_logdir,
@@ -167,18 +164,6 @@ def test_stat_is_written_as_the_original_writes_it(tmp_path):
     assert (tmp_path / "stat").read_text() == "avg: running\ntrain: finished\n"
     write_mlrunner_stat(str(tmp_path), {"avg": "failed"})
     assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "avg": "failed"}, "other words are kept"
-
-
-@given(
-    st.dictionaries(
-        st.text("abno-_ yesfrul:#1é", min_size=1, max_size=6), st.sampled_from(["running", "finished", "failed"])
-    )
-)
-def test_any_command_name_survives(tmp_path_factory, stat):
-    folder = tmp_path_factory.mktemp("stat")
-    write_mlrunner_stat(str(folder), stat)
-    assert load_mlrunner_stat(str(folder)) == stat
-    assert (yaml.safe_load((folder / "stat").read_text()) or {}) == stat
 
 
 def test_two_writers_lose_no_word(tmp_path):

@@ -103,13 +103,7 @@ class Sender(NamedTuple):
             write_received(os.path.join(folder, study, run), Received("upload", self.address, self.by, time.time()))
 
 
-def store_archive(
-    archive: str,
-    aside: str,
-    root: str,
-    limits: UploadLimits,
-    sender: Sender = Sender(),  # noqa: B008 immutable
-) -> list[StoredRun]:
+def store_archive(archive: str, aside: str, root: str, limits: UploadLimits, sender: Sender) -> list[StoredRun]:
     """Check and store the runs of an archive; raise RefusedUploadError without storing any of them."""
     unpacked = os.path.join(aside, "runs")
     try:

@@ -236,21 +236,6 @@ def test_the_folder_is_looked_for_at_the_git_root_first(lab: Lab, capsys: pytest
     assert "(the git root of the file)" in capsys.readouterr().out
 
 
-def test_every_failing_segment_and_test_is_reported(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.config["second"] = lab.test
-    lab.write()
-    assert call(lab, "-g") == 0
-    lab.change(loss={"10": "99", "20": "99"})
-    capsys.readouterr()
-    assert call(lab) == 1
-    out = capsys.readouterr().out
-    assert "demo: FAIL" in out
-    assert "second: FAIL" in out
-    for test in lab.check().tests:
-        assert [segment.verdict.kind for segment in test.segments] == [VerdictKind.FAIL, VerdictKind.FAIL]
-        assert [segment.verdict.findings[0].step for segment in test.segments] == [10, 20]
-
-
 def test_the_second_test_runs_when_the_first_cannot(lab: Lab) -> None:
     lab.config = {"broken": {**lab.test, "executable": ["no-such-program"]}, "demo": lab.test}
     lab.write()

@@ -334,10 +334,6 @@ class TestFlags:
         assert "trained" not in said.out
         assert done(user).count("test Norm_new-Moment_0.1") == 2
 
-    def test_sample_takes_a_part_of_each_document(self, user: UserFolder) -> None:
-        said = user.well("mlrunner", "--sample", "1", "-c", "train")
-        assert said.lines[1].startswith("Tasks: 2, ")
-
     def test_no_subdir_puts_the_logs_side_by_side(self, user: UserFolder) -> None:
         """B22"""
         user.well("mlrunner", "--no-subdir")
@@ -346,12 +342,6 @@ class TestFlags:
         assert Path("output/averaged_model.pt").exists()
         assert len(user.calls) == 15
         assert user.well("mlrunner", "--no-subdir").lines[1] == f"Tasks: 6, commands to run: 0 {SHARED}"
-
-    def test_another_output_and_another_file(self, user: UserFolder) -> None:
-        user.write("p/other.yaml", PARAMS)
-        user.well("mlrunner", "-y", "p/other.yaml", "-o", "a/b/out", "-c", "train")
-        assert Path("a/b/out/other.yaml").exists()
-        assert Path("a/b/out/Norm_batch-EaStop_T/checkpoint51.pt").exists()
 
 
 class TestHalfDone:
@@ -436,14 +426,6 @@ def examine(regex: str) -> tuple[str, Any]:
     return said.getvalue(), frame
 
 
-def test_the_notebook_on_the_original_s_output(user: UserFolder) -> None:
-    shutil.copytree(ORIGINALS / "mlrunner", user.folder, dirs_exist_ok=True)
-    said, frame = examine(".*Moment.*")
-    assert "False\t0.1\tnew\t34.62" not in said, "early-stop has one value here"
-    assert "0.1\tnew\t34.62" in said.splitlines()
-    assert len(frame) == 4
-
-
 class TestBadInput:
     def test_no_params_yaml(self, user: UserFolder) -> None:
         (user.folder / "params.yaml").unlink()
@@ -475,12 +457,6 @@ class TestBadInput:
         assert said.code == 2
         assert hint in said.err
         assert not Path("output").exists()
-
-    def test_no_resource_is_said(self, user: UserFolder) -> None:
-        user.write("params.yaml", PARAMS.replace("resource: [ 0, 1, 2, 3 ]", ""))
-        said = user.well("mlrunner", "-c", "train")
-        assert "there is no resource" in said.err
-        assert done(user) == all_of("train")
 
     def test_a_missing_program(self, user: UserFolder) -> None:
         user.write("params.yaml", PARAMS.replace("python generate.py", "pyhton generate.py"))

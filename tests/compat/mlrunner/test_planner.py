@@ -69,12 +69,6 @@ def test_values_are_shown_as_the_original_shows_them(value, expected):
     assert build_name({"p": value}) == f"P_{expected}"
 
 
-def test_the_documents_example():
-    assert build_name({"norm": "new", "moment": 0.1}) == "Norm_new-Moment_0.1"
-    assert build_name({"norm": "batch", "early-stop": True}) == "Norm_batch-EaStop_T"
-    assert name_specs({}) == ["default"], "a document without parameters has a name"
-
-
 def test_an_existing_path_shows_its_last_part():
     exists = {"/data/sets/cifar", "data/bin/"}.__contains__
     assert build_name({"data": "/data/sets/cifar"}, exists) == "Data_cifar"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.store.test_transfer import source
 from tests.finished_study import until
 
 from assay.compat.perfzero.download import build_disk_error, fetch
@@ -31,6 +32,7 @@ from assay.compat.perfzero.values import DownloadRetry, parse_checksum
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
 from assay.values.notify import Notify, ignore
 
+__all__ = ["source"]
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = DownloadRetry(attempts=3, sleep=lambda _: None, timeout_s=20)
 
@@ -533,18 +535,6 @@ def test_an_obstacle_keeps_what_was_downloaded(web: Any, tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------- from this machine
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    (folder / "sub" / "empty").mkdir(parents=True)
-    (folder / "x").write_bytes(b"1")
-    (folder / "sub" / "run.sh").write_bytes(b"2")
-    (folder / "sub" / "run.sh").chmod(0o755)
-    (tmp_path / "elsewhere").write_bytes(b"3")
-    (folder / "sub" / "link").symlink_to(tmp_path / "elsewhere")
-    return folder
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/*", "file://{}/", "file:{}"])

@@ -358,12 +358,9 @@ def test_a_dry_run_shows_every_step(tools: StandIns, call: Cli) -> None:
         f"# pack Assay as workspace/resources/{build_wheel_name()}",
         f"# fetch {url} to workspace/resources/{WHEEL}",
     ]
-    assert lines[3].startswith(
-        "docker build --no-cache --pull -t perfzero/tensorflow "
-        f"--build-arg tensorflow_pip_spec={WHEEL} --build-arg local_tensorflow_pip_spec={WHEEL} "
-        "--build-arg 'extra_pip_specs=a==1 b==2' -f /"
-    )
-    assert len(lines) == 4
+    (build,) = lines[3:]
+    assert build.startswith("docker build --no-cache --pull -t perfzero/tensorflow --build-arg ")
+    assert "--build-arg 'extra_pip_specs=a==1 b==2' -f /" in build
 
 
 def test_an_image_is_built_with_assay_in_its_context(tmp_path: Path, tools: StandIns, call: Cli) -> None:

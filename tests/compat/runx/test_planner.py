@@ -16,7 +16,6 @@ from tests.plan.test_render import received
 from assay.compat.originals import MAX_NAME_BYTES
 from assay.compat.runx.planner import (
     RunxPlanner,
-    build_directory_name,
     build_tag,
     fill_logdir,
     fill_tag,
@@ -103,11 +102,6 @@ def test_there_are_enough_words_for_large_studies():
     assert len(set(ANIMALS)) == len(ANIMALS) >= 150
     assert not set(ADJECTIVES) & set(ANIMALS)
     assert all(re.fullmatch("[a-z]+", word) for word in (*ADJECTIVES, *ANIMALS))
-
-
-def test_a_name_is_two_words_and_the_minute():
-    (name,) = name_runx([make_draft()])
-    assert re.fullmatch(r"[a-z]+-[a-z]+_2020\.02\.06_14\.19", name)
 
 
 def test_the_rng_decides():
@@ -210,8 +204,3 @@ def test_names_are_distinct_single_components(tags, cooldir):
         assert "\0" not in name
         assert not name.startswith(".")
         assert 0 < len(name.encode()) <= 255
-
-
-@given(st.text())
-def test_directory_names_fit(text):
-    assert len(build_directory_name(text, "_tail").encode()) <= MAX_NAME_BYTES

@@ -64,11 +64,6 @@ def test_the_first_call(tmp_path: Path) -> None:
     }
 
 
-def test_entering_writes_nothing(tmp_path: Path) -> None:
-    assert run_sets.RunxRules().name_runs(prepare(tmp_path)).set_number == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_call_that_was_killed_at_once_is_continued(tmp_path: Path) -> None:
     begin(prepare(tmp_path))
     again = begin(prepare(tmp_path, ("other-a", "other-b")))
@@ -92,12 +87,6 @@ def test_what_is_unfinished_is_continued(
     again = begin(prepare(tmp_path, ("other-a", "other-b")))
     expected = (1, ["fresh-a", "fresh-b"]) if continues else (2, ["other-a", "other-b"])
     assert (again.set_number, names(again)) == expected
-
-
-def test_assay_run_keeps_what_is_finished(tmp_path: Path) -> None:
-    end_all(begin(prepare(tmp_path)), (State.DONE, None), (State.DONE, None))
-    again = begin(prepare(tmp_path, ("other-a", "other-b"), keeps_finished=True))
-    assert (again.set_number, names(again)) == (1, ["fresh-a", "fresh-b"])
 
 
 def test_other_parameters_are_another_set(tmp_path: Path) -> None:

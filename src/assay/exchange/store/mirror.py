@@ -69,16 +69,10 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
     return manifest
 
 
-def load_manifests(
-    remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
-) -> list[FolderManifest]:
-    """Load the existing manifests, in order. Errors are added to `damaged`; if that is None, the first is raised."""
+def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatError]) -> list[FolderManifest]:
+    """Load the existing manifests, in order. Errors are added to `damaged`."""
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
-    wrong = [each for each in found if isinstance(each, FormatError)]
-    if damaged is None and wrong:
-        raise wrong[0]
-    if damaged is not None:
-        damaged += wrong
+    damaged += [each for each in found if isinstance(each, FormatError)]
     return [each for each in found if isinstance(each, FolderManifest)]
 
 
