@@ -400,19 +400,6 @@ def test_logdir_is_the_run_directory_wherever_a_string_stands(project):
     assert run.params["out"] == "LOGDIR/out"
 
 
-def test_logdir_with_spaces_and_quotes_reaches_the_script_in_one_piece(project, tmp_path):
-    """Run by a real shell in a directory with a hostile name."""
-    import subprocess
-
-    text = "CMD: \"printf '<%s>' a 'LOGDIR'\"\nHPARAMS: {x: LOGDIR/y, z: '\"LOGDIR\"'}\n"
-    command = project.plan(text).runs[0].commands[0].text
-    folder = '/no such/it\'s "here" $HOME'
-    done = subprocess.run(
-        ["bash", "-c", command], env={"ASSAY_RUN_DIR": folder}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"<a><{folder}><--x><{folder}/y><--z><{folder}>"
-
-
 # ---------------------------------------------------------------- .runx
 
 
