@@ -38,21 +38,18 @@ def names(prepared: Prepared) -> list[str]:
     return [spec.name for spec in prepared.plan.runs]
 
 
-def end_run(prepared: Prepared, spec: RunSpec, state: State | None, stop: StopKind | None = None) -> None:
-    """As if this run had been executed; a state of None leaves it without a conclusion, its process gone."""
-    path = prepared.dir_of(spec)
-    record = run_directory.RunRecord(spec, "study", run_directory.new_uid(), 0.0)
-    assert run_directory.write_run_dir(path, record, "")
-    assert run_directory.publish_lease(path, JobHandle("local", "0", os.uname().nodename, 0, 0, "a boot", None, 1, 0.0))
-    if stop:
-        run_directory.write_stop(path, 1, Stop("x", "y", stop, 1.0))
-    if state:
-        run_directory.write_outcome(path, Outcome(state, 1))
-
-
 def end_all(prepared: Prepared, *ends: tuple[State | None, StopKind | None]) -> None:
+    """As if the runs had been executed; a state of None leaves one without a conclusion, its process gone."""
+    handle = JobHandle("local", "0", os.uname().nodename, 0, 0, "a boot", None, 1, 0.0)
     for spec, (state, stop) in zip(prepared.plan.runs, ends, strict=True):
-        end_run(prepared, spec, state, stop)
+        path = prepared.dir_of(spec)
+        record = run_directory.RunRecord(spec, "study", run_directory.new_uid(), 0.0)
+        assert run_directory.write_run_dir(path, record, "")
+        assert run_directory.publish_lease(path, handle)
+        if stop:
+            run_directory.write_stop(path, 1, Stop("x", "y", stop, 1.0))
+        if state:
+            run_directory.write_outcome(path, Outcome(state, 1))
 
 
 def test_the_first_call(tmp_path: Path) -> None:
