@@ -19,6 +19,7 @@ import time
 import unicodedata
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -178,12 +179,9 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int, most: int, lim
     total = sum(info.file_size for info in members)
     if total > most:
         raise RefusedUploadError(f"{total} bytes would come out of {size}; that is more than is taken", 413)
-    seen: set[str] = set()
-    for info in members:
-        name = info.filename.rstrip("/")
-        if name in seen:
-            raise RefusedUploadError(f"{name!r} is in the archive twice")
-        seen.add(name)
+    counts = Counter(info.filename.rstrip("/") for info in members)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise RefusedUploadError(f"{twice[0]!r} is in the archive twice")
 
 
 def _check_name(info: zipfile.ZipInfo) -> list[str]:

@@ -307,8 +307,7 @@ class _Sender:
         """Send one file, or return None if it has been removed."""
         try:
             status = os.stat(path)
-            is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            if is_same and known is not None and not self._check:
+            if known and not self._check and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
                 return known
             if status.st_size <= _IN_MEMORY:
                 with open(path, "rb") as file:
@@ -441,10 +440,10 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
-    here = os.path.join(present, name) if present else None
-    is_here = here is not None and is_file_of(here, file)
+    here = os.path.join(present, name) if present else ""
+    is_here = is_file_of(here, file)
     shown = f"{remote.address}/{object_key(file.sha256)} ({name} of {manifest.name})"
-    if is_here and here is not None:
+    if is_here:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
         raise FormatError(f"{shown} is damaged: it is missing")
