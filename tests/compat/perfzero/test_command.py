@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.bench_samples import write_module
 from tests.command_line import Result
+from tests.compat.perfzero.test_flow import make_lab
 
 from assay.cli.main import run
 from assay.compat.perfzero.command import build_parser
@@ -46,14 +46,7 @@ OLD_LINE = '{"time": 1550040323.9, "cpu_percent": 771.1}\n'
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "lab"
-    folder.mkdir()
-    write_module(folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    return folder
+    return make_lab(tmp_path, monkeypatch).folder
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
