@@ -62,11 +62,7 @@ exit "$result"
 """
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What a run will do: its commands with their exit codes, in order."""
-
-    codes: dict[str, int]
+Planned = dict[str, int]  # what a run will do: its commands with their exit codes, in order
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class Hammer:
         self.shop.write("work.sh", WORK)
         self.name = f"study{number}"
         self.file = f"{self.name}.yml"
-        self.plans = [self._plan(n) for n in range(self.runs)]
+        self.plans = [self._plan() for _ in range(self.runs)]
         text = (
             f"study: {self.name}\n"
             "commands:\n"
@@ -117,23 +113,20 @@ class Hammer:
             "  test: if [ {second} != none ]; then bash work.sh test {n} 0.005 {second}; fi\n"
             "params:\n"
             f"  n: {list(range(self.runs))}\n"
-            f"  took: {[self._took() for _ in range(self.runs)]}\n"
-            f"  code: {[plan.codes['train'] for plan in self.plans]}\n"
-            f"  second: {[plan.codes.get('test', 'none') for plan in self.plans]}\n"
+            f"  took: {[self.random.choice(self.durations_s) for _ in range(self.runs)]}\n"
+            f"  code: {[plan['train'] for plan in self.plans]}\n"
+            f"  second: {[plan.get('test', 'none') for plan in self.plans]}\n"
             "zip: [[n, took, code, second]]\n"
             f"retries: {RETRIES}\n"
             "metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}\n"
         )
         self.shop.write(self.file, text)
 
-    def _plan(self, _n: int) -> Planned:
+    def _plan(self) -> Planned:
         code = self.random.choice([0, 0, 0, 0, 3, 77])
         if code == 0 and self.random.random() < 0.3:
-            return Planned({"train": 0, "test": self.random.choice([0, 0, 5])})
-        return Planned({"train": code})
-
-    def _took(self) -> float:
-        return self.random.choice(self.durations_s)
+            return {"train": 0, "test": self.random.choice([0, 0, 5])}
+        return {"train": code}
 
     # ------------------------------------------------------------ killing
 
@@ -334,8 +327,8 @@ class Hammer:
             problems.append(f"the outcome says {attempt.outcome.codes}, the markers say {attempt.codes}")
         for command, recorded in attempt.codes.items():
             whole = [line.code for line in ledger if line.is_end_of(command, attempt.number)]
-            expected = plan.codes.get(command, 0)
-            is_true = recorded == expected and whole == ([expected] if command in plan.codes else [])
+            expected = plan.get(command, 0)
+            is_true = recorded == expected and whole == ([expected] if command in plan else [])
             was_killed = recorded == KILLED and f"{record.uid}.{attempt.number}" in self.killed_commands
             if not is_true and not was_killed:
                 problems.append(f"{command} would end with {expected}, recorded {recorded}, the ledger has {whole}")

@@ -343,25 +343,6 @@ def test_an_interrupt_on_a_full_disk(shop: StudyProcesses, small_disk: Path) -> 
     assert shop.call("run", "study.yml", "--root", str(root), "--slots", "0").code == 0
 
 
-def test_a_read_only_root(shop: StudyProcesses, small_disk: Path) -> None:
-    write_study(shop, "exit 0")
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    ended = shop.call("run", "study.yml", "--root", str(small_disk / "runs"))
-    assert ended.code == 2
-    assert "cannot be written" in ended.err or "read-only" in ended.err
-    assert "--root" in ended.err
-
-
-@pytest.mark.parametrize("inside", ["", "deeper/still"])
-def test_a_root_that_is_a_file(shop: StudyProcesses, inside: str) -> None:
-    write_study(shop, "exit 0")
-    shop.root.write_text("not a folder")
-    ended = shop.call("run", "study.yml", "--root", str(shop.root / inside))
-    assert ended.code == 2
-    assert "is not a directory" in ended.err
-    assert shop.root.read_text() == "not a folder"
-
-
 def test_a_root_inside_the_source_tree(shop: StudyProcesses) -> None:
     """The copies of the code must not hold the runs, or each study would double the last one."""
     write_study(shop, "exit 0")

@@ -219,10 +219,3 @@ def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long
     assert first.wait(60) == 0
     assert len(begun(shop)) == 3
     assert shop.end(vip, signal.SIGCONT) == 0
-
-
-def test_runs_start_in_the_order_of_the_file(shop: StudyProcesses) -> None:
-    write_study(shop, 5)
-    (shop.base / "all").touch()
-    assert shop.run("--slots", "0").code == 0
-    assert begun(shop) == [f"n={n}" for n in range(5)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -26,16 +26,14 @@ def output(tmp_path):
         ("Norm_new-Moment_0.05", "new", 0.05, 31.0),
         ("Norm_batch-Moment_0.1", "batch", 0.1, 29.0),
     ]:
-        write_mlrunner(tmp_path / "output" / name, {"norm": norm, "moment": moment, "data": "iwslt14"})
-        (tmp_path / "output" / name / "log.test.20220316.030151").write_text(f"BLEU = {bleu}\n")
+        folder = tmp_path / "output" / name
+        folder.mkdir(parents=True)
+        own = {"_name": name, "_output": str(folder), "_scripts": {"test": "python generate.py"}}
+        fields = {**own, "norm": norm, "moment": moment, "data": "iwslt14"}
+        (folder / "param").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sorted(fields.items())))
+        (folder / "log.test.20220316.030151").write_text(f"BLEU = {bleu}\n")
     (tmp_path / "output/params.yaml").write_text("template: {}\n")
     return tmp_path / "output"
-
-
-def write_mlrunner(folder, params):
-    folder.mkdir(parents=True)
-    fields = {"_name": folder.name, "_output": str(folder), "_scripts": {"test": "python generate.py"}, **params}
-    (folder / "param").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sorted(fields.items())))
 
 
 def add_bleu(path, experiment, caches):
@@ -266,6 +264,7 @@ def test_params_with_one_value_are_left_out_unless_asked_for(capsys):
 
 
 def test_any_value_fits_into_the_table(capsys):
+    """B30"""
     examiner = fill(({"layers": [1, 2], "opt": {"a": 1}}, {}), ({"layers": [1, 3], "opt": {"a": 1}}, {}))
     frame = examiner.table(print_tsv=False)
     assert capsys.readouterr().out == ""
@@ -276,20 +275,13 @@ def test_any_value_fits_into_the_table(capsys):
 
 
 def test_without_pandas_the_table_is_a_list_of_rows(capsys, monkeypatch):
-    real = builtins.__import__
-
-    def without_pandas(name, *args, **kwargs):
-        if name == "pandas":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     rows = fill(({"a": 1}, {"m": 0.5}), ({"a": 2}, {})).table()
     assert rows == [{"a": 1, "m": 0.5}, {"a": 2, "m": None}]
 
 
 def test_without_pyyaml_param_files_say_what_is_missing(output, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match="needs PyYAML, which is not installed here: pip install PyYAML"):
         Examiner().exam(output)
 

@@ -84,7 +84,9 @@ def test_the_files_of_a_plain_run(logx, tmp_path, monkeypatch, capsys):
     logx.initialize(tmp_path / "log", hparams={"lr": 0.1, "arch": "alexnet"})
     logx.msg("hello")
     logx.metric("val", {"loss": 0.5, "acc": np.float32(0.75)}, epoch=3)
-    assert names(tmp_path / "log") == ["hparams.json", "logging.log", "metrics.csv"]
+    logx.metric("train", {"loss": 0.5})
+    assert names(tmp_path / "log") == ["hparams.json", "logging.log", "metrics.csv"], "no series outside of a run"
+    assert names(".") == []
     assert (tmp_path / "log/metrics.csv").read_bytes() == (
         b"start,start/step,0,timestamp,1700000000.5\r\nval,loss,0.5,acc,0.75,epoch,3,timestamp,1700000000.5\r\n"
     )
@@ -227,12 +229,6 @@ def test_other_ranks_write_print_and_create_nothing(logx, tmp_path, capsys):
 # ---------------------------------------------------------------- where logs go
 
 
-def test_inside_a_run_logs_go_to_its_directory(logx, tmp_path, monkeypatch):
-    monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path / "run"))
-    logx.initialize(coolname=True)
-    assert names(tmp_path / "run") == ["logging.log", "metrics.csv"]
-
-
 def test_logroot_is_found_without_a_yaml_library():
     texts = {
         "LOGROOT: /logs\nFARM: big\n": "/logs",
@@ -282,7 +278,7 @@ def read_series(run_dir):
 def test_inside_a_run_train_metrics_are_series_and_val_metrics_only_with_another_logdir(logx, tmp_path, monkeypatch):
     """The ingest reads metrics.csv: written twice, they would count twice."""
     monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path))
-    logx.initialize()
+    logx.initialize(coolname=True)
     logx.metric("trn", {"loss": 0.5, "note": "text"}, epoch=7)
     logx.metric("val", {"acc": 0.9}, epoch=1)
     assert read_rows(tmp_path)[-1][:3] == ["val", "acc", "0.9"]
@@ -290,13 +286,6 @@ def test_inside_a_run_train_metrics_are_series_and_val_metrics_only_with_another
     logx.metric("val", {"acc": 0.9, "time": 3}, epoch=1)
     script._stream.close()
     assert read_series(tmp_path) == [{"step": 7, "train/loss": 0.5}, {"epoch": 1, "acc": 0.9, "val/time": 3}]
-
-
-def test_outside_a_run_there_are_no_series(logx, tmp_path):
-    logx.initialize(tmp_path / "log")
-    logx.metric("train", {"loss": 0.5})
-    assert names(tmp_path / "log") == ["logging.log", "metrics.csv"]
-    assert names(".") == []
 
 
 # ---------------------------------------------------------------- TensorBoard

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.compat.originals import (
     fill_logdir,
@@ -92,18 +88,6 @@ def test_half_done_runs_of_mlrunner():
     assert (empty.params, empty.stat, empty.problems) == ({}, {}, ())
 
 
-def test_the_names_of_the_original_are_found_again():
-    """The plan of the sample's params.yaml names the directories that the sample holds."""
-    from assay.config.load import LoadOptions, load_study
-    from assay.plan.expand import build_plan
-
-    plan = build_plan(load_study("params.yaml", LoadOptions(cwd=str(SAMPLES / "mlrunner"))))
-    names = {run.name: dict(run.params) for run in plan.runs}
-    assert set(names) == {folder.name for folder in OUTPUT.iterdir() if folder.is_dir()}
-    for name, params in names.items():
-        assert load_mlrunner_run(str(OUTPUT / name)).params in (params, {})
-
-
 def test_logs_without_subdirectories_carry_the_name(tmp_path):
     for name in ("log.train.20220316.030151.Norm_new-Moment_0.1", "log.a.b.20220316.030152", "log.txt", "catalog.x"):
         (tmp_path / name).touch()
@@ -181,18 +165,6 @@ def test_stat_is_written_as_the_original_writes_it(tmp_path):
     assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "avg": "failed"}, "other words are kept"
 
 
-@given(
-    st.dictionaries(
-        st.text("abno-_ yesfrul:#1é", min_size=1, max_size=6), st.sampled_from(["running", "finished", "failed"])
-    )
-)
-def test_any_command_name_survives(tmp_path_factory, stat):
-    folder = tmp_path_factory.mktemp("stat")
-    write_mlrunner_stat(str(folder), stat)
-    assert load_mlrunner_stat(str(folder)) == stat
-    assert (yaml.safe_load((folder / "stat").read_text()) or {}) == stat
-
-
 def test_two_writers_lose_no_word(tmp_path):
     def write(command: str) -> None:
         for word in ("running", "failed", "finished"):
@@ -204,16 +176,3 @@ def test_two_writers_lose_no_word(tmp_path):
     for thread in threads:
         thread.join()
     assert load_mlrunner_stat(str(tmp_path)) == {f"c{i}": "finished" for i in range(8)}
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    write_mlrunner_stat(str(tmp_path), {"train": "running"})
-
-    def refuse(*_paths: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="No space"):
-        write_mlrunner_stat(str(tmp_path), {"train": "finished"})
-    assert (tmp_path / "stat").read_text() == "train: running\n"
-    assert os.listdir(tmp_path) == ["stat"]

@@ -14,13 +14,12 @@ import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.finished_study import Bench, until
-from tests.fork_server import call_assay, start_assay
+from tests.finished_study import Bench
 
 from assay.config.fields import LoadOptions
 from assay.errors import FormatError
@@ -315,22 +314,6 @@ def test_an_upload_that_comes_between_the_plan_and_the_start(owner: Owner, monke
     assert [path.name for path in sorted((owner.root / "mine").glob("*~received"))] == ["x=1~received", "x=2~received"]
     best = owner.load("best", "mine")["best"]
     assert (best["run"], best["value"]) == ("mine/x=1", 0.1)  # nothing of the upload is left under this name
-
-
-def test_an_upload_into_a_study_that_is_supervised(owner: Owner, tmp_path: Path) -> None:
-    archive = owner.forge(evil_job, run="x=2")
-    owner.write("train.sh", 'while [ ! -f "$WITNESS.go" ]; do sleep 0.05; done\n' + TRAIN)
-    with open(tmp_path / "log", "w") as log:
-        supervisor = start_assay(["run", "mine.yml", "-j", "1"], cwd=owner.folder, env=os.environ, log=log)
-    try:
-        until((owner.root / "mine" / RUN / "lease.1").exists, "the first run has begun", 60)
-        with suppress(RefusedUploadError):  # its directory may be ready, or become so in this moment
-            owner.take(archive)
-        Path(f"{owner.witness}.go").touch()
-        assert supervisor.wait(120) == 0
-    finally:
-        supervisor.kill()
-    assert owner.executed() == ["honest", "honest"]
 
 
 def test_stop_never_ends_a_process_that_an_upload_names(owner: Owner) -> None:
@@ -678,14 +661,6 @@ def test_an_upload_stays_one_through_a_shared_place_and_changes_nothing_of_the_o
 
 
 # ---------------------------------------------------------------- more ways to start something
-
-
-def test_a_supervisor_in_the_background_executes_no_upload(owner: Owner) -> None:
-    owner.take(owner.forge(evil_job))
-    words = ("run", "mine.yml", "--detach")
-    assert call_assay(words, cwd=owner.folder, env=os.environ, timeout=120, new_session=True).returncode == 0
-    until(lambda: len(owner.executed()) == 2, "both runs have been executed", 60)
-    assert owner.executed() == ["honest", "honest"]
 
 
 def test_the_button_of_the_page_does_not_repeat_an_upload(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

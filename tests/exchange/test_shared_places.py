@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -158,33 +157,6 @@ def test_a_study_whose_newest_run_is_not_listed_yet(
         assert "3 runs" in cli("pull", "fit", "--from", str(place), "--root", "other").out
         assert "1 run" in cli("pull", f"fit/{GOOD}", "--from", str(place), "--root", "named").out
     assert "4 runs" in cli("pull", "fit", "--from", str(place), "--root", "other").out
-
-
-def test_a_run_that_is_not_finished_is_sent_as_it_is(cli: Any, own_bench: Bench, place: Path) -> None:
-    own_bench.add_finished()
-    run = own_bench.root / "fit" / GOOD
-    done = threading.Event()
-
-    def write() -> None:
-        while not done.wait(0.001):
-            with (run / "job.log").open("a") as file:
-                file.write("line\n")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for _ in range(2):
-            assert cli("push", f"fit/{GOOD}", "--to", str(place)).code == 0
-            shutil.rmtree(own_bench.folder / "other", ignore_errors=True)
-            assert cli("pull", "fit", "--from", str(place), "--root", "other").code == 0
-    finally:
-        done.set()
-        writer.join()
-    text = (own_bench.folder / "other/fit" / GOOD / "job.log").read_text()
-    assert (run / "job.log").read_text().startswith(text)
-    cli("push", f"fit/{GOOD}", "--to", str(place))
-    cli("pull", "fit", "--from", str(place), "--root", "other")
-    assert read_tree(own_bench.folder / "other/fit" / GOOD) == read_tree(run)
 
 
 # ---------------------------------------------------------------- the model cache

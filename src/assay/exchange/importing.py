@@ -124,15 +124,10 @@ class _StudyWriter:
                 self.partial.add(run_dir)
         self.by_name = {name: dirs[0] for name, dirs in by_name.items() if len(dirs) == 1}
 
-    def _find(self, run: ImportedRun) -> str | None:
-        """Find the earlier import by the run's id, else by name if one of the two has only points (a chart of W&B)."""
-        named = self.by_name.get(run.name)
-        if run.id in self.by_id:
-            return self.by_id[run.id]
-        return named if run.state is None or named in self.partial else None
-
     def _write_run(self, run: ImportedRun) -> str:
-        run_dir = self._find(run)
+        # an earlier import has its id, or its name if one of the two has only points (a chart of W&B)
+        named = self.by_name.get(run.name)
+        run_dir = self.by_id.get(run.id, named if run.state is None or named in self.partial else None)
         if run_dir is not None:
             return self._update(run_dir, run)
         name = _clean(run.name) or f"run-{_digest(run.id)}"

@@ -70,12 +70,8 @@ def hide_receiver(receiver: str, rules: SecretRules | None = None) -> str:
 
 def drop_flag(words: Sequence[str]) -> tuple[str, ...]:
     """Remove `--notify WHERE` from a command line that is recorded, or printed where others may read it."""
-    kept: list[str] = []
-    for index, word in enumerate(words):
-        is_value = index > 0 and words[index - 1] == "--notify"
-        if word != "--notify" and not word.startswith("--notify=") and not is_value:
-            kept.append(word)
-    return tuple(kept)
+    pairs = zip(("", *words), words, strict=False)
+    return tuple(word for before, word in pairs if "--notify" not in (before, word.partition("=")[0]))
 
 
 class _RefusedError(Exception):

@@ -163,21 +163,17 @@ class _Connection:
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         if sql.startswith("INSERT INTO chunks "):
-            self._copy_chunks(parameters)
+            columns = "run, metric, parts, step_data, value_data, time_data"
+            with self.raw.cursor().copy(f"COPY chunks ({columns}) FROM STDIN (FORMAT BINARY)") as target:
+                target.set_types(["int8", "int8", "bytea", "bytea", "bytea", "bytea"])
+                for row in parameters:
+                    target.write_row([_adapt(value) for value in row])
             return
         adapt = _adapt_run if sql.startswith("INSERT INTO runs ") else _adapt
         rows = [list(map(adapt, row)) for row in parameters]
         if rows:
             with self.raw.cursor() as cursor:
                 cursor.executemany(_translate(sql), rows)
-
-    def _copy_chunks(self, rows: Iterable[Sequence[Any]]) -> None:
-        columns = "run, metric, parts, step_data, value_data, time_data"
-        copy = self.raw.cursor().copy(f"COPY chunks ({columns}) FROM STDIN (FORMAT BINARY)")
-        with copy as target:
-            target.set_types(["int8", "int8", "bytea", "bytea", "bytea", "bytea"])
-            for row in rows:
-                target.write_row([_adapt(value) for value in row])
 
 
 # ---------------------------------------------------------------- the index

@@ -19,6 +19,7 @@ import time
 import unicodedata
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -103,13 +104,7 @@ class Sender(NamedTuple):
             write_received(os.path.join(folder, study, run), Received("upload", self.address, self.by, time.time()))
 
 
-def store_archive(
-    archive: str,
-    aside: str,
-    root: str,
-    limits: UploadLimits,
-    sender: Sender = Sender(),  # noqa: B008 immutable
-) -> list[StoredRun]:
+def store_archive(archive: str, aside: str, root: str, limits: UploadLimits, sender: Sender) -> list[StoredRun]:
     """Check and store the runs of an archive; raise RefusedUploadError without storing any of them."""
     unpacked = os.path.join(aside, "runs")
     try:
@@ -184,12 +179,9 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int, most: int, lim
     total = sum(info.file_size for info in members)
     if total > most:
         raise RefusedUploadError(f"{total} bytes would come out of {size}; that is more than is taken", 413)
-    seen: set[str] = set()
-    for info in members:
-        name = info.filename.rstrip("/")
-        if name in seen:
-            raise RefusedUploadError(f"{name!r} is in the archive twice")
-        seen.add(name)
+    counts = Counter(info.filename.rstrip("/") for info in members)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise RefusedUploadError(f"{twice[0]!r} is in the archive twice")
 
 
 def _check_name(info: zipfile.ZipInfo) -> list[str]:
@@ -249,12 +241,14 @@ def _check_run(run_dir: str, key: str) -> RunSpec:
         raise RefusedUploadError(f"{key} has no {layout.RUN_FILE}") from error
     except FormatError as error:
         raise RefusedUploadError(f"{key} is not a readable run: {error.message}") from error
-    for path in _find_paths(record.spec):
+    spec = record.spec  # commands will open these paths to show its logs and metrics
+    paths = [spec.log_name, spec.other_log_name, *(command.name for command in spec.commands)]
+    for path in (*paths, *(pattern.path for pattern in spec.patterns if isinstance(pattern, MetricFile))):
         if os.path.isabs(path) or os.pardir in path.split("/"):
             raise RefusedUploadError(f"{key}: its {layout.RUN_FILE} names {path[:200]!r}, which leads elsewhere")
     if not (state := load_status(run_dir).state).is_over:
         raise RefusedUploadError(f"{key} is not finished: it is {state}")
-    return record.spec
+    return spec
 
 
 def _check_metrics(run_dirs: Sequence[str]) -> None:
@@ -277,13 +271,6 @@ def check_runs(top: str, run_dirs: Sequence[str]) -> None:
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)
-
-
-def _find_paths(spec: RunSpec) -> Iterator[str]:
-    """Yield the paths below the run's directory that commands will open to show its logs and metrics."""
-    yield from (spec.log_name, spec.other_log_name)
-    yield from (command.name for command in spec.commands)
-    yield from (pattern.path for pattern in spec.patterns if isinstance(pattern, MetricFile))
 
 
 def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> list[StoredRun]:

@@ -68,7 +68,7 @@ def write_board_run(
 
 def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Convert parameters for the HParams tab, which has numbers, texts and booleans: others to text, None to `none`."""
-    plain = {}
-    for name, value in params.items():
-        plain[name] = value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
-    return plain
+    return {
+        name: value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
+        for name, value in params.items()
+    }

@@ -14,9 +14,6 @@ from tests.golden_training import Lab, messages, run_in_process
 from assay.cli.main import run
 from assay.values.verdict import VerdictKind
 
-SOURCE = Path(__file__).parents[3] / "src"
-SAMPLES = Path(__file__).parents[2] / "formats" / "golden"
-
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
@@ -69,40 +66,6 @@ def test_arguments_come_in_the_originals_order(lab: Lab) -> None:
     checkpoint = str(lab.store / "ckpts" / "model_5.bin")
     # run_for is the steps to record and the start step together
     assert first == ["--load", checkpoint, "--start", "4", "--until", "8", "--x", "7", "--log-every", "1"]
-
-
-def test_the_manifest_of_the_document_can_be_checked(lab: Lab) -> None:
-    lab.store.mkdir()
-    text = (SAMPLES / "v1_document.json").read_text()
-    lab.manifest_path.write_text(text)
-    for entry in json.loads(text)["ckpt_logs"].values():
-        path = lab.store / entry["checkpoint"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("weights")
-    lab.test["log_parsing"]["loss"] = {"regex": r"MLM ([\d\.]+) NSP ([\d\.]+)", "labels": ["MLM", "NSP"]}
-    lab.test["recording"]["steps_to_record_after_save"] = 3
-    lab.write()
-    known = {
-        step: value["loss"]
-        for entry in json.loads(text)["ckpt_logs"].values()
-        for step, value in entry["results"].items()
-    }
-    script = (
-        "import argparse\np = argparse.ArgumentParser()\nfor f in ('--load', '--start', '--until'): p.add_argument(f)\n"
-    )
-    script += f"o = p.parse_args(); known = {known!r}\n"
-    script += "for s in range(int(o.start), int(o.until) + 1):\n"
-    script += (
-        "    v = known.get(str(s))\n    if v: print(f\"Iteration: {s} MLM {v['MLM']} NSP {v['NSP']}\", flush=True)\n"
-    )
-    (lab.folder / "training.py").write_text(script)
-    report = lab.check_one()
-    assert report.verdict.kind is VerdictKind.PASS, messages(report)
-    assert report.verdict.comparisons == 12
-    (lab.folder / "training.py").write_text(
-        script.replace("known = {", "known = {'7': {'MLM': '9.9', 'NSP': '0.65'}} or {")
-    )
-    assert lab.check_one().verdict.kind is not VerdictKind.PASS
 
 
 def test_the_example_with_two_tests_and_two_labels_on_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,21 +197,6 @@ def test_the_folder_is_looked_for_at_the_git_root_first(lab: Lab, capsys: pytest
     lab.write()
     assert call(lab, "-g") == 0
     assert "(the git root of the file)" in capsys.readouterr().out
-
-
-def test_every_failing_segment_and_test_is_reported(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.config["second"] = lab.test
-    lab.write()
-    assert call(lab, "-g") == 0
-    lab.change(loss={"10": "99", "20": "99"})
-    capsys.readouterr()
-    assert call(lab) == 1
-    out = capsys.readouterr().out
-    assert "demo: FAIL" in out
-    assert "second: FAIL" in out
-    for test in lab.check().tests:
-        assert [segment.verdict.kind for segment in test.segments] == [VerdictKind.FAIL, VerdictKind.FAIL]
-        assert [segment.verdict.findings[0].step for segment in test.segments] == [10, 20]
 
 
 def test_the_second_test_runs_when_the_first_cannot(lab: Lab) -> None:

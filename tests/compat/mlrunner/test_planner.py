@@ -69,12 +69,6 @@ def test_values_are_shown_as_the_original_shows_them(value, expected):
     assert build_name({"p": value}) == f"P_{expected}"
 
 
-def test_the_documents_example():
-    assert build_name({"norm": "new", "moment": 0.1}) == "Norm_new-Moment_0.1"
-    assert build_name({"norm": "batch", "early-stop": True}) == "Norm_batch-EaStop_T"
-    assert name_specs({}) == ["default"], "a document without parameters has a name"
-
-
 def test_an_existing_path_shows_its_last_part():
     exists = {"/data/sets/cifar", "data/bin/"}.__contains__
     assert build_name({"data": "/data/sets/cifar"}, exists) == "Data_cifar"
@@ -146,11 +140,6 @@ def test_cutting_never_splits_a_letter():
 def test_keys_and_lists_with_slashes_stay_in_one_folder():
     names = name_specs({"a/b": 1}, {"p": ["x/y"]}, {".assay": 1})
     assert not any("/" in name or name.startswith(".") for name in names)
-
-
-def test_ten_thousand_runs_have_ten_thousand_names():
-    names = name_specs(*({"lr": i / 3e7, "seed": i} for i in range(10_000)))
-    assert len(set(names)) == 10_000
 
 
 VALUES = st.one_of(

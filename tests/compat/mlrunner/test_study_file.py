@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from tests.compat.mlrunner.test_command import PARAMS
 
-from assay.compat.mlrunner.study_file import parse_mlrunner
 from assay.config.load import LoadOptions, load_study
-from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode
 from assay.plan.expand import build_plan, select
 from assay.values.layout import fill_reference
@@ -302,12 +300,6 @@ def test_empty_documents_are_passed_over_with_a_word(project):
     assert all("this document is empty" in text for text in said)
 
 
-def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
-    text = one("x [p]", "p: 1\np: 2")
-    assert project.commands(text) == ["x --p 2"]
-    assert "this key is here twice" in str(project.load(text).warnings[0])
-
-
 def test_what_names_a_directory(project):
     without = "template: {a: x, b: y}\nresource: [0]\n---\n_title: t\n---\n_title: u\n"
     texts = {without: ["default"], one("x [p]", "p: [1, 1]"): ["P_1"], one("x {p}", "p: 1\nseed: 5"): ["P_1-Seed_5"]}
@@ -355,8 +347,3 @@ def test_defaults_that_no_command_uses_are_orphans(project):
 def test_every_problem_is_said_at_once(project):
     message = project.problems("template: {a: 'x {p} [p]'}\nresource: []\nalias: {q: 1}\n---\n_cmd: b\nz: []\n")
     assert len([line for line in message.splitlines() if line.startswith("params.yaml:")]) == 6
-
-
-def test_the_parser_can_be_called_with_nodes(tmp_path):
-    nodes = parse_documents(README, "p.yaml", flavour="originals")
-    assert parse_mlrunner(nodes, "some/p.yaml", LoadOptions(cwd=str(tmp_path))).name == "p"

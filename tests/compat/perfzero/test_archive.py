@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from assay.compat.perfzero.archive import (
     ArchiveError,
     ArchiveKind,
-    _Aside,
     choose_limit,
     find_kind,
     parse_kind,
@@ -220,20 +219,6 @@ def test_nothing_of_a_hostile_tar_is_kept(tmp_path: Path, case: str) -> None:
         unpack_to(path)
     assert caught.value.exit_code == 2
     assert [entry.name for entry in tmp_path.rglob("*")] == ["work", "a.tar"]
-
-
-@given(st.lists(st.sampled_from(["..", ".", "a", "b", ""]), max_size=5).map("/".join), st.integers(0, 0o7777))
-def test_a_plain_file_is_filtered_as_by_the_library(name: str, mode: int) -> None:
-    """Whose filter would look for links in each part of its path."""
-
-    def ask(choose: Callable[[tarfile.TarInfo], tarfile.TarInfo]) -> tuple[str, int | None]:
-        try:
-            found = choose(member(name, mode=mode)[0])
-        except tarfile.FilterError as error:
-            return type(error).__name__, None
-        return os.path.normpath(os.path.join("/aside", found.name)), found.mode
-
-    assert ask(_Aside("/aside", None)._filter) == ask(lambda info: tarfile.data_filter(info, "/aside"))
 
 
 def test_an_absolute_name_lands_inside(tmp_path: Path) -> None:

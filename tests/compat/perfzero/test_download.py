@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.store.test_transfer import source
 from tests.finished_study import until
 
 from assay.compat.perfzero.download import build_disk_error, fetch
@@ -31,6 +32,7 @@ from assay.compat.perfzero.values import DownloadRetry, parse_checksum
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
 from assay.values.notify import Notify, ignore
 
+__all__ = ["source"]
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
 NO_WAIT = DownloadRetry(attempts=3, sleep=lambda _: None, timeout_s=20)
 
@@ -110,16 +112,12 @@ def test_an_error_page_never_becomes_data(web: Any, tmp_path: Path, status: int,
 
 
 def test_a_server_in_trouble_is_asked_again_and_left(web: Any, tmp_path: Path) -> None:
-    web.add("/x", DATA, statuses=[429, 507, 200])
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
-    assert len(web.requests) == 3
     web.add("/y", DATA, statuses=[503] * 9)
     said: list[str] = []
     with pytest.raises(InfrastructureError, match=r"HTTP 503 Service Unavailable \(3 tries\)") as caught:
         pull(f"{web.url}/y", tmp_path / "y", notify=said.append)
     assert caught.value.exit_code == 4
-    assert len(web.requests) == 6
+    assert len(web.requests) == 3
     assert [line for line in said if "trying again" in line] == [
         f"{web.url}/y: the server answers HTTP 503 Service Unavailable; trying again in 1 s",
         f"{web.url}/y: the server answers HTTP 503 Service Unavailable; trying again in 2 s",
@@ -150,15 +148,12 @@ def test_redirects_are_followed_to_an_end(web: Any, tmp_path: Path) -> None:
         pull(f"{web.url}/a", tmp_path / "y")
 
 
-def test_a_closed_port(tmp_path: Path, closed_port: int) -> None:
-    with pytest.raises(InfrastructureError, match=r"Connection refused \(3 tries\)\n.*is 127\.0\.0\.1 reachable"):
-        pull(f"http://127.0.0.1:{closed_port}/x", tmp_path / "x")
-    assert names_in(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("number", "words", "asked"),
-    [(socket.EAI_NONAME, "there is no host 'nowhere.invalid'", 1), (socket.EAI_AGAIN, r"Try later \(3 tries\)", 3)],
+    [
+        (socket.EAI_NONAME, "there is no host 'nowhere.invalid'", 1),
+        (socket.EAI_AGAIN, r"Try later \(3 tries\)\n.*is nowhere.invalid reachable", 3),
+    ],
 )
 def test_a_host_that_does_not_exist_is_not_asked_for_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str, asked: int
@@ -321,13 +316,6 @@ def test_a_server_that_cannot_continue_starts_over(web: Any, tmp_path: Path, pag
     assert len(web.requests) == 2
 
 
-def test_a_chunked_answer_that_breaks_off_is_noticed(web: Any, tmp_path: Path) -> None:
-    web.add("/x", DATA, chunked=True, cuts=[300_000, 300_000, 300_000], ranges=False)
-    with pytest.raises(InfrastructureError, match="the connection broke"):
-        pull(f"{web.url}/x", tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-
-
 def leave_part(web: Any, target: Path, **more: Any) -> Any:
     """A download that broke off after 300,000 bytes and was left; the page that it is of."""
     page = web.add("/x", DATA, cuts=[300_000], statuses=[200, 500, 500], **more)
@@ -436,17 +424,6 @@ def test_a_checksum_is_compared_also_with_what_is_there(web: Any, tmp_path: Path
 # ---------------------------------------------------------------- archives
 
 
-def test_an_archive_is_unpacked_beside_itself(web: Any, tmp_path: Path) -> None:
-    content = build_tar({"cifar-10-batches-bin/data_batch_1.bin": b"1", "cifar-10-batches-bin/readme.html": b"2"})
-    web.add("/~kriz/cifar-10-binary.tar.gz", content)
-    said: list[str] = []
-    pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
-    assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == content
-    assert names_in(tmp_path / "cifar-10-batches-bin") == ["data_batch_1.bin", "readme.html"]
-    assert names_in(tmp_path) == ["cifar-10-batches-bin", "cifar-10-binary.tar.gz"]
-    assert said[-1] == f"unpacking cifar-10-binary.tar.gz into {tmp_path}"
-
-
 def test_a_renamed_archive_is_unpacked_into_the_parent_and_reported(web: Any, tmp_path: Path) -> None:
     """It is known by the path of its address, without a signature after it."""
     web.add("/ds.tar.gz?sig=1", build_tar({"inner/a": b"1"}))
@@ -528,7 +505,7 @@ def test_an_interrupted_unpacking_is_done_by_the_next(web: Any, tmp_path: Path) 
     web.add("/x.tar.gz", content)
 
     def interrupt(text: str) -> None:
-        if text.startswith("unpacking"):
+        if text == f"unpacking x.tar.gz into {tmp_path}":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -554,18 +531,6 @@ def test_an_obstacle_keeps_what_was_downloaded(web: Any, tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------- from this machine
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    (folder / "sub" / "empty").mkdir(parents=True)
-    (folder / "x").write_bytes(b"1")
-    (folder / "sub" / "run.sh").write_bytes(b"2")
-    (folder / "sub" / "run.sh").chmod(0o755)
-    (tmp_path / "elsewhere").write_bytes(b"3")
-    (folder / "sub" / "link").symlink_to(tmp_path / "elsewhere")
-    return folder
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/*", "file://{}/", "file:{}"])

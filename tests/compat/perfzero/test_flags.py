@@ -13,7 +13,7 @@ import pytest
 
 from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult, ProfileWindow
 from assay.compat.perfzero.command import FLAGS
-from assay.compat.perfzero.flags import build_flags, parse_flags, parse_methods, parse_repos
+from assay.compat.perfzero.flags import build_flags, parse_flags, parse_methods
 from assay.compat.perfzero.values import (
     Checksum,
     Download,
@@ -132,7 +132,7 @@ def test_every_flag() -> None:
         benchmark_num_trials="3",
         workspace="other",
         root_data_dir="data",
-        git_repos=["https://h/a.git;dev;abc123,https://h/b.git"],
+        git_repos=["https://h/a.git;dev;abc123,https://h/b.git", "https://h/c.git;;c"],
         use_cached_site_packages=True,
         python_path="a, a/research,/elsewhere",
         gcs_downloads=["gs://bucket/old"],
@@ -164,7 +164,8 @@ def test_every_flag() -> None:
     assert [method.name for method in bench.methods] == ["m.C.f", "m.C.g", "m.D.filter:bench_.*"]
     assert (bench.trials, job.workspace, bench.data_dir) == (3, "/here/other", "/here/data")
     assert (bench.folder, bench.output_root, bench.profile_in_output) == ("/here", "/here/other/output", True)
-    assert job.repos == (GitRepo("https://h/a.git", "dev", "abc123"), GitRepo("https://h/b.git"))
+    repos = (GitRepo("https://h/a.git", "dev", "abc123"), GitRepo("https://h/b.git"))
+    assert job.repos == (*repos, GitRepo("https://h/c.git", None, "c"))
     assert job.use_cached
     site = "/here/other/site-packages"
     assert bench.python_path == (f"{site}/a", f"{site}/a/research", "/elsewhere")
@@ -235,12 +236,6 @@ def test_flags_as_the_summary_keeps_them() -> None:
         "output_gcs_url": "",
         "debug": False,
     }
-
-
-def test_repositories_repeated_or_joined_are_the_same() -> None:
-    repos = (GitRepo("https://h/a.git", "b", "c"), GitRepo("https://h/b.git", None, "c"), GitRepo("https://h/c.git"))
-    text = "https://h/a.git;b;c, https://h/b.git;;c ,https://h/c.git"
-    assert parse_repos([text]) == parse_repos(text.split(",")) == repos
 
 
 # ---------------------------------------------------------------- values

@@ -1,4 +1,4 @@
-"""`assay perfzero` as its users call it: the document's commands with a local method, and TensorFlow's own classes."""
+"""`assay perfzero` as its users call it: interrupted, and with TensorFlow's own classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compat.perfzero.test_flow import publish
 from tests.compat.perfzero.test_summary import load_schema
 from tests.finished_study import until
 from tests.fork_server import call_assay
@@ -22,16 +21,11 @@ from tests.show.json_schema import problems
 TOP = Path(__file__).parents[3]
 
 LOCAL = """
-import os, time
+import time
 from assay.bench import Benchmark
 
-class Resnet50EstimatorBenchmarkSynth(Benchmark):
-    def benchmark_graph_1_gpu(self):
-        with open(os.path.join(self.output_dir, "own.log"), "w") as file:
-            file.write(self.data_dir)
-        self.report_benchmark(
-            iters=2, wall_time=1.5, metrics=[{"name": "accuracy_top_5", "value": 80, "min_value": 50, "max_value": 99}]
-        )
+class Local(Benchmark):
+    def good(self): self.report_benchmark(wall_time=1.5)
     def nan(self): self.report_benchmark(wall_time=1.0, metrics=[{"name": "loss", "value": float("nan")}])
     def wait_for_stop(self):
         open("started", "w").close()
@@ -102,9 +96,9 @@ class Lab:
         done = call_assay(words, cwd=self.folder, env=self.env, timeout=280)
         return done.returncode, done.stdout, done.stderr
 
-    def load(self, workspace: str = "workspace") -> list[dict[str, Any]]:
+    def load(self) -> list[dict[str, Any]]:
         """The summaries, each of which fits the schema."""
-        paths = sorted((self.folder / workspace / "output").glob("*/perfzero_summary.json"))
+        paths = sorted((self.folder / "workspace" / "output").glob("*/perfzero_summary.json"))
         found = [json.loads(path.read_text()) for path in paths]
         assert [list(problems(summary, load_schema())) for summary in found] == [[] for _ in found]
         return found
@@ -118,46 +112,10 @@ def lab(tmp_path: Path) -> Lab:
 # ---------------------------------------------------------------- the document's commands
 
 
-def test_the_document_s_command_with_a_local_method(lab: Lab, tmp_path: Path) -> None:
-    """`Run benchmark` as it is printed, but for the program's name and the addresses."""
-    models = tmp_path / "github" / "models.git"
-    sha = publish(models, {"official/resnet/estimator_benchmark.py": LOCAL})
-    data = tmp_path / "bucket" / "cifar-10-binary"
-    data.mkdir(parents=True)
-    (data / "batch.bin").write_text("numbers")
-    name = "official.resnet.estimator_benchmark.Resnet50EstimatorBenchmarkSynth.benchmark_graph_1_gpu"
-    code, out, err = lab.call(
-        "--gcloud_key_file_url=",
-        f"--git_repos={models};main;{sha}",
-        "--python_path=models",
-        f"--data_downloads=file://{data}",
-        f"--benchmark_methods={name}",
-        f"--root_data_dir={tmp_path}/data",
-        "--workspace=unique_workspace_name",
-        "--debug",
-    )
-    assert code == 0, err
-    (summary,) = lab.load("unique_workspace_name")
-    assert summary["benchmark_result"]["name"] == name
-    assert summary["benchmark_result"]["succeeded"] is True
-    assert summary["benchmark_info"]["site_package_info"] == {
-        "models": {"url": str(models), "branch": "main", "hash": sha}
-    }
-    folder = lab.folder / "unique_workspace_name" / "output" / summary["execution_id"]
-    assert (folder / "own.log").read_text() == f"{tmp_path}/data"
-    assert (tmp_path / "data" / "cifar-10-binary" / "batch.bin").read_text() == "numbers"
-    assert json.JSONDecoder().raw_decode(out.partition("summary:\n")[2])[0] == summary
-    assert (lab.folder / "unique_workspace_name" / "site-packages" / "models" / ".git").is_dir()
-    success = json.JSONDecoder().raw_decode(out.partition("Benchmark success results:\n")[2])[0]
-    assert success == {"trial_1": {name: True}}
-
-
 def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
     (lab.folder / "local.py").write_text(LOCAL)
-    owner = "local.Resnet50EstimatorBenchmarkSynth"
-    process = lab.start(
-        f"--benchmark_methods={owner}.benchmark_graph_1_gpu,{owner}.wait_for_stop,{owner}.nan", "--foreign_limit=1"
-    )
+    methods = "--benchmark_methods=local.Local.good,local.Local.wait_for_stop,local.Local.nan"
+    process = lab.start(methods, "--foreign_limit=1")
     until((lab.folder / "started").exists, "the method waits", 60)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -234,10 +234,6 @@ def test_what_is_no_profile(data: bytes, words: str) -> None:
         build_trace(data)
 
 
-def test_an_empty_file_has_no_calls() -> None:
-    assert build_trace(b"") == {"traceEvents": [], "displayTimeUnit": "ms"}
-
-
 @given(st.binary(max_size=60))
 def test_no_bytes_break_it(data: bytes) -> None:
     with contextlib.suppress(ValueError):

@@ -26,7 +26,6 @@ from assay.compat.perfzero.uploads import (
     check_upload_method,
     google_key,
     insert_row,
-    render_make_command,
     upload_folder,
 )
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
@@ -58,13 +57,6 @@ def test_a_row_has_the_documented_columns() -> None:
         build_row({**SUMMARY, "system_info": {"x": math.nan}})
 
 
-def test_the_command_that_makes_the_table() -> None:
-    command = render_make_command("p.d.t")
-    assert command.startswith(
-        "bq mk --table p:d.t execution_timestamp:TIMESTAMP,execution_id:STRING,ml_framework_info:STRING"
-    )
-
-
 # ---------------------------------------------------------------- a table of ours
 
 
@@ -79,7 +71,8 @@ def test_a_row_arrives_or_its_faults_are_reported(warehouse: Warehouse) -> None:
     ):
         insert_row("p", "d.t", row)
     assert len(warehouse.rows) == 1
-    with pytest.raises(UsageError, match=r"(?s)no BigQuery table p\.d\.other: .*Not found.*bq mk --table p:d\.other"):
+    make = r"bq mk --table p:d\.other execution_timestamp:TIMESTAMP,execution_id:STRING,ml_framework_info:STRING"
+    with pytest.raises(UsageError, match=rf"(?s)no BigQuery table p\.d\.other: .*Not found.*{make}"):
         insert_row("p", "d.other", row)
 
 
@@ -107,13 +100,6 @@ def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, mo
         insert_row("p", "d.t", build_row(SUMMARY))
     assert warehouse.asked > 1
     assert warehouse.rows == []
-
-
-def test_a_closed_port(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
-    monkeypatch.setattr(uploads, "_RETRY_S", 0.1)
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port}")
-    with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*127\.0\.0\.1"):
-        insert_row("p", "d.t", build_row(SUMMARY))
 
 
 def test_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,11 +376,6 @@ def test_a_folder_that_may_not_be_written(forbidden_dir: Path) -> None:
 def test_what_can_never_be_sent_to(url: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         check_target(url)
-
-
-def test_a_folder_of_this_machine_is_made(tmp_path: Path) -> None:
-    check_target(f"file://{tmp_path}/new/folder")
-    assert (tmp_path / "new" / "folder").is_dir()
 
 
 def test_a_store_is_not_asked_before_there_is_something_to_send(monkeypatch: pytest.MonkeyPatch) -> None:

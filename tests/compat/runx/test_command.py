@@ -63,9 +63,11 @@ class TestIntroduction:
         assert user.calls == []
 
     def test_the_output_of_each_run_is_live_and_in_its_log(self, user: UserFolder) -> None:
+        """B1"""
         user.write("sweep.yml", TWO.replace("python train.py", "echo training"))
         said = user.well("runx", "sweep.yml", "-i")
         assert said.lines == [f"{word} --lr {lr}" for lr in (0.01, 0.02) for word in ("echo training", "training")]
+        assert "no LOGROOT in .runx: runs go to runs/sweep" in said.err
         assert [(run / "train.log").read_text() for run in user.runs()] == [
             *("training --lr 0.01\n", "training --lr 0.02\n")
         ]
@@ -81,15 +83,19 @@ class TestIntroduction:
 class TestDirectories:
     @BOTH_COMMANDS
     def test_logdir_is_a_directory_of_its_own(self, user: UserFolder, command: tuple[str, ...]) -> None:
+        """B4: LOGROOT is inside of the source, and is not copied with it."""
         user.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
         user.write(".runx", f"LOGROOT: {user.folder}/logs\n")
+        user.write("logs/notes.txt", "")
         user.well(command[0], "sweep.yml", *command[1:])
         passed = [call.split("--logdir ")[1] for call in user.calls]
         assert passed == [str(run) for run in user.runs("logs/sweep")]
+        assert not [*user.folder.glob("logs/sweep/*/code/logs")]
         assert all(re.fullmatch(COOLNAME, os.path.basename(path)) for path in passed)
         assert len(set(passed)) == 4
 
     def test_a_tag_stands_in_front_and_exp_name_names_the_folder(self, user: UserFolder) -> None:
+        """B3"""
         user.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: 1}\n")
         user.write("conf/mine.runx", "LOGROOT: here\n")
         user.well("runx", "sweep.yml", "-c", "conf/mine.runx", "--tag", "first", "--exp_name", "other")
@@ -108,17 +114,6 @@ class TestDirectories:
 
 
 class TestCode:
-    def test_ignored_patterns_and_checkpoints_are_not_copied(self, user: UserFolder) -> None:
-        user.write(".runx", "LOGROOT: logs\nCODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'\n")
-        user.write("sweep.yml", ONE)
-        for name in ("docs/a.md", "test_it.py", "lib/x.pyc", "lib/good.py", "lib/model.pth", ".git/HEAD"):
-            user.write(name, "")
-        user.well("runx", "sweep.yml")
-        code = user.runs("logs/sweep")[0] / "code"
-        assert {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()} == {
-            "sweep.yml", "train.py", ".runx", "lib/good.py",
-        }  # fmt: skip
-
     def test_editing_the_source_during_a_sweep_changes_nothing(self, user: UserFolder) -> None:
         source = str(user.folder / "train.py")
         user.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
@@ -128,6 +123,7 @@ class TestCode:
         assert user.read("train.py") == 'print("edited")'
 
     def test_submit_cmd_repeats_the_run_with_its_own_code(self, user: UserFolder) -> None:
+        """B5: PYTHONPATH counts without a farm."""
         user.write("sweep.yml", ONE)
         user.write("train.py", "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])")
         user.well("runx", "sweep.yml")
@@ -148,6 +144,7 @@ class TestFoundConfigurations:
         assert said.err.count("sweep.yml:4:3") == 1
 
     def test_an_environment_in_front_of_the_command(self, user: UserFolder) -> None:
+        """B18b"""
         user.write("sweep.yml", "CMD: VAR=7 sh show.sh\nHPARAMS: {lr: 1}\n")
         user.write("show.sh", "echo $VAR\n")
         assert user.well("runx", "sweep.yml", "-i").lines == ["VAR=7 sh show.sh --lr 1", "7"]
@@ -159,6 +156,26 @@ class TestFoundConfigurations:
         assert said.lines == [f'bash -c "{line}"' for line in INTRO_LINES]
         assert sorted(user.calls) == sorted(flags(INTRO_LINES))
         assert "4 done" in said.err
+
+    @pytest.mark.needs(farms=True)
+    def test_the_experiment_overrides_runx(self, user: UserFolder) -> None:
+        """B6"""
+        user.write(".runx", "LOGROOT: logs\nFARM: big\nbig: {SUBMIT_CMD: submit_job, RESOURCES: {gpu: 2}}\n")
+        user.write("sweep.yml", f"LOGROOT: other\nRESOURCES: {{gpu: 8, mem: 1}}\n{ONE}")
+        said = user.well("runx", "sweep.yml")
+        assert said.lines == ['submit_job --gpu 8 --mem 1 -c "python train.py --lr 0.01 --solver sgd"']
+        user.until_ended("other/sweep", 1)
+
+    @pytest.mark.needs(farms=True)
+    def test_quotes_in_the_command_survive_the_farm(self, user: UserFolder) -> None:
+        """B10"""
+        user.write(".runx", "LOGROOT: logs\nFARM: draco\ndraco: {SUBMIT_CMD: submit_job}\n")
+        flags = '{say: \'"a  b"\', it: "it\\\\\'s"}'
+        user.write("sweep.yml", f"CMD: python train.py 'one  word' \"$HOME\"\nHPARAMS: {flags}\n")
+        user.write("train.py", f"import sys, json; json.dump(sys.argv[1:], open({str(user.folder / 'argv')!r}, 'w'))")
+        user.well("runx", "sweep.yml")
+        user.until_ended("logs/sweep", 1)
+        assert json.loads(user.read("argv")) == ["one  word", os.environ["HOME"], "--say", "a  b", "--it", "it's"]
 
 
 class TestSets:
@@ -249,6 +266,7 @@ class TestFailures:
         assert (user.runs()[0] / "train.3.log").read_text() == "new\n"
 
     def test_the_end_of_the_log_and_exit_code_1(self, user: UserFolder) -> None:
+        """B7"""
         user.write("train.py", "import sys; print('loss is nan'); sys.exit('0.02' in sys.argv)")
         user.write("sweep.yml", TWO)
         said = user.assay("runx", "sweep.yml", "-i")

@@ -38,21 +38,18 @@ def names(prepared: Prepared) -> list[str]:
     return [spec.name for spec in prepared.plan.runs]
 
 
-def end_run(prepared: Prepared, spec: RunSpec, state: State | None, stop: StopKind | None = None) -> None:
-    """As if this run had been executed; a state of None leaves it without a conclusion, its process gone."""
-    path = prepared.dir_of(spec)
-    record = run_directory.RunRecord(spec, "study", run_directory.new_uid(), 0.0)
-    assert run_directory.write_run_dir(path, record, "")
-    assert run_directory.publish_lease(path, JobHandle("local", "0", os.uname().nodename, 0, 0, "a boot", None, 1, 0.0))
-    if stop:
-        run_directory.write_stop(path, 1, Stop("x", "y", stop, 1.0))
-    if state:
-        run_directory.write_outcome(path, Outcome(state, 1))
-
-
 def end_all(prepared: Prepared, *ends: tuple[State | None, StopKind | None]) -> None:
+    """As if the runs had been executed; a state of None leaves one without a conclusion, its process gone."""
+    handle = JobHandle("local", "0", os.uname().nodename, 0, 0, "a boot", None, 1, 0.0)
     for spec, (state, stop) in zip(prepared.plan.runs, ends, strict=True):
-        end_run(prepared, spec, state, stop)
+        path = prepared.dir_of(spec)
+        record = run_directory.RunRecord(spec, "study", run_directory.new_uid(), 0.0)
+        assert run_directory.write_run_dir(path, record, "")
+        assert run_directory.publish_lease(path, handle)
+        if stop:
+            run_directory.write_stop(path, 1, Stop("x", "y", stop, 1.0))
+        if state:
+            run_directory.write_outcome(path, Outcome(state, 1))
 
 
 def test_the_first_call(tmp_path: Path) -> None:
@@ -62,11 +59,6 @@ def test_the_first_call(tmp_path: Path) -> None:
         "id1": "fresh-a",
         "id2": "fresh-b",
     }
-
-
-def test_entering_writes_nothing(tmp_path: Path) -> None:
-    assert run_sets.RunxRules().name_runs(prepare(tmp_path)).set_number == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_call_that_was_killed_at_once_is_continued(tmp_path: Path) -> None:
@@ -92,12 +84,6 @@ def test_what_is_unfinished_is_continued(
     again = begin(prepare(tmp_path, ("other-a", "other-b")))
     expected = (1, ["fresh-a", "fresh-b"]) if continues else (2, ["other-a", "other-b"])
     assert (again.set_number, names(again)) == expected
-
-
-def test_assay_run_keeps_what_is_finished(tmp_path: Path) -> None:
-    end_all(begin(prepare(tmp_path)), (State.DONE, None), (State.DONE, None))
-    again = begin(prepare(tmp_path, ("other-a", "other-b"), keeps_finished=True))
-    assert (again.set_number, names(again)) == (1, ["fresh-a", "fresh-b"])
 
 
 def test_other_parameters_are_another_set(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import re
 from datetime import datetime
@@ -14,9 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.compat.runx.study_file import parse_runx
 from assay.config.load import LoadOptions, load_study
-from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode, UsageError
 from assay.plan.expand import NameSource, build_plan
 from assay.values.layout import show_command
@@ -123,6 +120,7 @@ smallfarm:
 
 
 def test_the_documents_own_bigfarm_is_a_farm(project):
+    """B2"""
     study = project.load(INTRO, BIGFARM)
     assert study.farm == "bigfarm"
     assert study.root == "/home/logs"
@@ -285,7 +283,7 @@ COMMANDS = {
         "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n",
         ["run --lr 3 --bs 2"],
     ),
-    "a skipped first item is a template for the others": (
+    "a skipped first item is a template for the others, B9": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
         ["run --a 3 --b 2", "run --a 5 --b 2"],
     ),
@@ -303,30 +301,6 @@ def test_a_file_becomes_these_commands(project, case):
 
 
 # ---------------------------------------------------------------- configurations as they are found in the wild
-
-
-def test_four_items_that_expand_to_234_runs(project):
-    text = """
-CMD: python main.py
-HPARAMS:
-  - {logdir: LOGDIR, model: [a, b, c], lr: [0.1, 0.01], seed: [1, 2, 3], wd: 1e-4, RUNX.TAG: '{model}'}
-  - {model: d, wd: [1e-3, 1e-4, 1e-5], drop: [0.1, 0.2, 0.3, 0.4]}
-  - {lr: [0.1, 0.2, 0.3], seed: [1, 2, 3, 4], aug: [flip, crop, none]}
-  - {model: [x, y, z], lr: 1.0, seed: [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]}
-"""
-    plan = project.plan(text)
-    assert len(plan.runs) == 18 + 72 + 108 + 36 == 234
-    assert len({run.name for run in plan.runs}) == len(plan.runs)
-    assert project.commands(text)[18] == (
-        "python main.py --logdir /logs/run --model d --lr 0.1 --seed 1 --wd 1e-3 --drop 0.1"
-    )
-
-
-def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
-    text = "CMD: run\nHPARAMS:\n  lr: 1\n  bs: 2\n  lr: 3\n"
-    assert project.commands(text) == ["run --lr 3 --bs 2"]
-    (warning,) = project.load(text).warnings
-    assert str(warning).startswith("sweep.yml:5:3 HPARAMS.lr: this key is here twice")
 
 
 def test_a_value_listed_twice_is_two_runs(project):
@@ -386,7 +360,7 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
     ],
 )
 def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams, expected):
-    """B12: filled literally."""
+    """B12: filled literally. B9: of the item that names it alone."""
     plan = project.plan(f"CMD: run\nHPARAMS: {hparams}\n")
     assert tags(plan) == expected
     assert not any("RUNX" in run.commands[0].text for run in plan.runs)
@@ -424,19 +398,6 @@ def test_logdir_is_the_run_directory_wherever_a_string_stands(project):
     assert "LOGDIR" not in run.commands[0].text
     assert show_command(run.commands[0].text, "/l/r").startswith("python /l/r/code/train.py --out /l/r/out --deep [")
     assert run.params["out"] == "LOGDIR/out"
-
-
-def test_logdir_with_spaces_and_quotes_reaches_the_script_in_one_piece(project, tmp_path):
-    """Run by a real shell in a directory with a hostile name."""
-    import subprocess
-
-    text = "CMD: \"printf '<%s>' a 'LOGDIR'\"\nHPARAMS: {x: LOGDIR/y, z: '\"LOGDIR\"'}\n"
-    command = project.plan(text).runs[0].commands[0].text
-    folder = '/no such/it\'s "here" $HOME'
-    done = subprocess.run(
-        ["bash", "-c", command], env={"ASSAY_RUN_DIR": folder}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"<a><{folder}><--x><{folder}/y><--z><{folder}>"
 
 
 # ---------------------------------------------------------------- .runx
@@ -629,9 +590,3 @@ def test_unknown_keys_are_ignored_with_a_word(project):
         "PYTHONPAHT": "did you mean 'PYTHONPATH'?",
         "LOGROOTS": "did you mean 'LOGROOT'?",
     }
-
-
-def test_the_parser_can_be_called_with_nodes(tmp_path):
-    nodes = parse_documents(INTRO, "x.yml", flavour="originals")
-    study = parse_runx(nodes, os.fspath(tmp_path / "x.yml"), LoadOptions(cwd=str(tmp_path), home=str(tmp_path)))
-    assert study.name == "x"

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import time
-from glob import escape, glob
 from pathlib import Path
 
 import pytest
 from tests.finished_study import BAD, GOOD, Bench
-from tests.fork_server import start_assay
 
 from assay.errors import FormatError
 from assay.exchange.store.mirror import load_manifest
@@ -195,27 +191,3 @@ def test_a_folder(cli, own_bench: Bench, own: Bench) -> None:
     cli("pull", "golden", "--from", "shared", "--into", "there")
     assert (own.folder / "there" / "ckpts" / "a.bin").read_bytes() == b"1"
     assert cli("pull", "fit", "--from", "shared", "--into", "there").code == 2
-
-
-def test_a_pull_that_is_killed_is_completed_by_the_next(cli, own_bench: Bench, own: Bench) -> None:
-    for i in range(60):
-        (own.root / "fit" / GOOD / f"big{i}").write_bytes(os.urandom(100_000))
-    cli("push", "fit", "--to", "shared")
-    meta = own.folder / "other" / "fit" / ".assay"
-    for want in (1, 20, 55):
-        words = ["pull", "fit", "--from", "shared", "--root", "other", "--quiet"]
-        with open(own.folder / "log", "w") as log:
-            process = start_assay(words, cwd=own.folder, env={**os.environ, **own.extra}, log=log)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            # not pathlib's, which fails on a folder that goes
-            if len(glob(f"{escape(str(meta))}/.pull-*/big*")) >= want:
-                break
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for run in (own.folder / "other" / "fit").glob("lr=*"):
-            assert read_run(run) == read_run(own.root / "fit" / run.name)  # whole, or not there
-    assert cli("pull", "fit", "--from", "shared", "--root", "other").code == 0
-    assert read_run(own.folder / "other" / "fit" / GOOD) == read_run(own.root / "fit" / GOOD)
-    assert not list(meta.glob(".pull-*"))

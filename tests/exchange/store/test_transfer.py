@@ -115,7 +115,8 @@ def source(tmp_path: Path) -> Path:
 def test_a_listing_knows_all_files_and_folders(source: Path) -> None:
     listing = load_listing(str(source))
     assert [file.name for file in listing.files] == ["sub/link", "sub/run.sh", "x"]
-    assert (listing.folders, listing.bytes) == (["sub", "sub/empty"], 3)
+    assert listing.folders == ["sub", "sub/empty"]
+    assert [file.bytes for file in listing.files] == [1, 1, 1]
     (source / "again").symlink_to(source / "sub")  # a folder that is there twice is not a circle
     assert [file.name for file in load_listing(str(source)).files][:2] == ["again/link", "again/run.sh"]
 

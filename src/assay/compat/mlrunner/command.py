@@ -282,8 +282,12 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
         if tee is not None:
             tee.listen(event)
         messages.listen(event)
-        if parsed.no_subdir and event.kind == "command_ended":
-            _link_log(event, os.path.abspath(parsed.output))
+        if parsed.no_subdir and event.kind == "command_ended":  # its log is linked in the folder of all tasks
+            entry, output = event.entry, os.path.abspath(parsed.output)
+            if log := layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command):
+                target = os.path.relpath(os.path.join(entry.dir, log), output)
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
 
     hooks = RunHooks(
         listen=listen,
@@ -299,16 +303,6 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
         write_report(report, time.time() - began)
     say_problems(report)
     return int(report.exit_code)
-
-
-def _link_log(event: Event, output: str) -> None:
-    """Link the log of a finished command in the folder of all tasks."""
-    entry = event.entry
-    log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
-    if log is not None:
-        target = os.path.relpath(os.path.join(entry.dir, log), output)
-        with contextlib.suppress(FileExistsError):
-            os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
 
 
 def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:

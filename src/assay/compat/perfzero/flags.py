@@ -236,7 +236,9 @@ def _parse_repo(part: str) -> GitRepo:
 def _parse_download(part: str, data_dir: str) -> Download:
     fields = [field.strip() for field in part.split(";")]
     source, name, checksum = (*fields, "", "")[:3]
-    url = _parse_source(source)
+    url = source.removesuffix("*").rstrip("/")  # `/` and `/*` mark a folder
+    if url.startswith(("/", "./", "../", "~/")):
+        url = f"file://{quote(os.path.abspath(os.path.expanduser(url)))}"
     if len(fields) > 3 or not _is_url(url):
         raise UsageError(f"{hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != source:
@@ -253,14 +255,6 @@ def _parse_download(part: str, data_dir: str) -> Download:
     if not path.startswith(os.path.join(data_dir, "")):
         raise UsageError(f"{name!r} would be kept outside {data_dir}", "name a path inside --root_data_dir")
     return Download(url, path, parse_checksum(checksum) if checksum else None)
-
-
-def _parse_source(text: str) -> str:
-    """Parse a source, which may also be a local path; the mark after a folder's name is removed."""
-    plain = text.removesuffix("*").rstrip("/")
-    if plain.startswith(("/", "./", "../", "~/")):
-        return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"
-    return plain
 
 
 # ---------------------------------------------------------------- where results go

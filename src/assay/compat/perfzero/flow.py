@@ -209,7 +209,11 @@ class _ExecutionWriter:
 
     def _report_end(self, execution: BenchExecution) -> None:
         """Print how an execution ended, and its notes. With `quiet`, add the child's notes on profiles."""
-        shown = execution if self._console.quiet else _leave_out_printed(execution)
+        shown = execution
+        if not self._console.quiet:  # our child has printed some findings, as for an unknown method
+            printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
+            findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
+            shown = replace(execution, result=replace(execution.result, findings=findings))
         (self._console.message if execution.succeeded else self._console.error)(render_end(shown))
         for note in execution.notes:
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
@@ -244,13 +248,6 @@ class _ExecutionWriter:
     def _add_problem(self, problem: str) -> None:
         self.problems.append(problem)
         self._console.warning(problem)
-
-
-def _leave_out_printed(execution: BenchExecution) -> BenchExecution:
-    """Return the execution without findings that our child has already printed, as for an unknown method."""
-    printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
-    findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
-    return replace(execution, result=replace(execution.result, findings=findings))
 
 
 def write_outputs(execution: BenchExecution, summary: Facts) -> None:

@@ -132,6 +132,7 @@ def _parse_copy(entry: str, folder: str) -> tuple[str, str]:
 
 def set_up(setup: Setup, tools: Tools) -> None:
     clock, flags = Clock(), setup.flags
+    key = flags.gcloud_key_file_url if setup.uses_google else ""
     if (setup.dockerfile is not None or setup.loads_image) and not tools.dry_run:
         # fail before any download if docker is missing or does not answer
         ask_tool(["docker", "version", "--format", "{{.Server.Version}}"])
@@ -141,7 +142,9 @@ def set_up(setup: Setup, tools: Tools) -> None:
         _copy_site_packages(setup, tools)
         with contextlib.ExitStack() as stack:
             with clock.measure("download_token"):
-                stack.enter_context(google_key(_choose_key(setup, tools)))
+                if key and not tools.announce(f"fetch the key {render_url(key)} to a private file, for this call only"):
+                    key = ""
+                stack.enter_context(google_key(key or None))
             with clock.measure("create_drive"):
                 _create_drive(flags, tools)
             if setup.loads_image:
@@ -169,13 +172,6 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
                 rename(shutil.copytree(source, os.path.join(aside, "copy"), symlinks=True), target)
             finally:
                 shutil.rmtree(aside)
-
-
-def _choose_key(setup: Setup, tools: Tools) -> str | None:
-    url: str = setup.flags.gcloud_key_file_url
-    if not url or not setup.uses_google:
-        return None
-    return url if tools.announce(f"fetch the key {render_url(url)} to a private file, for this call only") else None
 
 
 def _create_drive(flags: Parsed, tools: Tools) -> None:

@@ -177,8 +177,6 @@ class _Namer:
         if self._names is not None and not self._names.cooldir:
             return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
         rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
-        if not tag:
-            return _take(self._draw(rng), self._taken)
         return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
 
     def _draw(self, rng: random.Random) -> Iterator[str]:

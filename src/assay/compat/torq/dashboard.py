@@ -179,7 +179,10 @@ _MOST_LENGTH = 150  # of a file's name: programs that unpack have limits
 def build_archive(session: ResultSession) -> bytes:
     """Build the archive in memory: logs are short texts, and profiles have a few megabytes at most."""
     buffer = io.BytesIO()
-    names = {result.nodeid: f"{index:04d}-{_name(result.nodeid)}" for index, result in enumerate(session.results)}
+    names = {}
+    for index, result in enumerate(session.results):  # as portable names of files; the number keeps them distinct
+        plain = re.sub(r"[^\w.+-]+", "_", result.nodeid).strip("_")[-_MOST_LENGTH:]
+        names[result.nodeid] = f"{index:04d}-{plain}"
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MANIFEST, json.dumps(build_manifest(session, names), indent=1))
         for result in session.results:
@@ -215,8 +218,3 @@ def _name_files(result: CaseResult, name: str) -> tuple[str | None, str | None]:
     """Return the names of the test's log and profile in the archive, or None for each that is missing."""
     log = f"{_LOGS}/{name}.log" if result.failure else None
     return log, f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}" if result.profile else None
-
-
-def _name(nodeid: str) -> str:
-    """Return the test's name as a portable file name. The number in front of it keeps such names distinct."""
-    return re.sub(r"[^\w.+-]+", "_", nodeid).strip("_")[-_MOST_LENGTH:]

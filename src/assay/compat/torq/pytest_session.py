@@ -92,7 +92,11 @@ def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResul
         "metadata": {key: str(given[key]) for key in _METADATA if key in given},
         "failed_phase": phase,
     }
-    failure = _render_failure(phases[phase]) if phase is not None else ""
+    failure = ""
+    if phase is not None:
+        report = phases[phase]
+        sections = [f"--- {title} ---\n{text}" for title, text in report.sections if text.strip()]
+        failure = "\n".join(filter(None, (report.longreprtext, *sections)))
     return CaseResult(nodeid, facts, failure, profile if profile and os.path.isfile(profile) else None)
 
 
@@ -111,9 +115,3 @@ def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None
     if report.outcome == "skipped":
         return ("xfail" if expected else "skipped"), None
     return ("nxpass" if expected else "passed"), None
-
-
-def _render_failure(report: pytest.TestReport) -> str:
-    parts = [report.longreprtext] if report.longreprtext else []
-    parts += [f"--- {title} ---\n{text}" for title, text in report.sections if text.strip()]
-    return "\n".join(parts)

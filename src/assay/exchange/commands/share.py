@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from assay.show.console import Console
+from assay.show.formatting import render_count, render_size
 from assay.values.options import Request, argument, json_option, option, quiet_option, root_option, where_option
 
 if TYPE_CHECKING:
@@ -128,14 +129,10 @@ def pull(request: PullRequest, console: Console) -> int:
 
 
 def _count(files: int, size: int) -> str:
-    from assay.show.formatting import render_count, render_size
-
     return f"{render_count(files, 'file')}, {render_size(size)}"
 
 
 def _print_total(verb: str, facts: list[dict[str, Any]], key: str, where: str, console: Console) -> None:
-    from assay.show.formatting import render_count
-
     runs = sum(each["kind"] == "run" for each in facts)
     folders = sum(each["kind"] == "folder" for each in facts)
     what = [render_count(runs, "run")] if runs or not folders else []

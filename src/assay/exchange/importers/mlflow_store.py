@@ -66,7 +66,11 @@ def _is_run(path: str) -> bool:
 
 
 def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
-    run_dirs = [inner for inner in find_subfolders(folder) if _is_run(inner) or _looks_like_run(inner)]
+    run_dirs = [
+        inner
+        for inner in find_subfolders(folder)
+        if _is_run(inner) or sum(os.path.isdir(os.path.join(inner, part)) for part in _PARTS) > 1
+    ]
     if not run_dirs and not os.path.exists(os.path.join(folder, _META)):
         return  # such as `models`, which is next to the experiments
     meta = _load_meta(folder)
@@ -76,10 +80,6 @@ def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
         return
     for run_dir in run_dirs:
         yield from _load_run(run_dir, name, notes)
-
-
-def _looks_like_run(folder: str) -> bool:
-    return sum(os.path.isdir(os.path.join(folder, part)) for part in _PARTS) > 1
 
 
 def _load_meta(folder: str) -> dict[str, Any]:
@@ -127,6 +127,8 @@ def _build_runs(
         notes.append(f"run {name!r} of {experiment!r} is deleted, and was left out")
         return
     state = _parse_state(meta.get("status"), tags, place)
+    shown = hide_params(tags)
+    theirs = (f"{key}={text}" if text else key for key, text in shown.items() if not key.startswith(_OWN_TAGS))
     yield ImportedRun(
         id=run_id,
         name=name,
@@ -134,7 +136,7 @@ def _build_runs(
         state=state or State.STOPPED,
         params=_restore_params(params, tags),
         points=points,
-        tags=tuple(_build_tags(hide_params(tags))),
+        tags=(*filter(None, shown.get("assay.tags", "").split(",")), *theirs),
         note=tags.get("mlflow.note.content", ""),
         reason=STILL_RUNNING if state is None else tags.get("assay.reason", ""),
         started_at=_parse_ms(meta, "start_time", place),
@@ -173,13 +175,6 @@ def _restore_params(params: dict[str, Any], tags: dict[str, str]) -> dict[str, A
     except ValueError:
         return params
     return kept if isinstance(kept, dict) else params
-
-
-def _build_tags(tags: dict[str, str]) -> Iterator[str]:
-    yield from filter(None, tags.get("assay.tags", "").split(","))
-    for name, value in tags.items():
-        if not name.startswith(_OWN_TAGS):
-            yield f"{name}={value}" if value else name
 
 
 def _parse_ms(meta: dict[str, Any], key: str, place: str) -> float | None:

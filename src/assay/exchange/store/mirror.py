@@ -69,16 +69,10 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
     return manifest
 
 
-def load_manifests(
-    remote: Remote, keys: Sequence[str], damaged: list[FormatError] | None = None
-) -> list[FolderManifest]:
-    """Load the existing manifests, in order. Errors are added to `damaged`; if that is None, the first is raised."""
+def load_manifests(remote: Remote, keys: Sequence[str], damaged: list[FormatError]) -> list[FolderManifest]:
+    """Load the existing manifests, in order. Errors are added to `damaged`."""
     found = list(try_each(lambda key: load_manifest(remote, key), keys, _FILES_AT_ONCE))
-    wrong = [each for each in found if isinstance(each, FormatError)]
-    if damaged is None and wrong:
-        raise wrong[0]
-    if damaged is not None:
-        damaged += wrong
+    damaged += [each for each in found if isinstance(each, FormatError)]
     return [each for each in found if isinstance(each, FolderManifest)]
 
 
@@ -313,8 +307,7 @@ class _Sender:
         """Send one file, or return None if it has been removed."""
         try:
             status = os.stat(path)
-            is_same = known is not None and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            if is_same and known is not None and not self._check:
+            if known and not self._check and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
                 return known
             if status.st_size <= _IN_MEMORY:
                 with open(path, "rb") as file:
@@ -447,10 +440,10 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
-    here = os.path.join(present, name) if present else None
-    is_here = here is not None and is_file_of(here, file)
+    here = os.path.join(present, name) if present else ""
+    is_here = is_file_of(here, file)
     shown = f"{remote.address}/{object_key(file.sha256)} ({name} of {manifest.name})"
-    if is_here and here is not None:
+    if is_here:
         copy_data(here, part)
     elif not remote.bring(object_key(file.sha256), part):
         raise FormatError(f"{shown} is damaged: it is missing")

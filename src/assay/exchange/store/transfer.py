@@ -132,10 +132,6 @@ class FolderListing:
     files: list[DataFile] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
-
 
 def load_listing(folder: str) -> FolderListing:
     """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
