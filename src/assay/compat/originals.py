@@ -34,6 +34,9 @@ _LOGDIR = "LOGDIR"  # a placeholder in runx files for the run directory
 StatWord = Literal["running", "finished", "failed"]
 
 _MLRUNNER_LOG = re.compile(r"log\..+?\.(\d{8}\.\d{6})(?:\..+)?", re.DOTALL)
+_STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
+# words that YAML 1.1 does not read as a string: such a command needs quotes
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
 
 
 # ---------------------------------------------------------------- runs as the core reads them, where they are
@@ -165,7 +168,13 @@ def load_mlrunner_run(folder: str) -> MlrunnerRun:
 def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:
     """Load the word for each command: running, finished or failed. Return {} if `stat` is missing or unreadable."""
     problems = [] if problems is None else problems
-    found = _load_yaml_mapping(folder, STAT_FILE, problems)
+    text = _load_text(folder, STAT_FILE, problems)
+    if not text:
+        return {}
+    quick = [_STAT_LINE.fullmatch(line) for line in text.splitlines()]
+    if all(quick) and not any(match[1].lower() in _YAML_WORDS for match in quick if match):
+        return {match[1]: cast("StatWord", match[2]) for match in quick if match}
+    found = parse_yaml_mapping(text, STAT_FILE, problems)
     bad = {key: word for key, word in found.items() if word not in get_args(StatWord)}
     problems.extend(f"{STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
@@ -192,7 +201,11 @@ def write_mlrunner_param(
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
     """Write `stat`. Other commands in the file keep their word."""
     with locked(folder):
-        write_atomic(os.path.join(folder, STAT_FILE), _render_yaml({**load_mlrunner_stat(folder), **stat}))
+        merged = {**load_mlrunner_stat(folder), **stat}
+        lines = [f"{command}: {word}" for command, word in sorted(merged.items())]
+        is_plain = all(map(_STAT_LINE.fullmatch, lines)) and not _YAML_WORDS & {key.lower() for key in merged}
+        text = "".join(f"{line}\n" for line in lines) if is_plain else _render_yaml(merged)
+        write_atomic(os.path.join(folder, STAT_FILE), text)
 
 
 # ---------------------------------------------------------------- files
