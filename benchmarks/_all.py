@@ -21,7 +21,7 @@ ORDER = (
     *("startup", "help", "launch", "summary", "metric_logging", "where", "extract", "plan", "index_micro", "index"),
     *("overhead", "convergence_time", "early_stop", "web", "search", "trace", "farm"),
     # error rates, some minutes each: of simulated data first, of real programs then
-    *("golden_files", "golden_same", "golden_blame", "newest", "changepoint", "try", "busy", "gate"),
+    *("golden_files", "golden_same", "golden_movement", "golden_blame", "newest", "changepoint", "try", "busy", "gate"),
     *("model_localise", "model_compare", "model_faults", "model_noise", "torch_models", "trace_faults"),
     # half an hour and more
     *("convergence_power", "others_projects", "scale", "faults"),
