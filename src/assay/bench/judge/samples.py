@@ -275,9 +275,11 @@ def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
     """Return p of the two-sided Mann-Whitney test: exact, ties included; a normal approximation for many trials."""
     ranks = _rank_twice((*base, *head))
     total, trials = sum(ranks[: len(base)]), len(ranks)
-    if trials <= LARGEST_EXACT:
-        return _exact_p(tuple(sorted(ranks)), len(base), total)
     mean = len(base) * sum(ranks) / trials
+    if trials <= LARGEST_EXACT:
+        sums = _deal(tuple(sorted(ranks)), len(base))
+        beyond = abs(np.arange(len(sums)) - mean) >= abs(total - mean) - 1e-9
+        return min(1.0, float(sums[beyond].sum() / sums.sum()))
     spread = sum((rank - sum(ranks) / trials) ** 2 for rank in ranks)
     variance = len(base) * len(head) / (trials * (trials - 1)) * spread
     return math.erfc(abs(total - mean) / math.sqrt(2 * variance)) if variance else 1.0
@@ -290,14 +292,6 @@ def _rank_twice(values: Sequence[float]) -> list[int]:
     for index, value in enumerate(order, 1):
         indices.setdefault(value, []).append(index)
     return [indices[value][0] + indices[value][-1] for value in values]
-
-
-def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
-    sums = _deal(ranks, dealt)
-    places = np.arange(len(sums))
-    mean = dealt * sum(ranks) / len(ranks)
-    beyond = abs(places - mean) >= abs(total - mean) - 1e-9
-    return min(1.0, float(sums[beyond].sum() / sums.sum()))
 
 
 @lru_cache(maxsize=256)
