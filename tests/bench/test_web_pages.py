@@ -22,7 +22,7 @@ from assay.bench.page.contents import render_times
 from assay.bench.page.overview import JUDGED_FILE, judge_group
 from assay.bench.page.report import build_report
 from assay.bench.records import BENCH_FILE, load_triage
-from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
+from assay.bench.values.execution import BenchExecution, BenchMetric
 from assay.follow.api import StudyLocation
 from assay.system.fast_dataclasses import asdict, replace
 from assay.system.files import write_atomic, write_new
@@ -240,6 +240,8 @@ class TestHistory:
         assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
         hostile = client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
         assert "<script>alert" not in hostile
+        assert "no history" in hostile
+        assert "badge PASS" not in hostile
 
     def test_an_environment_has_its_own_chart(self, client: TestClient) -> None:
         text = client.get("/benchmarks/bench/history?method=m.C.moved").text
@@ -412,15 +414,6 @@ def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> Non
         assert document is not None
         (heading,) = [block for block in document.blocks if isinstance(block, Heading) and block.level == 1]
         assert heading.kind is VerdictKind.ERROR
-
-
-def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:
-    bad = replace(execution(1, 1.0), result=BenchResult("m.C.f", False, wall_time=float("nan")))
-    write(tmp_path, [replace(bad, execution_id=f"e{n:04d}", started_at=1e9 + n) for n in range(8)])
-    with open_client(tmp_path) as client:
-        for text in (get_list(client), client.get(HISTORY).text):
-            assert "badge PASS" not in text
-            assert "no history" in text
 
 
 def test_parameters_are_axes(tmp_path: Path) -> None:

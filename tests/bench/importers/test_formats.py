@@ -287,11 +287,6 @@ def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: s
     assert words in found.value.message
 
 
-@pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, MLLOG])
-def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
-    assert [each.execution_id for each in load(content)] == [each.execution_id for each in load(content)]
-
-
 # ---------------------------------------------------------------- google-benchmark: what its reporters leave out
 
 
