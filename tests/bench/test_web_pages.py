@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.bench_repository import Repository
 from tests.bench_samples import execution
+from tests.study_processes import until
 from tests.web_client import READER, WRITE, open_client
 
 from assay.bench.flow.archive import write_as_run
@@ -82,13 +83,10 @@ def client(root: Path) -> Iterator[TestClient]:
         yield client
 
 
-def get_list(client: TestClient, path: str = "/benchmarks") -> str:
-    """When everything is judged."""
-    deadline = time.monotonic() + 60
-    while "not judged yet; this page" in (text := client.get(path).text):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return text
+def get_list(client: TestClient, before: str = "not judged yet; this page") -> str:
+    """When everything is judged, or when the page no longer has the words that it has `before`."""
+    found: str = until(lambda: before not in (text := client.get("/benchmarks").text) and text, f"no {before!r}", 60)
+    return found
 
 
 def find_row(text: str, name: str) -> str:
@@ -136,9 +134,7 @@ class TestList:
             assert 'hx-trigger="every 2s"' in text
             assert "There is no benchmark" not in text
             may_read.set()
-            deadline = time.monotonic() + 30
-            while "is being read" in (text := client.get("/benchmarks").text):
-                assert time.monotonic() < deadline
+            text = get_list(client, "is being read")
             assert "1 benchmark not judged yet" in text
             assert 'hx-trigger="every 2s"' in text
             row = find_row(text, ">f<")
