@@ -112,10 +112,8 @@ def test_perfzero(load: Any) -> None:
     assert found.execution_id == "2019-02-13-06-45-22-899128"
     assert found.result.numbers == {"acc": 0.75, "wall_time": 14.5}
     assert found.result.metrics[0].min_value == 0.5
-    assert found.commit == "f788046c"
     assert found.setup["framework"] == "tensorflow 1.13"
     assert found.setup["accelerator_model"] == "V100"
-    assert found.peaks.max_rss == 4269047808
     assert found.succeeded
     (failed,) = load(put(PERFZERO, ("benchmark_result", "succeeded"), value=False))
     assert not failed.succeeded

@@ -185,7 +185,9 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
         return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.2%}")
     if sure and -worse > asked.threshold:
         return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
-    if most <= asked.threshold and (is_narrow(found, asked) or (sure and abs(worse) <= asked.threshold)):
+    low, high = found.interval
+    is_narrow = high - low <= WIDEST * asked.threshold  # a wide one that ends below it by chance shows little
+    if most <= asked.threshold and (is_narrow or (sure and abs(worse) <= asked.threshold)):
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
     more = max(count_missing(found, asked), fewest)
@@ -196,12 +198,6 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
             what += f", which so few trials of {together} metrics cannot reach"
     hope = f"{what}; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
-
-
-def is_narrow(found: SampleComparison, asked: Question) -> bool:
-    """Return whether the interval is narrow: a wide one that ends below the threshold by chance shows little."""
-    low, high = found.interval or (-math.inf, math.inf)
-    return high - low <= WIDEST * asked.threshold
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
