@@ -101,8 +101,8 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     )
 
 
-def history(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
-    return [execution(number, value, **fields) for number, value in enumerate(values)]
+def history(values: Sequence[float], first: int = 0, **fields: Any) -> list[BenchExecution]:
+    return [execution(number, value, **fields) for number, value in enumerate(values, first)]
 
 
 def write_spy(folder: Path, on_start: str) -> Path:

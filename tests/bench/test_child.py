@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench_samples import write_spy
 from tests.fork_server import call_python
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
@@ -208,37 +209,35 @@ def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- profiles
 
-SPY = """#!/usr/bin/env bash
-while [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done
-trap 'kill $!; echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; echo "Wrote chrome trace to $out" >&2; exit 0' INT
-sleep 1000 & touch begun; wait
-"""
 REFUSED = "#!/usr/bin/env bash\necho Permission Denied: try sudo >&2; touch begun; exit 1\n"
 
 
-@pytest.mark.parametrize(("program", "is_given"), [(SPY, False), (SPY, True), (REFUSED, True)])
+@pytest.mark.parametrize(("is_refused", "is_given"), [(False, False), (False, True), (True, True)])
 def test_py_spy_is_started_with_our_pid_and_its_output_is_reported_only_when_it_fails(
-    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, is_given: bool
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool, is_given: bool
 ) -> None:
-    """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does. It is on PATH,
-    or where the supervisor found it: beside its own interpreter. The real one names a file that does not stay."""
-    spy = tmp_path / "bin" / "py-spy"
-    spy.parent.mkdir()
-    spy.write_text(program)
-    spy.chmod(0o755)
+    """It is on PATH, or where the supervisor found it: beside its own interpreter. The real one names a file that does
+    not stay."""
+    (tmp_path / "bin").mkdir()
+    spy = write_spy(tmp_path / "bin", "print('Wrote chrome trace', file=sys.stderr); open('begun', 'w').close()")
+    if is_refused:
+        spy.write_text(REFUSED)
     flags = [f"--py-spy={spy}"] if is_given else ["--profiler=py-spy"]
     if not is_given:
         monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
     _, reported, _ = child("run", "mod.B.waits", "--profile=0:", f"--profile-dir={tmp_path}/p", *flags)
     assert reported.end["ok"] is True
     assert "Wrote" not in child.errors
-    if program is REFUSED:
+    if is_refused:
         note = "window 1 has no profile: py-spy wrote none: Permission Denied: try sudo"
         assert (reported.end["profiles"], reported.end["profile_notes"]) == ([], [note])
         return
     assert (reported.end["profiles"], reported.end.get("profile_notes")) == (["py-spy-1.json"], None)
-    written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
-    assert written == {"pid": reported.begin["pid"], "form": "chrometrace"}
+    words = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
+    assert [words[words.index(flag) + 1] for flag in ("--pid", "--format")] == [
+        str(reported.begin["pid"]),
+        "chrometrace",
+    ]
 
 
 # ---------------------------------------------------------------- from a name to a benchmark, and what a constructor is given

@@ -215,8 +215,7 @@ def test_what_compare_and_bisect_ran_is_no_history() -> None:
 
 @pytest.mark.parametrize("fields", [{"profiles": ("profile/trace.json",)}, {"extra": {"profile": {"windows": "0:"}}}])
 def test_profiled_executions_are_left_out_unless_all_are_wanted(fields: dict[str, Any]) -> None:
-    slow = [execution(20 + n, value, **fields) for n, value in enumerate(noise(90, 10, 2))]
-    executions = [*history(noise(10, 20)), *slow]
+    executions = [*history(noise(10, 20)), *history(noise(90, 10, 2), 20, **fields)]
     found = judge(executions)
     assert (found.left_out, found.verdict.kind) == ({"profiled": 10}, PASS)
     everything = judge(executions, everything=True)
@@ -396,8 +395,7 @@ def test_invalid_executions_are_left_out_and_new_ones_count() -> None:
     found = judge(executions, word)
     assert found.changes == ()
     assert found.left_out["declared invalid"] >= 29
-    later = [*executions, *(execution(60 + n, value) for n, value in enumerate(noise(12, 30, 4)))]
-    assert find_kind(later, word) is FAIL
+    assert find_kind([*executions, *history(noise(12, 30, 4), 60)], word) is FAIL
 
 
 def test_words_are_kept_in_order_and_bad_lines_cost_nothing(tmp_path: Path) -> None:
@@ -510,8 +508,7 @@ OLD, NEW = {"driver": "410"}, {"driver": "999"}
 
 
 def at(first: int, values: list[float], setup: dict[str, str], **fields: Any) -> list[BenchExecution]:
-    given = {"commit": "a" * 40, "setup": setup, **fields}
-    return [execution(first + n, value, **given) for n, value in enumerate(values)]
+    return history(values, first, **{"commit": "a" * 40, "setup": setup, **fields})
 
 
 def edited(text: str) -> dict[str, GitState]:
@@ -788,8 +785,7 @@ def test_what_would_have_been_found_in_the_newest_is_found_in_nine_of_ten() -> N
 
 
 def labelled(level: float, count: int = 20, **fields: Any) -> list[BenchExecution]:
-    after = [execution(20 + n, value, label="v2", **fields) for n, value in enumerate(noise(level, count, 2))]
-    return [*history(noise(10, 20, 1), label="v1"), *after]
+    return [*history(noise(10, 20, 1), label="v1"), *history(noise(level, count, 2), 20, label="v2", **fields)]
 
 
 def test_a_slower_label_is_inconclusive_as_a_slower_environment_is() -> None:
@@ -802,7 +798,7 @@ def test_a_slower_label_is_inconclusive_as_a_slower_environment_is() -> None:
     assert change.cause == "label"
     assert judge(labelled(10)).moves == ()
     assert find_kind(labelled(12), label="v2") is PASS
-    back = [execution(60 + n, value, label="v1") for n, value in enumerate(noise(10, 10, 3))]
+    back = history(noise(10, 10, 3), 60, label="v1")
     assert find_kind([*labelled(12), *back]) is PASS, "it is back at its old level"
     few = judge(labelled(10, 2))
     assert few.verdict.kind is INCONCLUSIVE
