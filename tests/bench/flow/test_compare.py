@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_samples import execution, request
+from tests.bench_samples import execution, history, request, write_archive
 
-from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.compare import CompareOptions, Contest, _settle, compare_executions, compare_recorded, parse_span
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
@@ -345,9 +344,10 @@ def test_sides_by_label_folder_and_file(lab: Path) -> None:
 
 
 def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
-    location = find_location("runs")
-    for each in (*side("base", 10, label="base").found, *side("head", 13, label="head").found):
-        write_as_run(location, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
+    both = (*side("base", 10, label="base").found, *side("head", 13, label="head").found)
+    location = write_archive(
+        lab / "runs", [replace(each, execution_id=f"{each.label}-{each.execution_id}") for each in both]
+    )
     report = compare_recorded("base", "head", None, "runs", OPTIONS)
     (line,) = (Path(location.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(line)["source"] == "bench compare"
@@ -450,10 +450,9 @@ def test_commits_in_turns_are_judged_whatever_they_load() -> None:
 
 
 def test_what_was_declared_invalid_is_left_out_and_reported(lab: Path) -> None:
-    chance, location = random.Random(3), find_location("runs")
-    for number, level in enumerate([1.0] * 20 + [1.5] * 14):
-        made = execution(number, level * (1 + chance.gauss(0, 0.005)), label="ib" if number < 10 else "ih")
-        write_as_run(location, made, None)
+    chance = random.Random(3)
+    values = [level * (1 + chance.gauss(0, 0.005)) for level in [1.0] * 20 + [1.5] * 14]
+    location = write_archive(lab / "runs", [*history(values[:10], label="ib"), *history(values[10:], 10, label="ih")])
     assert compare_recorded("ib", "ih", None, "runs", OPTIONS).verdict.kind is not PASS
     word = Triage("m.C.f", "wall_time", "e0020", "e0033", "invalid")
     add_triage(location.dir, word)
