@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench.commands.conftest import Hook
+from tests.bad_servers import RecordingServer
 from tests.bench_repository import Repository
 from tests.bench_samples import execution, history, run_in_process, write_archive, write_module
 from tests.finished_study import Bench, until
@@ -143,14 +143,14 @@ def test_bad_calls_are_refused_before_anything_runs(lab: Bench, cli: Cli) -> Non
 # ---------------------------------------------------------------- history and triage
 
 
-def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: Hook) -> None:
+def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: RecordingServer) -> None:
     write_archive(lab.root, history(STEP))
-    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.address}/hook")
+    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.url}/hook")
     assert result.code == 1
     assert "FAIL +19" in result.out.replace("+20", "+19")
     assert "commits " in result.out
-    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.address).code == 0
-    ((_, _, alert),) = hook.heard  # nothing is sent when all is well
+    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.url).code == 0
+    (alert,) = hook.messages  # nothing is sent when all is well
     assert alert["cases"][0]["verdict"] == "FAIL"
     assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
     assert cli("bench", "history", "wall_time", "--webhook", "http://127.0.0.1:9/none").code == 4
