@@ -12,18 +12,20 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from assay.bench import child
+from assay.bench.flow.archive import write_as_run
 from assay.bench.flow.execution_builder import COMMAND, build_fingerprint
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchResult, parse_method
 from assay.execute.base import Publish
 from assay.execute.local import LocalExecutor
 from assay.execute.process import build_handle
+from assay.follow.api import StudyLocation
 from assay.record.run_directory import RunRecord, load_record
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
@@ -101,8 +103,17 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     )
 
 
-def history(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
-    return [execution(number, value, **fields) for number, value in enumerate(values)]
+def history(values: Sequence[float], first: int = 0, **fields: Any) -> list[BenchExecution]:
+    return [execution(number, value, **fields) for number, value in enumerate(values, first)]
+
+
+def write_archive(root: Path | str, executions: Iterable[BenchExecution]) -> StudyLocation:
+    """Write executions as runs of the study `bench`, as if they had been made there."""
+    location = StudyLocation(str(root), "bench")
+    os.makedirs(location.dir, exist_ok=True)
+    for each in executions:
+        assert write_as_run(location, each, each.label)
+    return location
 
 
 def write_spy(folder: Path, on_start: str) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench_samples import write_spy
 from tests.fork_server import call_python
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
@@ -35,9 +36,6 @@ class B(Benchmark):
     def waits(self):
         until = time.monotonic() + 60
         while not os.path.exists("begun") and time.monotonic() < until: time.sleep(0.005)
-        self.report_benchmark(wall_time=0.4)
-    def naps(self):
-        time.sleep(0.05)
         self.report_benchmark(wall_time=0.4)
 
 class Bad(Benchmark):
@@ -78,23 +76,9 @@ class Theirs:  # as TensorFlow's
 def missing_framework(): raise ModuleNotFoundError("not here", name="tensorflow.keras")
 def missing_module(): raise ModuleNotFoundError("not here", name="my_own_module")
 """
-TORCH = """
-class profiler:
-    class ProfilerActivity: CPU, CUDA = 'cpu', 'cuda'
-    class profile:
-        def __init__(self, activities): self.said = list(activities)
-        def start(self): self.said.append('start')
-        def stop(self): self.said.append('stop')
-        def export_chrome_trace(self, path): open(path, 'w').write(','.join(self.said))
-class cuda:
-    is_available = staticmethod(lambda: False)
-    is_initialized = staticmethod(lambda: False)
-"""
 FILES = {
     "mod.py": MODULE,
     "plain.py": PLAIN,
-    "torch.py": TORCH,
-    "withtorch.py": "import torch\nfrom mod import B\n",
     "broken.py": "import absent_library\n",
     "other_layout.py": "import kit.words\n",
     "src/kit.py": "",
@@ -151,8 +135,8 @@ HINT = f"; {sys.executable} does not have it: name an interpreter that does with
     ("method", "kind", "words", "first"),
     [
         ("mod.B.raises", "ValueError", "no luck", 'mod.py", line 10, in raises'),
-        ("mod.Bad.good", "OSError", "no data here", 'mod.py", line 24, in __init__'),
-        ("mod.fails", "KeyError", "'x'", 'mod.py", line 29, in fails'),
+        ("mod.Bad.good", "OSError", "no data here", 'mod.py", line 21, in __init__'),
+        ("mod.fails", "KeyError", "'x'", 'mod.py", line 26, in fails'),
         ("plain.Plain.fails", "KeyError", "'x'", 'plain.py", line 19, in fails'),
         ("broken.f", "ModuleNotFoundError", "No module named 'absent_library'", 'broken.py", line 1, in <module>'),
         ("other_layout.f", "ModuleNotFoundError", "No module named 'kit'; it is in src: give --path src", None),
@@ -225,52 +209,35 @@ def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- profiles
 
-SPY = """#!/usr/bin/env bash
-while [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done
-trap 'kill $!; echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; echo "Wrote chrome trace to $out" >&2; exit 0' INT
-sleep 1000 & touch begun; wait
-"""
 REFUSED = "#!/usr/bin/env bash\necho Permission Denied: try sudo >&2; touch begun; exit 1\n"
 
 
-def test_a_window_after_the_end_gives_no_trace(child: Any, tmp_path: Path) -> None:
-    _, reported, _ = child("run", "mod.B.good", "--profile=100:200", f"--profile-dir={tmp_path}/profile")
-    assert reported.end["ok"] is True
-    assert reported.end["profiles"] == []
-    (note,) = reported.end["profile_notes"]
-    assert note.endswith("; the window 100:200 never began")
-    assert f"assay: warning: {note}" in child.errors
-
-
-@pytest.mark.parametrize(("program", "is_given"), [(SPY, False), (SPY, True), (REFUSED, True)])
+@pytest.mark.parametrize(("is_refused", "is_given"), [(False, False), (False, True), (True, True)])
 def test_py_spy_is_started_with_our_pid_and_its_output_is_reported_only_when_it_fails(
-    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, is_given: bool
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool, is_given: bool
 ) -> None:
-    """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does. It is on PATH,
-    or where the supervisor found it: beside its own interpreter. The real one names a file that does not stay."""
-    spy = tmp_path / "bin" / "py-spy"
-    spy.parent.mkdir()
-    spy.write_text(program)
-    spy.chmod(0o755)
+    """It is on PATH, or where the supervisor found it: beside its own interpreter. The real one names a file that does
+    not stay."""
+    (tmp_path / "bin").mkdir()
+    spy = write_spy(tmp_path / "bin", "print('Wrote chrome trace', file=sys.stderr); open('begun', 'w').close()")
+    if is_refused:
+        spy.write_text(REFUSED)
     flags = [f"--py-spy={spy}"] if is_given else ["--profiler=py-spy"]
     if not is_given:
         monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
     _, reported, _ = child("run", "mod.B.waits", "--profile=0:", f"--profile-dir={tmp_path}/p", *flags)
     assert reported.end["ok"] is True
     assert "Wrote" not in child.errors
-    if program is REFUSED:
+    if is_refused:
         note = "window 1 has no profile: py-spy wrote none: Permission Denied: try sudo"
         assert (reported.end["profiles"], reported.end["profile_notes"]) == ([], [note])
         return
     assert (reported.end["profiles"], reported.end.get("profile_notes")) == (["py-spy-1.json"], None)
-    written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
-    assert written == {"pid": reported.begin["pid"], "form": "chrometrace"}
-
-
-def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Path) -> None:
-    _, reported, _ = child("run", "withtorch.B.naps", "--profile=0:0.01", f"--profile-dir={tmp_path}/p")
-    assert reported.end["ok"] is True
-    assert (tmp_path / "p" / "torch-1.json").read_text() == "cpu,start,stop"
+    words = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
+    assert [words[words.index(flag) + 1] for flag in ("--pid", "--format")] == [
+        str(reported.begin["pid"]),
+        "chrometrace",
+    ]
 
 
 # ---------------------------------------------------------------- from a name to a benchmark, and what a constructor is given

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.bench_samples import write_spy
+from tests.study_processes import until
 
 from assay.bench.profiling import CommandProfile, has_python, main
 from assay.bench.values.execution import parse_windows
@@ -62,13 +62,6 @@ def count_calls(spy: Path) -> int:
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_python_is_found_wherever_in_the_tree() -> None:
     for text, answer in (
         (f'exec {sys.executable} -S -c "{WAITS}"', True),
@@ -85,7 +78,7 @@ def test_windows_of_a_command(
 ) -> None:
     """Its input is closed when the command is over, and its answer is a line of JSON."""
     folder = tmp_path / "p"
-    running = SimpleNamespace(read=lambda: wait_for(lambda: count_calls(spy) == 2))
+    running = SimpleNamespace(read=lambda: until(lambda: count_calls(spy) == 2, "the second window"))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=running))
     with command(f'{sys.executable} -S -c "{WAITS}"; true') as process:
         words = ["--profile=0:0.6,0.7:", f"--profile-dir={folder}", f"--py-spy={spy}", f"--pid={process.pid}"]
@@ -106,7 +99,7 @@ def test_a_window_waits_for_a_python(tmp_path: Path, spy: Path) -> None:
         gate.touch()
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        wait_for(lambda: count_calls(spy) == 1)
+        until(lambda: count_calls(spy) == 1, "the window")
         assert watcher.end() == (["py-spy-1.json"], [])
 
 
@@ -116,7 +109,7 @@ def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, capfd: 
         for number, content in enumerate(("[]\n", "", "[\n]"), 1):
             spy.write_text(program.replace("json.dump(sys.argv[1:], file)", f"file.write({content!r})"))
             watcher = Watcher(tmp_path / "p", spy, process.pid, "0:")
-            wait_for(lambda number=number: count_calls(spy) == number)
+            until(lambda number=number: count_calls(spy) == number, "its window")
             files, (note,) = watcher.end()
             assert note.startswith("window 1 has no profile: py-spy found nothing running on a CPU: only idle threads")
             assert note in capfd.readouterr().err
@@ -126,7 +119,7 @@ def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, capfd: 
 def test_a_command_without_any_python_is_reported(tmp_path: Path, spy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with command("echo up; read -r") as process:
         watcher = Watcher(tmp_path / "p", spy, process.pid, "0:0.05,1000:")
-        wait_for(lambda: watcher.profile.notes)
+        until(lambda: watcher.profile.notes, "a note")
         files, (first, second) = watcher.end()
     assert first == "window 1 has no profile: no Python ran in it, and py-spy supports nothing else"
     assert capfd.readouterr().err.startswith(f"assay: warning: {first}\n")

@@ -45,6 +45,12 @@ def spin_until(condition: Any) -> None:
         spin(0.005)
 
 
+def begin(windows: str, folder: Path, kind: str = "auto") -> Profile:
+    profile = Profile(parse_windows(windows), kind, str(folder))
+    profile.start()
+    return profile
+
+
 def names_in(path: Path) -> set[str]:
     return {event["name"].split(" ")[0] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"}
 
@@ -67,14 +73,12 @@ def test_two_windows_and_an_open_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_window_from_the_start_is_taken_however_short_the_benchmark_is(tmp_path: Path) -> None:
     for _ in range(10):
-        profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
-        profile.start()
+        profile = begin("0:", tmp_path)
         assert profile.finish() == ["python-1.json"]
 
 
 def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
-    profile = Profile(parse_windows("0:0.01,100.5:200,300:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:0.01,100.5:200,300:", tmp_path)
     spin(0.03)
     assert profile.finish() == ["python-1.json"]
     ends = [note.partition("; ")[2] for note in profile.notes]
@@ -83,8 +87,7 @@ def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_is_reported_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    profile = Profile(parse_windows("0:0.01,0.02:"), "framework", str(tmp_path))
-    profile.start()
+    profile = begin("0:0.01,0.02:", tmp_path, "framework")
     spin_until(lambda: profile._begun == 2)
     assert profile.finish() == []
     lines = capfd.readouterr().err.splitlines()
@@ -125,8 +128,7 @@ class FakeTorch(ModuleType):
 def test_torch_is_asked_in_the_main_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    profile = Profile(parse_windows("0:0.02,0.03:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:0.02,0.03:", tmp_path)
     spin_until(lambda: len(torch.threads) >= 5)  # the second window has begun
     assert profile.finish() == ["torch-1.json", "torch-2.json"]
     assert torch.threads == ["MainThread"] * 6  # the warm-up, and two windows
@@ -139,17 +141,14 @@ def test_torch_is_warmed_up_before_the_clock_runs(
 ) -> None:
     torch = FakeTorch(has_gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    profile = Profile(parse_windows("100:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("100:", tmp_path)
     assert torch.threads == ["MainThread"] * 2
     assert profile.finish() == [], "the warm-up leaves nothing"
-    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:", tmp_path)
     assert profile.finish() == ["torch-1.json"]
     assert json.loads((tmp_path / "torch-1.json").read_text())["traceEvents"] == kinds
     torch.profiler.profile = None  # type: ignore[assignment]
-    profile = Profile(parse_windows("100:"), "auto", str(tmp_path / "none"))
-    profile.start()
+    profile = begin("100:", tmp_path / "none")
     assert profile.finish() == [], "a warm-up that fails fails nothing"
 
 
@@ -158,8 +157,7 @@ def test_beside_tensorflow_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     monkeypatch.setattr(profiling, "_build_all_threads_config", lambda: "all threads")
-    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:", tmp_path)
     assert profile.finish() == ["torch-1.json"]
     assert torch.configs == [None, "all threads"]  # the warm-up comes first, before there is a signal to send
     assert torch.threads == ["MainThread"] * 2 + ["assay-profile"] * 2
@@ -212,8 +210,7 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]
 def test_a_framework_takes_over_when_its_import_is_complete(
     tmp_path: Path, importing: Gate, windows: str, kind: str, files: list[str]
 ) -> None:
-    profile = Profile(parse_windows(windows), kind, str(tmp_path / "p"))
-    profile.start()
+    profile = begin(windows, tmp_path / "p", kind)
     spin_until(profile._is_profiling.is_set)
     assert importing.torch.threads == []
     importing.open.set()
@@ -224,8 +221,7 @@ def test_a_framework_takes_over_when_its_import_is_complete(
 
 
 def test_a_window_that_ends_before_the_import_has_the_samples_until_then(tmp_path: Path, importing: Gate) -> None:
-    profile = Profile(parse_windows("0:0.02,0.04:"), "auto", str(tmp_path / "p"))
-    profile.start()
+    profile = begin("0:0.02,0.04:", tmp_path / "p")
     spin_until((tmp_path / "p" / "python-1.json").exists)
     importing.open.set()
     spin_until(lambda: importing.torch.threads)
@@ -235,8 +231,7 @@ def test_a_window_that_ends_before_the_import_has_the_samples_until_then(tmp_pat
 
 
 def test_an_import_that_outlasts_the_window_is_reported(tmp_path: Path, importing: Gate) -> None:
-    profile = Profile(parse_windows("0:0.03"), "framework", str(tmp_path / "p"))
-    profile.start()
+    profile = begin("0:0.03", tmp_path / "p", "framework")
     spin_until(lambda: profile.notes)
     assert profile.finish() == []
     assert profile.notes == ["window 1 has no profile: torch was still being imported"]
@@ -247,8 +242,7 @@ def test_a_framework_whose_import_begins_later_takes_over_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = FakeTorch()
-    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:", tmp_path)
     monkeypatch.setitem(sys.modules, "torch", torch)
     spin_until(lambda: torch.threads)
     assert profile.finish() == ["python-1.json", "torch-1.json"]
@@ -287,8 +281,7 @@ def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(
     tensorflow: Any = ModuleType("tensorflow")
     tensorflow.profiler = SimpleNamespace(experimental=SimpleNamespace(start=folders.append, stop=stop))
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    profile = Profile(parse_windows("0:0.01,0.02:"), "auto", str(tmp_path))
-    profile.start()
+    profile = begin("0:0.01,0.02:", tmp_path)
     spin_until(lambda: len(folders) == 2)
     assert profile.finish() == [
         f"plugins/profile/2026_01_01_00_00_00_tensorflow-{number}/host.xplane.pb" for number in (1, 2)

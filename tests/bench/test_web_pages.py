@@ -7,22 +7,22 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 from tests.bench_repository import Repository
-from tests.bench_samples import execution
+from tests.bench_samples import execution, history, write_archive
+from tests.study_processes import until
 from tests.web_client import READER, WRITE, open_client
 
-from assay.bench.flow.archive import write_as_run
 from assay.bench.page.contents import render_times
 from assay.bench.page.overview import JUDGED_FILE, judge_group
 from assay.bench.page.report import build_report
 from assay.bench.records import BENCH_FILE, load_triage
-from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
+from assay.bench.values.execution import BenchExecution, BenchMetric
 from assay.follow.api import StudyLocation
 from assay.system.fast_dataclasses import asdict, replace
 from assay.system.files import write_atomic, write_new
@@ -38,26 +38,14 @@ HISTORY = "/benchmarks/bench/history?method=m.C.f"
 HOSTILE = "m.<script>alert(1)</script>[1]"
 
 
-def write(root: Path, executions: Sequence[BenchExecution]) -> StudyLocation:
-    location = StudyLocation(str(root), "bench")
-    Path(location.dir).mkdir(parents=True, exist_ok=True)
-    for each in executions:
-        assert write_as_run(location, each, each.label)
-    return location
-
-
-def write_step(root: Path) -> StudyLocation:
-    return write(root, [execution(n, value) for n, value in enumerate(STEP)])
-
-
 def build(root: Path) -> StudyLocation:
     """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
-    found = [execution(n, value, label=None) for n, value in enumerate(STEP)]
+    found = history(STEP)
     found += [_named(execution(100 + n, 5.0 + 0.01 * (n % 4)), "m.C.same") for n in range(20)]
     found += [_named(execution(200, 1.0), HOSTILE)]
     found += [_named(execution(300 + n, 1.0 + 0.01 * n + (n >= 8), label="ab"[n >= 8]), "m.C.sides") for n in range(16)]
     found += [_named(execution(400 + n, 2.0, setup={"cpu_model": f"cpu{n % 2}"}), "m.C.moved") for n in range(12)]
-    return write(root, found)
+    return write_archive(root, found)
 
 
 def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
@@ -82,13 +70,10 @@ def client(root: Path) -> Iterator[TestClient]:
         yield client
 
 
-def get_list(client: TestClient, path: str = "/benchmarks") -> str:
-    """When everything is judged."""
-    deadline = time.monotonic() + 60
-    while "not judged yet; this page" in (text := client.get(path).text):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return text
+def get_list(client: TestClient, before: str = "not judged yet; this page") -> str:
+    """When everything is judged, or when the page no longer has the words that it has `before`."""
+    found: str = until(lambda: before not in (text := client.get("/benchmarks").text) and text, f"no {before!r}", 60)
+    return found
 
 
 def find_row(text: str, name: str) -> str:
@@ -122,7 +107,7 @@ class TestList:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """Nothing is guessed, and the page asks again."""
-        write_step(tmp_path)
+        write_archive(tmp_path, history(STEP))
         may_read, may_judge, read = threading.Event(), threading.Event(), Snapshots._read
         waiting_read = lambda *given: may_read.wait(30) and read(*given)  # noqa: E731
         monkeypatch.setattr(Snapshots, "_read", waiting_read)
@@ -136,9 +121,7 @@ class TestList:
             assert 'hx-trigger="every 2s"' in text
             assert "There is no benchmark" not in text
             may_read.set()
-            deadline = time.monotonic() + 30
-            while "is being read" in (text := client.get("/benchmarks").text):
-                assert time.monotonic() < deadline
+            text = get_list(client, "is being read")
             assert "1 benchmark not judged yet" in text
             assert 'hx-trigger="every 2s"' in text
             row = find_row(text, ">f<")
@@ -150,7 +133,7 @@ class TestList:
 
     def test_what_is_judged_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """For the next server, and until there is another execution; a damaged file is made again."""
-        location = write_step(tmp_path)
+        location = write_archive(tmp_path, history(STEP))
         for path in sorted(Path(location.dir).rglob("*"), reverse=True):  # written some time ago: they are settled
             os.utime(path, (1e9, 1e9))
         asked: list[str] = []
@@ -171,7 +154,7 @@ class TestList:
         monkeypatch.setattr("assay.bench.page.overview.judge_group", count)
         assert "badge FAIL" in show()
         assert not asked
-        write(tmp_path, [execution(100, 12.0)])
+        write_archive(tmp_path, [execution(100, 12.0)])
         show()
         assert asked == ["m.C.f"]
         content = json.loads(kept.read_text())
@@ -200,8 +183,8 @@ class TestList:
     def test_the_worst_metric_counts(self, tmp_path: Path) -> None:
         """Not the one that comes first; and what is asked for by verdict is found with its changes."""
         found = [_measuring(execution(n, 10.0), latency=value) for n, value in enumerate(STEP)]
-        found += [_named(execution(100 + n, value), "m.C.better") for n, value in enumerate(reversed(STEP))]
-        write(tmp_path, found)
+        found += [_named(each, "m.C.better") for each in history(STEP[::-1], 100)]
+        write_archive(tmp_path, found)
         with open_client(tmp_path) as client:
             row = find_row(get_list(client), ">f<")
             assert "badge FAIL" in row
@@ -240,6 +223,8 @@ class TestHistory:
         assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
         hostile = client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
         assert "<script>alert" not in hostile
+        assert "no history" in hostile
+        assert "badge PASS" not in hostile
 
     def test_an_environment_has_its_own_chart(self, client: TestClient) -> None:
         text = client.get("/benchmarks/bench/history?method=m.C.moved").text
@@ -290,7 +275,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             each = execution(n + 100 * (name == "g"), value, label="ab"[n >= 12], contaminated=load)
             result = replace(each.result, cpu_time=value / 2)
             found.append(_named(replace(each, result=result), f"m.C.{name}"))
-    write(root, found)
+    write_archive(root, found)
     with open_client(root) as client:
         yield client
 
@@ -348,7 +333,7 @@ class TestTriage:
     PATH = "/api/benchmarks/bench/triage"
 
     def test_it_is_the_command(self, tmp_path: Path) -> None:
-        location = write_step(tmp_path)
+        location = write_archive(tmp_path, history(STEP))
         with open_client(tmp_path) as client:
             assert "badge FAIL" in client.get(HISTORY).text
             answer = client.post(self.PATH, data=FORM, headers=WRITE)
@@ -380,7 +365,7 @@ class TestTriage:
 
 def test_damaged_results(tmp_path: Path) -> None:
     """They are named, the others are shown."""
-    location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP[:12])])
+    location = write_archive(tmp_path, history(STEP[:12]))
     names = sorted(Path(location.dir).glob("e*"))
     (names[0] / BENCH_FILE).write_text("{")
     (names[1] / BENCH_FILE).write_bytes(b"\xff\x00")
@@ -394,7 +379,7 @@ def test_damaged_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["file", "run"])
 def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> None:
     """Its file is damaged, or is that of an attempt before the one that failed: not the PASS of those before it."""
-    location = write(tmp_path, [execution(n, 10 + n % 3 / 100) for n in range(40)])
+    location = write_archive(tmp_path, [execution(n, 10 + n % 3 / 100) for n in range(40)])
     newest = max(Path(location.dir).glob("e*"))
     with open_client(tmp_path) as client:
         assert "badge PASS" in find_row(get_list(client), ">f<")
@@ -414,15 +399,6 @@ def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> Non
         assert heading.kind is VerdictKind.ERROR
 
 
-def test_a_benchmark_that_failed_never_passes(tmp_path: Path) -> None:
-    bad = replace(execution(1, 1.0), result=BenchResult("m.C.f", False, wall_time=float("nan")))
-    write(tmp_path, [replace(bad, execution_id=f"e{n:04d}", started_at=1e9 + n) for n in range(8)])
-    with open_client(tmp_path) as client:
-        for text in (get_list(client), client.get(HISTORY).text):
-            assert "badge PASS" not in text
-            assert "no history" in text
-
-
 def test_parameters_are_axes(tmp_path: Path) -> None:
     """asv's, with their names: each value is a link, and numbers become a chart."""
     found = []
@@ -433,7 +409,7 @@ def test_parameters_are_axes(tmp_path: Path) -> None:
             found += [
                 _named(execution(len(found) + n, size * (1 + 0.001 * (n % 3))), name, extra=extra) for n in range(8)
             ]
-    write(tmp_path, found)
+    write_archive(tmp_path, found)
     with open_client(tmp_path) as client:
         get_list(client)
         text = client.get("/benchmarks/bench/history", params={"method": "m.C.time(100, 'f4')"}).text
@@ -456,7 +432,7 @@ def test_commits_of_a_change(tmp_path: Path) -> None:
         commits = repository.commit_all(*((text, text) for text in (folder.name, "two", "<b>three", "four")))
         hashes.append((commits[0], commits[3]))
     for root, own in zip(roots, hashes, strict=True):
-        write(root, [replace(execution(n, value), commit=own[n >= 12]) for n, value in enumerate(STEP)])
+        write_archive(root, [replace(each, commit=own[n >= 12]) for n, each in enumerate(history(STEP))])
     with open_client(roots[0]) as client:
         text = client.get(HISTORY).text
         assert "3 commits: <code>" in text

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("bench_gpu", FOLDER / "bench_gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_gpu", module)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = "bench_gpu"
 
 
 def build_ends(turns: list[tuple[float, float, float]]) -> list[float]:

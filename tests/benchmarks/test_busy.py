@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 pytestmark = pytest.mark.needs(bench=True)
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPT = "busy"
 RECORDED = Path(__file__).with_name("busy.json")
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("busy", FOLDER / "busy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "busy", module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_recorded_execution_was_disturbed(script: ModuleType) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 FOLDER = TOP / "benchmarks"
-SCRIPT = """
+SCRIPT = "_all"
+PRINTING = """
 from measuring import render_count, render_ratio, render_share
 print(render_ratio("ours / theirs", 0.5, at_most=0.4, of_each=[0.25, 0.75]))
 print(render_share("found", 9, 10))
@@ -22,32 +23,24 @@ print(render_count("kills", 0, 300))
 """
 
 
-@pytest.fixture
-def everything(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import _all
-
-    return _all
-
-
-def test_every_script_is_in_the_list_and_keeps_figures(everything: ModuleType) -> None:
+def test_every_script_is_in_the_list_and_keeps_figures(script: ModuleType) -> None:
     scripts = {path.stem: path.read_text() for path in FOLDER.glob("[a-z]*.py") if path.stem != "measuring"}
-    assert scripts.keys() == {*everything.ORDER, *everything.BY_HAND}
-    assert len(everything.ORDER) == len(set(everything.ORDER))
+    assert scripts.keys() == {*script.ORDER, *script.BY_HAND}
+    assert len(script.ORDER) == len(set(script.ORDER))
     keeps = re.compile(r"\brender_(ratio|share|count)\(")
     assert [name for name, text in scripts.items() if not keeps.search(text)] == []
 
 
 @pytest.mark.parametrize(("hits", "interval"), [(0, (0.0, 0.161)), (10, (0.299, 0.701)), (20, (0.839, 1.0))])
-def test_the_interval_of_a_rate(everything: ModuleType, hits: int, interval: tuple[float, float]) -> None:
+def test_the_interval_of_a_rate(script: ModuleType, hits: int, interval: tuple[float, float]) -> None:
     import measuring
 
     assert measuring.find_interval(hits, 20) == pytest.approx(interval, abs=0.001)
 
 
-def test_figures_become_a_file_and_the_file_a_page(everything: ModuleType, tmp_path: Path) -> None:
+def test_figures_become_a_file_and_the_file_a_page(script: ModuleType, tmp_path: Path) -> None:
     env = os.environ | {"RESULTS": str(tmp_path)}
-    code = f"import sys; sys.argv = [{str(FOLDER / 'sample.py')!r}, '--small']\n" + SCRIPT
+    code = f"import sys; sys.argv = [{str(FOLDER / 'sample.py')!r}, '--small']\n" + PRINTING
     printed = subprocess.run(
         [sys.executable, "-c", code], cwd=FOLDER, env=env, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -59,7 +52,7 @@ def test_figures_become_a_file_and_the_file_a_page(everything: ModuleType, tmp_p
     record = json.loads((tmp_path / "sample.json").read_text())
     assert (record["script"], record["arguments"]) == ("sample", ["--small"])
     assert record["commit"]
-    page = "".join(everything._report.build_part(record))
+    page = "".join(script._report.build_part(record))
     assert "| ours / theirs | 0.50 | 0.25 to 0.75 | ≤ 0.4 **missed** |" in page
     assert "| found | 9 of 10 | 95%: 59.6% to 98.2% | |" in page
     assert "| kills | 0 failed of 300 | 95%: at most 1.00% | |" in page

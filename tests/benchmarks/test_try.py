@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 pytestmark = pytest.mark.needs(gate=True)
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("try_benchmark", FOLDER / "try.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "try_benchmark", module)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = "try"
 
 
 def test_a_clear_improvement_ends_at_the_first_look(script: ModuleType) -> None:

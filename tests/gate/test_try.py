@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from tests.finished_study import Result
 from tests.fork_server import start_assay
 from tests.in_process_jobs import run_in_process
 from tests.study_processes import until
@@ -41,16 +42,6 @@ COMMAND = ("--", "python3", "train.py", "{seed}")
 def echo(text: str, then: str = "") -> str:
     """A training that prints this, with its seed for each @."""
     return f"import sys, time\nprint({text!r}.replace('@', sys.argv[1]))\n{then}\n"
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def facts(self) -> Any:
-        return json.loads(self.out)
 
 
 class Lab:
@@ -84,7 +75,8 @@ class Lab:
     def load(self, *options: str, **more: Any) -> Any:
         """The code and what `--json` prints."""
         found = self.attempt("--json", *options, **more)
-        return {**found.facts, "code": found.code, "notes": "\n".join(found.facts["notes"])}
+        facts = json.loads(found.out)
+        return {**facts, "code": found.code, "notes": "\n".join(facts["notes"])}
 
     def runs(self) -> set[str]:
         folder = self.folder / "runs" / "try"
@@ -485,7 +477,7 @@ def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -
     assert "a good one" in listed.out
     assert listed.out.count("not yet") == 2
     confirmed = lab.call("tries", "--confirm", "--seeds", "6", "-j", "4", "--json")
-    kept = {each["idea"]: each["confirmation"]["is_kept"] for each in confirmed.facts}
+    kept = {each["idea"]: each["confirmation"]["is_kept"] for each in json.loads(confirmed.out)}
     assert kept == {"a good one": True, "a lucky one": False}
     before = lab.runs()
     fresh = [int(name.rpartition("seed")[2]) for name in before if int(name.rpartition("seed")[2]) > 1000]

@@ -54,11 +54,6 @@ class AsvBenchmark:
         texts = (f"({', '.join(each)})" if axes else "" for each in names)
         return zip(texts, itertools.product(*axes), strict=True)
 
-    def name_parameters(self, values: Sequence[Any]) -> dict[str, str]:
-        names = list(self.get("param_names", ()))
-        names += [f"param{number}" for number in range(len(names) + 1, len(values) + 1)]
-        return {str(name): str(value) for name, value in zip(names, values, strict=False)}
-
 
 # ---------------------------------------------------------------- finding benchmarks
 
@@ -148,7 +143,9 @@ def run_asv(path: str, text: str) -> Mapping[str, str]:
             _run(benchmark, (*_load_cache(benchmark), *values))
         finally:
             os.chdir(here)
-    return benchmark.name_parameters(values)
+    names = list(benchmark.get("param_names", ()))
+    names += [f"param{number}" for number in range(len(names) + 1, len(values) + 1)]
+    return {str(name): str(value) for name, value in zip(names, values, strict=False)}
 
 
 def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:

@@ -23,16 +23,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, leave_fork, write_line
 from assay.bench.framework import add_path_hint, find_framework, find_packages, is_library, load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, check_runs, is_suite
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import asdict, dataclass, field
-
-if TYPE_CHECKING:
-    from assay.bench.profiling import Profile
 
 _LAST_LINES = 40
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -125,7 +122,13 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
 def _execute(
     call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any], *, is_plain: bool = False
 ) -> None:
-    profile = _start_profile(options)
+    profile = None
+    if options.profile:
+        from assay.bench.profiling import Profile
+        from assay.bench.values.execution import parse_windows
+
+        profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
+        profile.start()
     began, cpu = time.perf_counter(), time.process_time()
     try:
         before = _count_reports()
@@ -147,17 +150,6 @@ def _count_reports() -> tuple[int, int]:
     path, prefix = os.environ.get(ENV_BENCH_REPORT), os.environ.get(ENV_TF_REPORT)
     size = os.stat(path).st_size if path and os.path.exists(path) else 0
     return size, len(glob.glob(f"{glob.escape(prefix)}*")) if prefix else 0
-
-
-def _start_profile(options: argparse.Namespace) -> Profile | None:
-    if not options.profile:
-        return None
-    from assay.bench.profiling import Profile
-    from assay.bench.values.execution import parse_windows
-
-    profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
-    profile.start()
-    return profile
 
 
 # ---------------------------------------------------------------- what went wrong

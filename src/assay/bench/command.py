@@ -45,7 +45,12 @@ def main(text: str, profiler: Sequence[str] = ()) -> int:
     peaks = {"max_rss": used.ru_maxrss * 1024, "max_vms": shell_vms, "cpu_s": cpu_s}
     end = {"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
     _write(end | (_end_profiler(profiling) if profiling else {}))
-    return _leave_as_it_did(code)
+    if code >= 0:
+        return code
+    with suppress(OSError, ValueError):  # SIGKILL has no handler to be set back
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code
 
 
 def _adopt(text: str) -> tuple[int, float, int]:
@@ -99,15 +104,6 @@ def _write(line: dict[str, object]) -> None:
     if path := os.environ.get(_ENV_REPORT):
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def _leave_as_it_did(code: int) -> int:
-    if code >= 0:
-        return code
-    with suppress(OSError, ValueError):  # SIGKILL has no handler to be set back
-        signal.signal(-code, signal.SIG_DFL)
-    os.kill(os.getpid(), -code)
-    return 128 - code
 
 
 if __name__ == "__main__":

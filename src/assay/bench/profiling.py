@@ -298,14 +298,15 @@ class _TensorFlow:
 class PySpy:
     """A process that samples ours and its children; the kernel must allow it."""
 
+    _output: IO[bytes]  # both from `start` on
+    _process: subprocess.Popen[bytes]
+
     def __init__(self, program: str, path: str, pid: int) -> None:
         self._path = path
-        self._output: IO[bytes] | None = None
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         if pid != os.getpid():
             self._command.append("--subprocesses")  # a shell starts others; ours include py-spy itself
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         processes.allow_tracing()
@@ -315,8 +316,6 @@ class PySpy:
         )
 
     def stop(self) -> None:
-        assert self._process is not None
-        assert self._output is not None
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(30)

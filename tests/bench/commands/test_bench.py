@@ -11,16 +11,14 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench.commands.conftest import Hook
+from tests.bad_servers import RecordingServer
 from tests.bench_repository import Repository
-from tests.bench_samples import execution, history, run_in_process, write_module
+from tests.bench_samples import execution, history, run_in_process, write_archive, write_module
 from tests.finished_study import Bench, until
 
 from assay.bench.records import load_execution, write_execution
-from assay.bench.values.execution import BenchExecution
 from assay.judge.statistics import np
 from assay.record import run_directory
-from assay.values.run import RunSpec
 
 Cli = Any
 QUIET = ("--foreign-limit", "1", "--quiet")
@@ -31,21 +29,6 @@ def lab(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     write_module(own_bench.folder)
     run_in_process(monkeypatch)
     return own_bench
-
-
-def write_history(lab: Bench, values: list[float]) -> None:
-    write_executions(lab, history(values))
-
-
-def write_executions(lab: Bench, executions: list[BenchExecution]) -> None:
-    """As if they had been run: each a run directory of the study."""
-    for each in executions:
-        params = {"method": each.method, "kind": "import", "trial": 1}
-        spec = RunSpec("0" * 12, each.execution_id, params, (), title=each.execution_id)
-        record = run_directory.RunRecord(spec, "bench", run_directory.new_uid(), each.started_at or 0.0)
-        path = lab.root / "bench" / each.execution_id
-        path.parent.mkdir(parents=True, exist_ok=True)
-        run_directory.write_run_dir(str(path), record, "", lambda aside, e=each: write_execution(aside, e))
 
 
 def multiply_run(lab: Bench, count: int) -> None:
@@ -160,14 +143,14 @@ def test_bad_calls_are_refused_before_anything_runs(lab: Bench, cli: Cli) -> Non
 # ---------------------------------------------------------------- history and triage
 
 
-def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: Hook) -> None:
-    write_history(lab, STEP)
-    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.address}/hook")
+def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: RecordingServer) -> None:
+    write_archive(lab.root, history(STEP))
+    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.url}/hook")
     assert result.code == 1
     assert "FAIL +19" in result.out.replace("+20", "+19")
     assert "commits " in result.out
-    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.address).code == 0
-    ((_, _, alert),) = hook.heard  # nothing is sent when all is well
+    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.url).code == 0
+    (alert,) = hook.messages  # nothing is sent when all is well
     assert alert["cases"][0]["verdict"] == "FAIL"
     assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
     assert cli("bench", "history", "wall_time", "--webhook", "http://127.0.0.1:9/none").code == 4
@@ -187,16 +170,15 @@ def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: Hook) -> None
     assert cli("bench", "triage", "wall_time", "C.f", "last", "open").code == 0
     assert cli("bench", "history", "wall_time").code == 1
     assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
-    (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
+    (lab.root / "bench" / "e0003_C.f" / "benchmark.json").write_text("{}")
     for arguments in (("history", "wall_time"), ("table",)):
         assert "warning: " in cli("bench", *arguments).err, "a damaged execution is reported"
 
 
 def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: Cli) -> None:
     for first, label, level, model in ((0, "old", 10.0, "V100"), (20, "new", 13.0, "T4")):
-        write_executions(
-            lab, [execution(first + n, level + n / 99, label=label, setup={"gpu": model}) for n in range(12)]
-        )
+        values = [level + n / 99 for n in range(12)]
+        write_archive(lab.root, history(values, first, label=label, setup={"gpu": model}))
     result = cli("bench", "compare", "old", "new")
     assert result.code == 3
     assert "environment or code?" in result.out
@@ -212,7 +194,7 @@ def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: C
 def test_a_missing_library_is_asked_for_by_what_was_called(
     lab: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    write_history(lab, STEP)
+    write_archive(lab.root, history(STEP))
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr(np, "__dict__", {})  # what was loaded before
     result = cli("bench", "history", "wall_time")
@@ -262,12 +244,12 @@ def test_confirm_executes_it_again_until_the_newest_are_a_level_or_an_outlier(
 
 
 def test_what_cannot_be_executed_again_is_not_confirmed(lab: Bench, cli: Cli) -> None:
-    write_history(lab, [1.0] * 20 + [3.0])
+    write_archive(lab.root, history([1.0] * 20 + [3.0]))
     result = cli("bench", "history", "wall_time", "--confirm")
     assert result.code == 2
     assert "cannot be executed again: no command was recorded" in result.err
     imported = replace(execution(20, 3.0), source="asv")
-    write_execution(str(lab.root / "bench" / "e0020"), imported)
+    write_execution(str(lab.root / "bench" / "e0020_C.f"), imported)
     assert "import the result" in " ".join(cli("bench", "history", "wall_time").out.split())
     result = cli("bench", "history", "wall_time", "--confirm")
     assert result.code == 2
@@ -289,7 +271,7 @@ def test_a_secret_of_the_newest_execution_is_taken_from_the_environment_or_asked
 
 
 def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
-    write_history(lab, [1.0])
+    write_archive(lab.root, history([1.0]))
     result = cli("bench", "history", "wall_time")
     assert result.code == 2
     assert "1 execution with wall_time: too few for a history" in result.err
@@ -345,10 +327,10 @@ def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> Non
 
 
 def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -> None:
-    dirt = [execution(n, 1.0, contaminated=("load",)) for n in range(6)]
-    write_executions(lab, dirt)
+    dirt = history([1.0] * 6, contaminated=("load",))
+    write_archive(lab.root, dirt)
     others = [replace(each, method="m.C.g", execution_id=f"g{n}") for n, each in enumerate(dirt)]
-    write_executions(lab, others)
+    write_archive(lab.root, others)
     result = cli("bench", "history", "wall_time")
     assert result.code == 3
     assert result.out.count("0 comparable executions are too few; at least 6 are needed (6 were disturbed)") == 2
@@ -362,7 +344,7 @@ def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -
 
 
 def test_table_and_compare_of_labels(lab: Bench, cli: Cli) -> None:
-    write_executions(lab, [execution(n, 2.0, label="one" if n < 5 else "two") for n in range(11)])
+    write_archive(lab.root, [execution(n, 2.0, label="one" if n < 5 else "two") for n in range(11)])
     result = cli("bench", "table", "C.f", "--by", "label,python", "--json")
     rows = json.loads(result.out)
     assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 5, 2.0), ("two", 6, 2.0)]

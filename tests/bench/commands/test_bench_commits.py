@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.bench.commands.test_bench import QUIET, STEP, write_executions
+from tests.bench.commands.test_bench import QUIET, STEP
 from tests.bench_repository import Repository
-from tests.bench_samples import history, run_in_process
+from tests.bench_samples import history, run_in_process, write_archive
 from tests.finished_study import Bench
 
 from assay.bench.flow import commits as flow
@@ -118,7 +118,7 @@ def test_lasting_changes_have_their_size_commits_and_a_command_that_works(own_be
         replace(each, method="m.C.h", execution_id=f"h{each.execution_id}") for each in history([*STEP, *STEP[:20]])
     ]
     short = [replace(each, method="m.C.k", execution_id=f"k{each.execution_id}") for each in history([1.0] * 3)]
-    write_executions(own_bench, [*slower, *other, *back, *short])
+    write_archive(own_bench.root, [*slower, *other, *back, *short])
     result = cli("bench", "history", "--changes")
     lines = result.out.splitlines()
     assert result.code == 0
@@ -133,14 +133,14 @@ def test_lasting_changes_have_their_size_commits_and_a_command_that_works(own_be
 
 
 def test_a_baseline_is_set_listed_compared_with_and_removed(own_bench: Bench, cli: Cli) -> None:
-    write_executions(own_bench, [replace(each, label="old") for each in history(STEP[:20])])
+    write_archive(own_bench.root, history(STEP[:20], label="old"))
     assert cli("bench", "baseline").out.startswith("there is no baseline")
     assert cli("bench", "baseline", "set", "main", "old").out == "main is 20 executions of old\n"
     assert cli("bench", "baseline").out.splitlines()[2].split()[:4] == ["main", "old", "-", "20"]
     newer = [
         replace(each, label="new", execution_id=f"n{each.execution_id}") for each in history(STEP, commit="c" * 40)[20:]
     ]
-    write_executions(own_bench, newer)
+    write_archive(own_bench.root, newer)
     result = cli("bench", "compare", "--baseline", "main", "--only", "wall_time")
     assert result.code == 1
     assert "+20.0%" in result.out

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.bench.commands.conftest import Hook
+from tests.bad_servers import RecordingServer
 
 from assay.bench.commands.options import (
     check_address,
@@ -99,17 +99,18 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_version(tmp_path: Path
 # ---------------------------------------------------------------- alerts
 
 
-def test_it_arrives_as_json(hook: Hook) -> None:
+def test_it_arrives_as_json(hook: RecordingServer) -> None:
     content = {"title": "it is slower", "cases": [{"verdict": "FAIL", "note": "größer ±5%"}]}
-    send_alert(f"{hook.address}/a/hook?token=x", content)
-    assert hook.heard == [("/a/hook?token=x", "application/json", content)]
+    send_alert(f"{hook.url}/a/hook?token=x", content)
+    (got,) = hook.got
+    assert (got.path, got.headers["Content-Type"], hook.messages) == ("/a/hook?token=x", "application/json", [content])
 
 
-def test_an_alert_that_cannot_be_sent_is_reported_without_its_token(hook: Hook) -> None:
+def test_an_alert_that_cannot_be_sent_is_reported_without_its_token(hook: RecordingServer) -> None:
     for answer in (400, 500):
-        hook.answer = answer
+        hook.answer = lambda _got, status=answer: (status, b"")
         with pytest.raises(InfrastructureError, match=rf"could not be sent to 127\.0\.0\.1: .*{answer}") as caught:
-            send_alert(f"{hook.address}/secret-token", {})
+            send_alert(f"{hook.url}/secret-token", {})
         assert "secret-token" not in caught.value.message
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

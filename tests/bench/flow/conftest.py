@@ -63,17 +63,9 @@ def unwaited():
 # what is about processes, their ends and their memory; the others are called in this process
 REAL = ("mod.B.dies", "mod.B.sleeps", "mod.B.large", "crash.outer", "grow.printing", "grow.holding")
 REAL += ("trees.forks", "trees.unwaited")
-CALLED = ("mod.B.nan", "mod.B.never", "mod.B.raises", "mod.B.godo", "mod.B.good", "mod.B.fixed", "mod.B.writes")
-CALLED += (
-    "mod.B.environment",
-    "mod.B.filter:zzz.*",
-    "mod.quick",
-    "mod.Bad.good",
-    "absent.f",
-    "empty.memory",
-    "empty.value",
-    "wrong.f",
-)
+METHODS_OF_B = ("nan", "never", "raises", "godo", "good", "fixed", "writes", "environment", "filter:zzz.*")
+OTHERS = ("mod.quick", "mod.Bad.good", "absent.f", "empty.memory", "empty.value", "wrong.f")
+CALLED = (*(f"mod.B.{name}" for name in METHODS_OF_B), *OTHERS)
 METHODS = (*REAL, *CALLED)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bench_samples import execution
+from tests.bench_samples import history, write_archive
 
-from assay.bench.flow.archive import find_location, write_as_run
+from assay.bench.flow.archive import find_location
 from assay.bench.flow.baselines import remove_baseline, set_baseline
 from assay.bench.flow.compare import CompareOptions, compare_baseline, compare_recorded
 from assay.bench.records import Baseline, load_named
@@ -21,11 +21,8 @@ OPTIONS = CompareOptions(metrics=("wall_time",))
 
 
 def add(lab: Path, first: int, values: list[float], **fields: object) -> list[BenchExecution]:
-    location = find_location(str(lab / "runs"))
-    (lab / "runs" / "bench").mkdir(parents=True, exist_ok=True)
-    made = [execution(first + number, value, **fields) for number, value in enumerate(values)]
-    for each in made:
-        write_as_run(location, each, None)
+    made = history(values, first, **fields)
+    write_archive(lab / "runs", made)
     return made
 
 
@@ -45,7 +42,7 @@ def test_a_baseline_stays_although_newer_executions_come(lab: Path) -> None:
     add(lab, 40, noisy(1.0), commit="b" * 40)  # the newest code is compared, not what came between
     assert compare_baseline("main", None, None, "runs", OPTIONS).verdict.kind is VerdictKind.PASS
     assert compare_recorded("main", "bbbb", None, "runs", OPTIONS).verdict.kind is VerdictKind.PASS
-    now = BenchReport(tuple(execution(60 + n, value) for n, value in enumerate(noisy(1.5))), interrupted="SIGINT")
+    now = BenchReport(tuple(history(noisy(1.5), 60)), interrupted="SIGINT")
     assert compare_baseline("main", lambda: now, None, "runs", OPTIONS).interrupted == "SIGINT"
     remove_baseline("main", "runs")
     assert load_named(find_location("runs").dir, Baseline) == {}
@@ -56,7 +53,7 @@ def test_what_is_named_and_gone_is_an_error_and_other_benchmarks_are_noted(lab: 
     for number, name in enumerate(names):
         add(lab, 20 * number, noisy(1.0), commit="a" * 40, method=name)
     set_baseline("main", "aaaa", "runs")
-    now = BenchReport(tuple(execution(90 + n, value, method="m.C.f") for n, value in enumerate(noisy(1.0))))
+    now = BenchReport(tuple(history(noisy(1.0), 90, method="m.C.f")))
     report = compare_baseline("main", lambda: now, None, "runs", OPTIONS, asked=[parse_method("m.C.filter:.*")])
     bad = [finding for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
     assert [(finding.subject, finding.message) for finding in bad] == [("m.C.g", "main has it, now does not")]
@@ -74,7 +71,7 @@ def test_local_edits_and_failures_are_not_a_baseline(lab: Path) -> None:
         set_baseline("main", "aaaa", "runs")
     (failed,) = add(lab, 1, [1.0], commit="b" * 40)
     failed = replace(failed, execution_id="e0009", result=replace(failed.result, succeeded=False, has_exception=True))
-    write_as_run(find_location("runs"), failed, None)
+    write_archive(lab / "runs", [failed])
     assert len(set_baseline("main", "bbbb", "runs").runs) == 1
 
 

@@ -106,10 +106,8 @@ def test_every_nth_is_counted_back_from_the_last(repository: Repository) -> None
 def test_what_is_not_a_range_is_refused(repository: Repository) -> None:
     repository.costs(1, 2)
     for span, message, hint in (
-        ("main", r"--commits 'main' does not name two commits", "--commits base..head"),
         ("main..main", r"main\.\.main has no commit", "write main~1..main for that commit alone"),
         ("main..main~1", r"main\.\.main~1 has no commit", "swap the ends: main~1..main"),
-        ("nowhere..main", "there is no commit 'nowhere'", ""),
     ):
         with pytest.raises(UsageError, match=message) as refused:
             measure(span)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_samples import execution, request
+from tests.bench_samples import execution, history, request, write_archive
 
-from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.compare import CompareOptions, Contest, _settle, compare_executions, compare_recorded, parse_span
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
@@ -261,29 +260,6 @@ def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
         assert not any("failed" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("fields", "count", "note"),
-    [
-        (
-            {"contaminated": ("load",)},
-            3,
-            "head: 3 contaminated executions are left out of 15 for wall_time (include them with --all)",
-        ),
-        ({"profiles": ("trace",)}, 13, "head: 13 profiled executions are left out of 25 (include them with --all)"),
-    ],
-)
-def test_disturbed_and_profiled_executions_are_left_out_and_reported(
-    fields: dict[str, Any], count: int, note: str
-) -> None:
-    head = join(HEAD, *change(side("dirt", 30, count), **fields))
-    report = compare(BASE, head)
-    assert (report.verdict.kind, report.notes) == (PASS, (note,))
-    assert len(report.metrics[0].head.values) == 12
-    everything = compare(BASE, head, everything=True)
-    assert (len(everything.metrics[0].head.values), everything.notes) == (12 + count, ())
-    assert everything.verdict.kind is not PASS
-
-
 def test_one_process_gives_its_samples_with_a_note() -> None:
     chance = random.Random(1)
     samples = [{"wall_time": tuple(10 + chance.gauss(0, 0.05) for _ in range(20))} for _ in range(2)]
@@ -368,9 +344,10 @@ def test_sides_by_label_folder_and_file(lab: Path) -> None:
 
 
 def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
-    location = find_location("runs")
-    for each in (*side("base", 10, label="base").found, *side("head", 13, label="head").found):
-        write_as_run(location, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
+    both = (*side("base", 10, label="base").found, *side("head", 13, label="head").found)
+    location = write_archive(
+        lab / "runs", [replace(each, execution_id=f"{each.label}-{each.execution_id}") for each in both]
+    )
     report = compare_recorded("base", "head", None, "runs", OPTIONS)
     (line,) = (Path(location.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(line)["source"] == "bench compare"
@@ -452,17 +429,7 @@ def test_mixed_set_ups_are_split_so_that_a_slowdown_shows() -> None:
     ]
     assert "(accelerator_model T4)" in report.metrics[1].finding.subject
     assert report.verdict.comparisons == 2
-    mixed = compare(base, head, across=True)
-    assert mixed.verdict.kind is INCONCLUSIVE
-    assert any("base mixes 2 environments" in note for note in mixed.notes)
-
-
-def test_only_the_common_environment_counts() -> None:
-    slow = [execution(50 + n, 30.0, setup=T4) for n in range(12)]
-    report = compare(side("base", 10, setup=V100), join(side("head", 10, setup=V100), *slow))
-    assert report.verdict.kind is PASS
-    assert len(report.metrics[0].head.values) == 12
-    assert any("12 executions of head left out, environment" in note for note in report.notes)
+    assert find_kind(base, head, across=True) is INCONCLUSIVE
 
 
 class Changing(Machine):
@@ -483,10 +450,9 @@ def test_commits_in_turns_are_judged_whatever_they_load() -> None:
 
 
 def test_what_was_declared_invalid_is_left_out_and_reported(lab: Path) -> None:
-    chance, location = random.Random(3), find_location("runs")
-    for number, level in enumerate([1.0] * 20 + [1.5] * 14):
-        made = execution(number, level * (1 + chance.gauss(0, 0.005)), label="ib" if number < 10 else "ih")
-        write_as_run(location, made, None)
+    chance = random.Random(3)
+    values = [level * (1 + chance.gauss(0, 0.005)) for level in [1.0] * 20 + [1.5] * 14]
+    location = write_archive(lab / "runs", [*history(values[:10], label="ib"), *history(values[10:], 10, label="ih")])
     assert compare_recorded("ib", "ih", None, "runs", OPTIONS).verdict.kind is not PASS
     word = Triage("m.C.f", "wall_time", "e0020", "e0033", "invalid")
     add_triage(location.dir, word)

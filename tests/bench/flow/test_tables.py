@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench_samples import history, request
+from tests.bench_samples import history
 
 from assay.bench.flow import tables
-from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.tables import describe_table, load_table, value_of
-from assay.bench.records import Triage, add_triage
 from assay.bench.values.execution import BenchExecution, Framework, Machine
 from assay.errors import NotFoundError, UsageError
 from assay.values.environment import GitState
@@ -58,15 +55,6 @@ def test_commits_stand_in_the_order_of_their_measurements(given: list[BenchExecu
     given += [replace(e, commit=name * 40) for e, name in zip(history([1.0, 2.0, 3.0]), "cab", strict=True)]
     table = load_table("m.C.f", ["commit"], None, None)
     assert [row.keys[0][0] for row in table.rows] == ["c", "a", "b"]
-
-
-def test_executions_that_were_declared_invalid_do_not_count(given: list[BenchExecution], tmp_path: Path) -> None:
-    given += history([1.0, 2.0, 9.0, 9.1])
-    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "invalid"))
-    table = load_table("m.C.f", ["label"], None, str(tmp_path), everything=True)
-    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"declared invalid": 2})
-    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "open"))
-    assert load_table("m.C.f", ["label"], None, str(tmp_path)).rows[0].count == 4
 
 
 SILENT = Finding(VerdictKind.ERROR, "m", "speed was not found in its output")
@@ -162,16 +150,6 @@ def test_keys() -> None:
     expected |= {"trial": "1", "source": "assay", "framework_name": "torch", "framework_version": "2.9"}
     expected |= {"framework": "torch 2.9", "cuda": "-", "python": "3.12"}
     assert {key: value_of(execution, key) for key in expected} == expected
-
-
-@pytest.mark.usefixtures("in_process")
-def test_what_was_really_run_is_tabled(lab: Path) -> None:
-    run_benchmarks(request("mod.B.fixed", trials=2, label="one"))
-    run_benchmarks(request("mod.B.fixed", label="two"))
-    table = load_table("B.fixed", ["label", "python", "cpu_model"], ["acc", "wall_time"], "runs")
-    assert [(row.keys[0], row.count) for row in table.rows] == [("one", 2), ("two", 1)]
-    assert table.rows[0].values == {"acc": (0.5, 0.5), "wall_time": (2.0, 2.0)}
-    assert table.rows[0].keys[1].startswith("3.")
 
 
 def test_what_a_command_has_stored_is_a_column(given: list[BenchExecution]) -> None:

@@ -112,10 +112,8 @@ def test_perfzero(load: Any) -> None:
     assert found.execution_id == "2019-02-13-06-45-22-899128"
     assert found.result.numbers == {"acc": 0.75, "wall_time": 14.5}
     assert found.result.metrics[0].min_value == 0.5
-    assert found.commit == "f788046c"
     assert found.setup["framework"] == "tensorflow 1.13"
     assert found.setup["accelerator_model"] == "V100"
-    assert found.peaks.max_rss == 4269047808
     assert found.succeeded
     (failed,) = load(put(PERFZERO, ("benchmark_result", "succeeded"), value=False))
     assert not failed.succeeded
@@ -285,11 +283,6 @@ def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: s
     with pytest.raises(UsageError) as found:
         load(content)
     assert words in found.value.message
-
-
-@pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, MLLOG])
-def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
-    assert [each.execution_id for each in load(content)] == [each.execution_id for each in load(content)]
 
 
 # ---------------------------------------------------------------- google-benchmark: what its reporters leave out

@@ -10,9 +10,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench_samples import execution, history
+from tests.bench_samples import execution
 
-from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.report.executions import (
     Cases,
     build_bench_document,
@@ -22,7 +21,6 @@ from assay.bench.report.executions import (
     render_execution,
     render_values,
 )
-from assay.bench.report.history import build_history_document
 from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
@@ -39,11 +37,6 @@ CASES = [
 
 def render_report(*executions: BenchExecution, width: int | None = None, **fields: Any) -> str:
     return render_terminal(build_run_document(BenchReport(executions, **fields)), color=False, width=width)
-
-
-def render_history(values: list[float], *, color: bool = False) -> str:
-    found = build_history("m.C.f", "wall_time", history(values), HistoryOptions(), [])
-    return render_terminal(build_history_document("", [found]), color=color)
 
 
 def count_junit(cases: Cases, allow_changed: bool = False) -> tuple[list[str | None], ET.Element]:
@@ -176,18 +169,6 @@ def test_long_names_are_cut_from_the_left_and_no_row_breaks(width: int) -> None:
     rest = ", ".join(name for name in figures if name not in lines[0])
     assert (f"(no room for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
     assert LONG in render_report(*runs), "never in a pipe"
-
-
-def test_a_history_shows_levels_and_changes() -> None:
-    values = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
-    text = render_history(values)
-    assert "▁" * 20 + "█" * 20 in text
-    assert "10.01 s ±0.1% → 12.01 s ±0.1%" in text
-    assert "FAIL +20.0%" in text
-    assert "\x1b[" in render_history(values, color=True)
-    calm = render_history([1.0] * 200)
-    assert "no change" in calm
-    assert max(map(len, calm.splitlines())) < 120
 
 
 def test_an_execution_in_a_line() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -92,14 +91,6 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
     build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
 
-def _refuse_missing(methods: Sequence[str]) -> None:
-    """Refuse a word without a dot that is not a suite in this folder."""
-    missing = next((each for each in methods if re.fullmatch(r"[\w-]+", each) and not os.path.exists(each)), None)
-    if missing is not None:
-        hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"
-        raise UsageError(f"there is no benchmark and no suite {missing!r}", hint)
-
-
 def run(request: BenchRunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
@@ -111,8 +102,10 @@ def run(request: BenchRunRequest, console: Console) -> int:
     is skipped: exit code 3.
     """
     check_result_options(request)
-    if request.commits is None:
-        _refuse_missing(request.methods)
+    for word in request.methods if request.commits is None else ():
+        if re.fullmatch(r"[\w-]+", word) and not os.path.exists(word):
+            hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"
+            raise UsageError(f"there is no benchmark and no suite {word!r}", hint)
     asked = build_request(
         request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
     )

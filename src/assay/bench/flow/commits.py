@@ -101,7 +101,7 @@ def run_commits(
     ends = parse_span(question.span, "--commits")
     with open_trees(request, question.build, console) as checkouts, keeping_lease():
         commits = load_range(checkouts.repository, *ends)[:: -question.every][::-1]
-        if has_edits(checkouts.repository):
+        if run_git(checkouts.repository, "status", "--porcelain", "--untracked-files=no").stdout.strip():
             console.message("local edits are not used: each commit is checked out as it is")
         return _Range(checkouts, question, request, run, console).run(commits)
 
@@ -249,11 +249,6 @@ def _load_versions(python: str) -> Mapping[str, str]:
         return dict(parse_json(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return {}
-
-
-def has_edits(repository: str) -> bool:
-    """Return whether tracked files differ from HEAD."""
-    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
 
 
 def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, float]]:

@@ -225,7 +225,7 @@ def compare_sides(
 ) -> tuple[ComparisonReport, list[SampleComparison]]:
     """Return the report, and the statistics that show how many more trials are needed."""
     there = {execution.method for execution in head.found}
-    methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
+    methods = dict.fromkeys(e.method for e in base.found if e.method in there)
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
     duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
     pairs = [_build_pair(duel, base, head, options) for duel in duels]

@@ -29,6 +29,8 @@ ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has 
 class BenchObserver:
     """The supervisor's observer for benchmarks, which wraps the usual one."""
 
+    inner: Observer  # from `around` on
+
     def __init__(
         self,
         request: BenchRequest,
@@ -44,14 +46,13 @@ class BenchObserver:
         self._environments: dict[str, Environment] = {}
         self._live: dict[str, MachineWatch] = {}
         self._handles: dict[str, JobHandle | None] = {}
-        self._inner: Observer | None = None
         self._outlook = ForeignLoad(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
         self.warnings: list[str] = []  # warnings about the measured code, once for each folder
 
     def around(self, inner: Observer) -> BenchObserver:
         """Read what is slow to read, and measure the load of other processes, before anything runs."""
-        self._inner = inner
+        self.inner = inner
         if self._request.farm is not None:  # a run on a farm is observed by its wrapper
             return self
         began = time.monotonic()
@@ -62,11 +63,6 @@ class BenchObserver:
         if self._request.foreign_limit < 1:  # a limit of 1 is no limit
             time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
         return self
-
-    @property
-    def inner(self) -> Observer:
-        assert self._inner is not None
-        return self._inner
 
     def started(self, entry: Entry) -> None:
         if self._request.farm is not None:

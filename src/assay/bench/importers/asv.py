@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
 from assay.bench.importers.result import FieldError, ForeignFields, build_imported, build_result, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, Machine
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass
 from assay.system.files import parse_json
 from assay.values.series import ASV_TRACKED
 
@@ -33,30 +32,11 @@ def is_benchmark_list(content: Mapping[str, Any]) -> bool:
     return bool(rest) and all(isinstance(value, dict) and value.keys() >= _BENCHMARK_MARKS for value in rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Suite:
-    """What all results of a file share."""
-
-    at: float | None
-    commit: str
-    setup: Mapping[str, str]
-    machine: Machine
-    kinds: Mapping[str, Any]  # the content of benchmarks.json
-
-
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
     """Parse asv's results: version 2 has columns, version 1 a value or an object for each benchmark. `null` is a
     benchmark that failed, NaN one that was skipped."""
     file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
-    suite = _build_suite(file, path)
-    for name, raw in file.part("results").values.items():
-        entry = dict(zip(columns, raw, strict=False)) if isinstance(raw, list) else raw
-        fields = ForeignFields(entry if isinstance(entry, dict) else {"result": [entry]}, f"benchmark {name!r}")
-        yield from _parse_results(name, fields, suite)
-
-
-def _build_suite(file: ForeignFields, path: str) -> _Suite:
     facts = load_neighbour(path, "machine.json", is_machine)
     own = {key: value for key, value in file.part("params").values.items() if value is not None}
     params = ForeignFields({**facts, **own}, "params")
@@ -69,8 +49,12 @@ def _build_suite(file: ForeignFields, path: str) -> _Suite:
     }
     machine = Machine(host=params.text("machine"), os=params.text("os"), cpu_model=params.text("cpu"))
     kinds = load_neighbour(path, "benchmarks.json", is_benchmark_list)
-    at = milliseconds / 1000 if milliseconds else None
-    return _Suite(at, file.text("commit_hash"), setup, machine, kinds)
+    at, commit = milliseconds / 1000 if milliseconds else None, file.text("commit_hash") or None
+    build = partial(build_imported, "asv", at=at, setup=setup, commit=commit, machine=machine)
+    for name, raw in file.part("results").values.items():
+        entry = dict(zip(columns, raw, strict=False)) if isinstance(raw, list) else raw
+        fields = ForeignFields(entry if isinstance(entry, dict) else {"result": [entry]}, f"benchmark {name!r}")
+        yield from _parse_results(name, fields, kinds.get(name) or {}, build)
 
 
 def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
@@ -94,7 +78,10 @@ def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[BenchExecution | str]:
+def _parse_results(
+    name: str, fields: ForeignFields, kind: Mapping[str, Any], build: Callable[..., BenchExecution]
+) -> Iterator[BenchExecution | str]:
+    """Parse the results of one benchmark. `kind`: its entry in benchmarks.json."""
     params = fields.items("params")
     if any(not isinstance(each, list) for each in params):
         raise FieldError(f"{fields.where}: params is not a list of lists")
@@ -104,7 +91,7 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
     values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
     if len(values) != len(suffixes):
         raise FieldError(f"{fields.where}: there are {len(values)} results for {len(suffixes)} sets of parameters")
-    raw, kind = fields.items("samples"), suite.kinds.get(name) or {}
+    raw = fields.items("samples")
     metric, names = _name_metric(name, str(kind.get("type") or "")), kind.get("param_names")
     for index, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
         number = parse_number(value)
@@ -128,10 +115,7 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
         wrong = (
             "it failed when asv ran it" if value is None else f"its result is {value!r}, which is not a number"[:200]
         )
-        yield build_imported(
-            "asv", result, suite.at, suite.setup, failure=wrong if number is None else None,
-            commit=suite.commit or None, machine=suite.machine, extra=extra,
-        )  # fmt: skip
+        yield build(result, failure=wrong if number is None else None, extra=extra)
 
 
 def _name_metric(name: str, kind: str) -> str:

@@ -32,7 +32,7 @@ from assay.bench.judge.noise import (
     split_pieces,
 )
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
-from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
+from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory
 from assay.judge.statistics import Array, normal_quantile, np, t_quantile
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
@@ -137,8 +137,10 @@ _LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-eff
 
 
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
-    """Yield a finding if the newest series that is long enough is too noisy to show the change that matters."""
-    series = find_newest(history)
+    """Yield a finding if the newest series that is long enough (without times, the longest) is too noisy to show the
+    change that matters."""
+    known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
+    series = max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
     if series is None or series.detectable is None or series.detectable <= asserted:
         return
     message = f"a change of {asserted:.1%} would not have been found in this noise"
@@ -151,12 +153,6 @@ def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding
     if series.detectable <= _LARGEST_VISIBLE:
         advice += f"; or accept it with --min-effect {math.ceil(1000 * series.detectable) / 1000:g}"
     yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {advice}")
-
-
-def find_newest(history: MetricHistory) -> MetricSeries | None:
-    """Return the newest of the series that are long enough to show a change; without times, the longest."""
-    known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
-    return max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
 
 
 def _name(history: MetricHistory) -> str:

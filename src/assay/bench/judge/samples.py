@@ -185,7 +185,9 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
         return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.2%}")
     if sure and -worse > asked.threshold:
         return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
-    if most <= asked.threshold and (is_narrow(found, asked) or (sure and abs(worse) <= asked.threshold)):
+    low, high = found.interval
+    is_narrow = high - low <= WIDEST * asked.threshold  # a wide one that ends below it by chance shows little
+    if most <= asked.threshold and (is_narrow or (sure and abs(worse) <= asked.threshold)):
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
     more = max(count_missing(found, asked), fewest)
@@ -196,12 +198,6 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
             what += f", which so few trials of {together} metrics cannot reach"
     hope = f"{what}; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
-
-
-def is_narrow(found: SampleComparison, asked: Question) -> bool:
-    """Return whether the interval is narrow: a wide one that ends below the threshold by chance shows little."""
-    low, high = found.interval or (-math.inf, math.inf)
-    return high - low <= WIDEST * asked.threshold
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
@@ -275,9 +271,11 @@ def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
     """Return p of the two-sided Mann-Whitney test: exact, ties included; a normal approximation for many trials."""
     ranks = _rank_twice((*base, *head))
     total, trials = sum(ranks[: len(base)]), len(ranks)
-    if trials <= LARGEST_EXACT:
-        return _exact_p(tuple(sorted(ranks)), len(base), total)
     mean = len(base) * sum(ranks) / trials
+    if trials <= LARGEST_EXACT:
+        sums = _deal(tuple(sorted(ranks)), len(base))
+        beyond = abs(np.arange(len(sums)) - mean) >= abs(total - mean) - 1e-9
+        return min(1.0, float(sums[beyond].sum() / sums.sum()))
     spread = sum((rank - sum(ranks) / trials) ** 2 for rank in ranks)
     variance = len(base) * len(head) / (trials * (trials - 1)) * spread
     return math.erfc(abs(total - mean) / math.sqrt(2 * variance)) if variance else 1.0
@@ -290,14 +288,6 @@ def _rank_twice(values: Sequence[float]) -> list[int]:
     for index, value in enumerate(order, 1):
         indices.setdefault(value, []).append(index)
     return [indices[value][0] + indices[value][-1] for value in values]
-
-
-def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
-    sums = _deal(ranks, dealt)
-    places = np.arange(len(sums))
-    mean = dealt * sum(ranks) / len(ranks)
-    beyond = abs(places - mean) >= abs(total - mean) - 1e-9
-    return min(1.0, float(sums[beyond].sum() / sums.sum()))
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,7 @@ from assay.errors import AssayError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.record.index.base import RunRow
 from assay.record.run_directory import load_record
-from assay.show.console import SILENT, CollectingConsole, Console
+from assay.show.console import SILENT, CollectingConsole
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass
 from assay.system.git import GitError, run_git
@@ -102,9 +102,9 @@ def is_archive(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
-def load_archive(location: StudyLocation, console: Console = SILENT) -> BenchArchive:
-    with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
-        refresh_study(index, location, console)
+def load_archive(location: StudyLocation) -> BenchArchive:
+    with closing_quietly(open_index(location.root, SILENT.warning, is_needed=False)) as index:
+        refresh_study(index, location, SILENT)
         return BenchArchive(location, index.load_runs([location.name]))
 
 

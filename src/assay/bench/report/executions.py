@@ -210,16 +210,11 @@ def _is_time(name: str) -> bool:
 def _render_value(name: str, value: float) -> str:
     if is_size(name):
         return render_size(value)
-    if not _is_time(name) or value <= 0:
-        return render_large(value)
+    if not _is_time(name) or value <= 0:  # from a million on in steps of a thousand: 62081446542 is hard to count
+        unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
+        return f"{render_number(value / size, 4)} {unit}".rstrip()
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
     return f"{render_number(value / size, 4)} {unit}"
-
-
-def render_large(value: float) -> str:
-    """Render numbers from a million on in steps of a thousand: the digits of 62081446542 are hard to count."""
-    unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
-    return f"{render_number(value / size, 4)} {unit}" if unit else render_number(value, 4)
 
 
 def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
