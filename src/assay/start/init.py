@@ -112,8 +112,10 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
                 env=environment,
                 start_new_session=True,
             )
+        end = time.monotonic() + request.seconds
         try:
-            _wait(process, log, request.seconds)
+            while process.poll() is None and time.monotonic() < end and os.path.getsize(log) < _MOST_BYTES:
+                time.sleep(0.05)
         finally:
             code = _end(process)
         with open(log, "rb") as file:
@@ -123,12 +125,6 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
         return _Output(text, f"it failed with exit code {code}: {shorten(clean(last.strip()), 200)}")
     ending = "was stopped" if code is None else "succeeded"
     return _Output(text, f"it {ending} after {render_count(len(text.splitlines()), 'line')}")
-
-
-def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < end and os.path.getsize(log) < _MOST_BYTES:
-        time.sleep(0.05)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int | None:
