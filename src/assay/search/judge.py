@@ -111,7 +111,8 @@ def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[flo
     rank = 1 + sum(is_better(rule, other, value) for other in others)
     if total < rule.runs or rank <= math.ceil(total / rule.factor):
         return None
-    return f"asha rung {name_rung(rule, own.rungs[place])}, {_ordinal(rank)} of {total}"
+    suffix = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"asha rung {name_rung(rule, own.rungs[place])}, {rank}{suffix} of {total}"
 
 
 def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
@@ -144,8 +145,3 @@ def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than - by if rule.direction == "min" else value > than + by
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"
