@@ -45,17 +45,11 @@ class RungCurve:
                 self.rungs.append(rung)
                 self.values.append(self._best)
                 self.steps.append(step)
-        elif self.ending is None:
-            self.ending = self._judge_alone(step, value)
-
-    def _judge_alone(self, step: float, value: float) -> Ending | None:
-        if self._rule.rule == "bounds":
-            return _judge_bounds(self._rule, step, value)
-        waited = step - self._best_step
-        if waited < self._rule.patience:
-            return None
-        best = f"best {self._best:.4g} at step {self._best_step:g}"
-        return Ending(f"patience: no better {self._rule.metric} for {waited:g} steps ({best})", "final")
+        elif self.ending is None and rule.rule == "bounds":
+            self.ending = _judge_bounds(rule, step, value)
+        elif self.ending is None and (waited := step - self._best_step) >= rule.patience:
+            best = f"best {self._best:.4g} at step {self._best_step:g}"
+            self.ending = Ending(f"patience: no better {rule.metric} for {waited:g} steps ({best})", "final")
 
     def value_at(self, rung: int) -> float | None:
         """Return the value at a rung, or None if the run has not recorded anything there."""

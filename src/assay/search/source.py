@@ -523,33 +523,6 @@ def _describe_missing(known: _Known) -> str:
 # ---------------------------------------------------------------- beginning, and a dry run
 
 
-def begin_search(prepared: Prepared, search: SearchFile) -> None:
-    """Store the search, once. It is compared again with the search that another supervisor may have begun since."""
-    folder = prepared.location.dir
-    with locked(os.path.join(folder, layout.STUDY_META_DIR)):
-        known = load_search(folder)
-        if known is not None and "search" not in prepared.options.extras:
-            _refuse_changes(prepared, _find_changes(known, search))
-        if known != search:
-            write_search(folder, search)
-
-
-def build_dry_search(prepared: Prepared) -> Iterator[str]:
-    """Yield the space, and the next trial that would be proposed."""
-    search, spec = prepared.study.search, find_next_trial(prepared)
-    assert search is not None
-    metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
-    yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
-    space = Space(prepared.study.sweeps, prepared.settings.secrets)
-    for sweep in space.describe():
-        yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
-    yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
-    if spec is not None:
-        yield f"# next: {spec.name}"
-        for command in spec.commands:
-            yield build_line(prepared, spec, command.text)
-
-
 def find_next_trial(prepared: Prepared) -> RunSpec | None:
     """Return the next trial that would be proposed; nothing is written, not even into the index."""
 
@@ -583,7 +556,19 @@ class SearchStep(RunStep):
         return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
 
     def describe_plan(self, prepared: Prepared) -> Iterable[str]:
-        return build_dry_search(prepared)
+        """Yield the space, and the next trial that would be proposed."""
+        search, spec = prepared.study.search, find_next_trial(prepared)
+        assert search is not None
+        metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
+        yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
+        space = Space(prepared.study.sweeps, prepared.settings.secrets)
+        for sweep in space.describe():
+            yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
+        yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
+        if spec is not None:
+            yield f"# next: {spec.name}"
+            for command in spec.commands:
+                yield build_line(prepared, spec, command.text)
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared, collector = context.prepared, context.collector
@@ -594,7 +579,13 @@ class SearchStep(RunStep):
             collector.flush()
             return collector.failure is None
 
-        begin_search(prepared, prepared.search)
+        folder = prepared.location.dir
+        with locked(os.path.join(folder, layout.STUDY_META_DIR)):
+            known = load_search(folder)  # another supervisor may have begun a search since it was compared
+            if known is not None and "search" not in prepared.options.extras:
+                _refuse_changes(prepared, _find_changes(known, prepared.search))
+            if known != prepared.search:
+                write_search(folder, prepared.search)
         self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)
         # a farm accepts any number of jobs; if a search proposed all trials at once, no result could guide it
         most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None
