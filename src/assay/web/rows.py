@@ -45,12 +45,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
             texts = ["".join(_list_tags(run, view)) or text for run, text in zip(runs, texts, strict=True)]
         elif column.kind == "state":
             pairs = zip(values, texts, strict=True)
-            texts = [
-                text
-                if value is None
-                else f'<span class="badge {text.split(maxsplit=1)[0] if text else ""}">{text}</span>'
-                for value, text in pairs
-            ]
+            texts = [text if value is None else _BADGE.format(text.partition(" ")[0], text) for value, text in pairs]
         if column.kind == "number" and of_bad[index]:
             pairs = zip(values, texts, strict=True)
             texts = [f'<span class="bad">{text}</span>' if _is_bad(value) else text for value, text in pairs]
@@ -58,6 +53,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     return "".join(f"{''.join(cells)}\n</tr>\n" for cells in zip(*columns, strict=True))
 
 
+_BADGE = '<span class="badge {}">{}</span>'
 _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or infinite">not finite</span>'
 
 
