@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.finished_study import Bench, build_bench
+from tests.finished_study import Bench, build_bench, until
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -58,28 +58,31 @@ def open_client(*roots: Path, is_open: bool = True) -> TestClient:
     return TestClient(build_app(site), base_url="http://127.0.0.1:8666", raise_server_exceptions=False)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A real server: its address and its root."""
+@contextmanager
+def open_server(root: Path, **options: Any) -> Iterator[int]:
+    """A real server: its port."""
     import uvicorn
 
     from assay.web.app import build_app
     from assay.web.site import Site
 
-    root = tmp_path / "there"
-    root.mkdir()
-    config = uvicorn.Config(build_app(Site((str(root),), build_tokens())), port=0, log_level="error", access_log=False)
-    running = uvicorn.Server(config)
+    app = build_app(Site((str(root),), build_tokens()))
+    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False, **options))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not running.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    port = running.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}", root
+    until(lambda: running.started, "the server has started")
+    yield running.servers[0].sockets[0].getsockname()[1]
     running.should_exit = True
     thread.join(30)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A real server: its address and its root."""
+    root = tmp_path / "there"
+    root.mkdir()
+    with open_server(root) as port:
+        yield f"http://127.0.0.1:{port}", root
 
 
 def call(bench: Bench, *words: str) -> str:

@@ -37,8 +37,6 @@ def test_formats(tmp_path: Path, suffix: str, magic: bytes) -> None:
 
 
 def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"plot\.xyz"):
-        write_figure(CHART, tmp_path / "plot.xyz")
     with pytest.raises(UsageError, match="nothing to plot"):
         write_figure(LineChart(()), tmp_path / "plot.png")
     with pytest.raises(InfrastructureError, match="No such file"):

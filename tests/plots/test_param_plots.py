@@ -74,8 +74,6 @@ ONE = [({"p": 1}, 1.0)]
     [
         ("pareto", select_two([(1.0, 9.0, DONE)]), {"metrics": ("loss",)}, "needs two metrics, and this is 1"),
         ("scatter", [({"p": i, "q": f"t{i}"}, 1.0) for i in range(20)], {"param": "p", "color": "q"}, "too many for"),
-        ("scatter", LOGS, {"param": "lrr"}, "lrr"),
-        ("scatter", LOGS, {"param": "lr", "color": "lrr"}, "lrr"),
         ("slices", LOGS, {"params": ("lrr",)}, "lrr"),
         *(
             ("scatter", [({"p": each}, 1.0), *ONE], {"param": "p", "log_x": True}, "logarithmic axis")
@@ -85,7 +83,6 @@ ONE = [({"p": 1}, 1.0)]
         ("slices", ONE, {}, "no parameter differs"),
         ("parallel", [({"p": n}, 2.0, FAILED) for n in range(2)], {}, "no finished run"),
         ("importance", [({"p": 1}, float(i)) for i in range(9)], {}, "the same parameters"),
-        ("importance", ONE, {}, "needs 4 finished runs"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(form: str, runs: Any, options: dict[str, Any], message: str) -> None:

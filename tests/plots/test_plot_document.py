@@ -58,13 +58,6 @@ LINES = LineChart(
 )
 
 
-def test_a_page_needs_nothing_from_elsewhere() -> None:
-    text, page = show(LINES)
-    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
-    assert not re.search(r"https?:|url\(|@import|//[a-z]", text)
-    assert "prefers-color-scheme: dark" in text
-
-
 def test_several_charts_are_on_one_page_with_their_axes_and_legends() -> None:
     acc = LineChart(tuple(Line(f"r{i}", [0, 1], [1.0, i]) for i in range(20)), "s: acc", "epoch", "acc")
     _, page = show(LINES, acc, notes=("the 2 best of 9",))

@@ -16,21 +16,21 @@ from assay.record.folders import find_run_dirs
 
 
 @pytest.fixture
-def client(served: Bench, tmp_path: Path) -> Iterator[TestClient]:
+def runs(served: Bench, tmp_path: Path) -> list[Path]:
     bench = copy_bench(served, tmp_path)
-    runs = [Path(each) for each in find_run_dirs(str(bench.root / "fit"))][:3]
-    Program().write(runs[0])
-    Program(scale={(1, 1): 1.01}).write(runs[1])
-    Program(poison=(1, 0)).write(runs[2])
-    self_names = [f"fit/{run.name}" for run in runs]
-    with open_client(bench.root) as client:
-        client.names = self_names  # type: ignore[attr-defined]
-        client.folder = runs[2]  # type: ignore[attr-defined]
+    programs = Program(), Program(scale={(1, 1): 1.01}), Program(poison=(1, 0))
+    found = find_run_dirs(str(bench.root / "fit"))
+    return [each.write(Path(run)) for each, run in zip(programs, found, strict=False)]
+
+
+@pytest.fixture
+def client(runs: list[Path]) -> Iterator[TestClient]:
+    with open_client(runs[0].parents[1]) as client:
         yield client
 
 
-def test_two_runs_are_compared_on_the_page(client: TestClient) -> None:
-    a, b, broken = client.names  # type: ignore[attr-defined]
+def test_two_runs_are_compared_on_the_page(client: TestClient, runs: list[Path]) -> None:
+    a, b, broken = (f"fit/{run.name}" for run in runs)
     page = client.get("/traces", params={"a": a, "b": b}).text
     assert "layers.1 in step 1 differs by" in page
     assert page.count('role="img"') == 2
@@ -38,9 +38,9 @@ def test_two_runs_are_compared_on_the_page(client: TestClient) -> None:
     assert "not finite" in client.get("/traces", params={"a": broken}).text
 
 
-def test_only_runs_with_a_trace_are_offered(client: TestClient) -> None:
+def test_only_runs_with_a_trace_are_offered(client: TestClient, runs: list[Path]) -> None:
     assert client.get("/traces", params={"a": "../../etc"}).status_code == 404
-    folder = client.folder  # type: ignore[attr-defined]
+    folder = runs[2]
     (folder / "trace" / "rank-0" / "trace.json").write_text("{}")
     page = client.get("/traces", params={"a": f"fit/{folder.name}"})
     assert (page.status_code, "this version reads format 1" in page.text) == (200, True)

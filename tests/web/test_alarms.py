@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.bench import test_web_pages as benchmarks
-from tests.finished_study import BAD, GOOD, Bench
+from tests.finished_study import BAD, GOOD, Bench, until
 from tests.golden_training import Lab
 from tests.models import test_web_pages as models
 from tests.models.report.model_reports import bad_report, good_report
@@ -36,15 +36,6 @@ def look(client: TestClient) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", text).split())
 
 
-def _wait_for(client: TestClient, wanted: set[str]) -> str:
-    """The line, when it has all of this."""
-    deadline = time.monotonic() + 60
-    while not all(text in (found := look(client)) for text in wanted):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms, "_AGE_S", 0.0)
@@ -66,7 +57,7 @@ def test_a_golden_check_that_failed(tmp_path: Path) -> None:
         assert "PASS" in client.get("/studies/golden-demo/best").text
         lab.change(scale=1.5)
         assert lab.check().kind is VerdictKind.FAIL
-        assert _wait_for(client, {"FAIL 1 golden check"}) == "FAIL 1 golden check"
+        until(lambda: look(client) == "FAIL 1 golden check", "the failure is found", 60)
         text = client.get("/studies").text
         assert 'href="/goldens/golden-demo"' in text
         assert 'Goldens <span class="alarm">1<span class="hidden"> not passed</span></span>' in text
@@ -77,8 +68,8 @@ def test_a_golden_check_that_failed(tmp_path: Path) -> None:
         newest = list_ids(StudyLocation(str(tmp_path / "runs"), "golden-demo"))[0][0]
         (report,) = (tmp_path / "runs").rglob(f"*{newest}*")
         report.write_bytes(b"hi")
-        wanted = "ERROR 1 golden check damaged"
-        assert _wait_for(client, {wanted}) == wanted  # never the PASS before it
+        wanted = "ERROR 1 golden check damaged"  # never the PASS before it
+        until(lambda: look(client) == wanted, "the damage is found", 60)
 
 
 @pytest.mark.services("backends")
@@ -89,11 +80,12 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         models.write(tmp_path, "bad_1", bad_report(), 2e9)
         models.write(tmp_path, "dead_1", None, 2e9)
         benchmarks.build(tmp_path)
-        _wait_for(client, {"benchmark changes not triaged", "ERROR 2 model checks"})
+        both = "benchmark changes not triaged", "ERROR 2 model checks"
+        until(lambda: all(text in look(client) for text in both), "both are found", 60)
         assert "ERROR 1 benchmark" not in look(client)
         newest = max((tmp_path / "bench").glob("e00*"))
         write_atomic(str(newest / "benchmark.json"), "{")
-        _wait_for(client, {"ERROR 1 benchmark"})
+        until(lambda: "ERROR 1 benchmark" in look(client), "the damage is found", 60)
         assert "Histories and verdicts" in client.get("/studies/bench/best").text
         assert 'href="/models"' in client.get("/studies/model/best").text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 import urllib.request
 from asyncio.sslproto import _SSLProtocolTransport
@@ -13,13 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 from tests.finished_study import until
-from tests.web_client import UPLOADER, build_tokens
+from tests.web_client import UPLOADER, open_server
 
 from assay.web import connections
-from assay.web.app import build_app
-from assay.web.site import Site
 
 
 @pytest.fixture
@@ -28,20 +24,8 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     for name, value in {"MOST_WAITING": 5, "MOST_OF_ONE": 20, "HEADERS_S": 0.5, "STALL_S": 1.0, "LOOK_S": 0.05}.items():
         monkeypatch.setattr(connections, name, value)
     (tmp_path / "root").mkdir()
-    config = uvicorn.Config(
-        build_app(Site((str(tmp_path / "root"),), build_tokens())),
-        port=0,
-        log_level="error",
-        http=connections.GuardedProtocol,
-        limit_concurrency=30,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until(lambda: server.started, "the server has started")
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    thread.join(30)
+    with open_server(tmp_path / "root", http=connections.GuardedProtocol, limit_concurrency=30) as port:
+        yield port
 
 
 def connect(port: int, text: str) -> socket.socket:
@@ -107,27 +91,18 @@ def test_a_client_that_does_not_read_is_closed(port: int) -> None:
     each.settimeout(30)
     each.connect(("127.0.0.1", port))
 
-    def ask_until_closed() -> bool:
+    def is_reset() -> bool:
         try:
             each.send(asked.encode())  # and nothing of the answers is read
-        except (TimeoutError, ConnectionError):
+        except TimeoutError:  # nothing more can be sent
+            return False
+        except ConnectionError:
             return True
         return False
 
     each.settimeout(0.05)
     with each:
-        until(lambda: ask_until_closed() and _is_reset(each), "the server has closed it")
-
-
-def _is_reset(each: socket.socket) -> bool:
-    """Without reading: an error is pending, or the next write gets one."""
-    try:
-        each.send(b"a")
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-    return False
+        until(is_reset, "the server has closed it")
 
 
 def test_one_address_cannot_have_all_places(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def report(cli: Cli) -> Report:
         assert Page(result.out).found == []
         assert "url(" not in result.out
         assert "@import" not in result.out
+        assert "prefers-color-scheme: dark" in result.out
         return result.out
 
     return call

@@ -30,21 +30,12 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def read(tmp_path: Path, rows: list[RunRow], view: StudyView) -> Reader:
-    study = StudySnapshot("a b", StudyLocation(str(tmp_path), "s"), IndexTable(rows, {}), 1)
-    reader = Reader()
-    reader.feed(render_rows(build_table(study, view), view, "a b"))
-    return reader
-
-
-def build_rows() -> list[RunRow]:
+def test_a_hostile_run_is_text(tmp_path: Path) -> None:
     first = RunRow(f"s/{HOSTILE}", "s", HOSTILE, "1", State.DONE, 1, {"x": HOSTILE, "seed": 1}, tags=(HOSTILE,))
     second = RunRow("s/plain", "s", "plain", "2", State.FAILED, 1, {"x": "ok", "seed": 2})
-    return [first, second]
-
-
-def test_a_hostile_run_is_text(tmp_path: Path) -> None:
-    reader = read(tmp_path, build_rows(), StudyView())
+    study = StudySnapshot("a b", StudyLocation(str(tmp_path), "s"), IndexTable([first, second], {}), 1)
+    reader = Reader()
+    reader.feed(render_rows(build_table(study, StudyView()), StudyView(), "a b"))
     assert {tag for tag, _ in reader.tags} <= {"tr", "td", "a", "input", "span"}
     assert [values["data-run"] for tag, values in reader.tags if tag == "tr"] == [
         HOSTILE.replace("\x1b", "\\x1b"),
@@ -57,14 +48,6 @@ def test_a_hostile_run_is_text(tmp_path: Path) -> None:
     assert "<script>" in reader.text
     assert "\x1b" not in reader.text
     assert len([tag for tag, values in reader.tags if tag == "a" and values.get("class") == "tag"]) == 1
-
-
-def test_groups_lead_to_their_runs(tmp_path: Path) -> None:
-    reader = read(tmp_path, build_rows(), StudyView(group=("seed",)))
-    links = [values["href"] for tag, values in reader.tags if tag == "a"]
-    assert len(links) == 2
-    assert all("where=params" in (link or "") and "group" not in (link or "") for link in links)
-    assert not any(tag == "input" for tag, _ in reader.tags)
 
 
 def test_texts_are_escaped_alike_alone_and_together() -> None:

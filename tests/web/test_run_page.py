@@ -53,13 +53,6 @@ def test_everything_that_show_tells_and_its_own_curves(client: TestClient, serve
     assert '<dialog id="confirm"' in text
 
 
-def test_an_unknown_run(client: TestClient) -> None:
-    for name in ("nothing", "lr=0.1,n=9", "..", ".assay"):
-        answer = client.get(PAGE + name)
-        assert answer.status_code in (404, 200 if name == ".." else 404)
-        assert "Traceback" not in answer.text
-
-
 class TestLog:
     def test_its_end_and_a_part(self, client: TestClient) -> None:
         part = client.get(f"/api{PAGE}{GOOD}/log?command=train").json()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.finished_study import BAD, GOOD, Bench
+from tests.finished_study import BAD, GOOD, Bench, until
 from tests.web_client import open_client
 
 from assay.errors import NotFoundError
@@ -88,10 +88,7 @@ def test_the_thread_forgets_what_a_word_no_longer_means(root: Path, monkeypatch:
     held.start()
     try:
         (root / "one").rename(root / "other")
-        deadline = time.monotonic() + 30
-        while held.holds("one"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: not held.holds("one"), "it is forgotten")
         with pytest.raises(NotFoundError):
             held.load("one")
     finally:

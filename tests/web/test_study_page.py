@@ -169,6 +169,7 @@ def test_mistakes_are_answered(client: TestClient) -> None:
     for path, status, message in (
         ("/studies/fitt", 404, "fit"),
         ("/studies/fit/runs", 404, ""),
+        ("/studies/fit/runs/.assay", 404, ""),
         ("/studies/fit?tab=other", 400, "table, curves"),
         ("/studies/fit?states=odd", 400, "queued"),
         ("/studies/fit?page=x", 400, "page is not a number"),
@@ -210,6 +211,7 @@ def test_groups_are_those_of_assay_sum_and_lead_to_their_runs(served: Bench, pag
     (row,) = json.loads(call(served, "sum", "fit", "--group-by", "n", "--where", "lr == 0.1", "--json"))
     text = page("?group=n&where=lr%20%3D%3D%200.1")
     assert "± sd" in read_head(text)
+    assert '<td class="mark">' not in text  # a group cannot be marked, as a run can
     (cells,) = [cells for cells in read_cells(text.partition('id="runs"')[2]) if cells]
     head = read_head(text)
     assert float(cells[head.index("loss")]) == row["loss"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,13 +131,9 @@ def _check(name: str, param: Param, value: Any, root: str | None) -> Any:
         if "\0" in value or os.path.commonpath([os.path.realpath(value), here]) != here:
             raise UsageError(f"{value!r} is outside of the folder of the server, {here}")
     if param.names == "study":
-        _check_study(value, [study for each in find_roots(root).all for study in find_studies(each)])
+        known = [study for each in find_roots(root).all for study in find_studies(each)]
+        study, _, run = value.partition("/")
+        if study not in known or "/" in run or run in (".", ".."):  # a path could lead out of the root
+            hint = did_you_mean(study, known) or "list them with the tool `studies`"
+            raise UsageError(f"{value!r} does not name a study of the root, nor runs of one as STUDY/RUN", hint)
     return value
-
-
-def _check_study(name: str, known: Sequence[str]) -> None:
-    """Refuse a path as a study's name: it could lead out of the root."""
-    study, _, run = name.partition("/")
-    if study not in known or "/" in run or run in (".", ".."):
-        hint = did_you_mean(study, known) or "list them with the tool `studies`"
-        raise UsageError(f"{name!r} does not name a study of the root, nor runs of one as STUDY/RUN", hint)

@@ -16,7 +16,6 @@ from assay.plots.param_plots import BUILDERS
 from assay.plots.plot_document import build_page
 from assay.plots.plotting import Plot, PlottedRuns, build_labels, build_paths, load_selection
 from assay.reading.commands.tables import group_option
-from assay.record.index.stored import Index
 from assay.show.chart import LineChart, thin_line
 from assay.show.console import Console
 from assay.show.formatting import clean, escape_json, render_count, to_json
@@ -96,7 +95,10 @@ def plot(request: PlotRequest, console: Console) -> int:
     locations, patterns = find_patterns(request.names, request.root)
     with open_index_of(locations) as index:
         selection = load_selection(index, locations, request.where, patterns, console)
-        plots = _build_plots(form, index, selection, request)
+        named = ("metrics", "group_by", "log", "best", "x", "log_x", "params", "color")
+        given: dict[str, Any] = {name: getattr(request, name) for name in named}
+        options = plotting.PlotOptions(**given, smooth=request.smooth or 0.0, param=request.scatter or "")
+        plots = BUILDERS[form](selection, options) if form else plotting.build_plots(index, selection, options)
     for note in dict.fromkeys(note for plot in plots for note in plot.notes):
         console.error(note)
     if request.as_json:
@@ -182,13 +184,6 @@ def _choose_form(request: PlotRequest) -> str:
             "--parallel cannot be read on a terminal", "draw it into a file: add -o parallel.svg, or -o parallel.html"
         )
     return form
-
-
-def _build_plots(form: str, index: Index, selection: PlottedRuns, request: PlotRequest) -> list[Plot]:
-    named = ("metrics", "group_by", "log", "best", "x", "log_x", "params", "color")
-    given: dict[str, Any] = {name: getattr(request, name) for name in named}
-    options = plotting.PlotOptions(**given, smooth=request.smooth or 0.0, param=request.scatter or "")
-    return BUILDERS[form](selection, options) if form else plotting.build_plots(index, selection, options)
 
 
 def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:

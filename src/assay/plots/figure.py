@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError
 from assay.plots.plot_document import SHADES, build_blocks
 from assay.plots.plotting import Plot
 from assay.show import formatting
@@ -54,11 +54,9 @@ def write_figure(
     height: float | None = None,
     title: str = "",
 ) -> None:
-    """Draw into a file; its suffix is the format. Sizes are in inches. Several charts are small ones next to each
+    """Draw into a file; its suffix is one of FORMATS. Sizes are in inches. Several charts are small ones next to each
     other, below a title."""
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise UsageError(f"cannot write a plot to {path.name!r}", "end the name in " + ", ".join(FORMATS))
     blocks = [*build_blocks(Plot("", chart, title=title))]
     with _writing(path) as aside:
         figure = _build_figure(blocks, width, height)

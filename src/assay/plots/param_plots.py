@@ -301,9 +301,9 @@ def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
         share = _fraction(trial.value, low, high, scale)
         shade = 1 - share if trials.direction == "min" else share
         ys = [found[index] for _, found in uprights]
-        lines.append(
-            Line(trial.label, range(len(ys)), ys, names=[_describe_trial(trial, params, trials.metric)], shade=shade)
-        )
+        shown = [f"{name}={_describe(trial.row.params.get(name))}" for name in params]
+        text = "\n".join((trial.label, *shown, f"{trials.metric} {render_number(trial.value)}"))
+        lines.append(Line(trial.label, range(len(ys)), ys, names=[text], shade=shade))
     worst, best = (high, low) if trials.direction == "min" else (low, high)
     unfinished = len(trials.items) - len(done)
     left_out = [f"{render_count(unfinished, 'run')} not done: not drawn"] if unfinished else []
@@ -326,11 +326,6 @@ def _describe_untried(selection: PlottedRuns, params: Sequence[str]) -> Iterator
         if names and not space.is_range:
             more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
             yield f"{param}: never tried: {', '.join(names[:_MOST_UNTRIED])}{more}"
-
-
-def _describe_trial(trial: DrawnRun, params: Sequence[str], metric: str) -> str:
-    shown = [f"{name}={_describe(trial.row.params.get(name))}" for name in params]
-    return "\n".join((trial.label, *shown, f"{metric} {render_number(trial.value)}"))
 
 
 def _build_upright(

@@ -17,6 +17,10 @@ from assay.values.study import AT, At, Objective, Position, Random, Sampler, Sea
 _SAMPLERS = ("tpe", "random", "cmaes", "qmc", "grid")
 _DIRECTIONS = ("min", "max")
 _UNKNOWN, _DIRECT = "whether {!r} should be small or large is not known", "add `direction: min` or `direction: max`"
+_NOT_BESIDE = {
+    "subset": "a search chooses its runs itself; remove one of the two",
+    "repeat": "a search runs each proposal once; take the mean over seeds inside the command",
+}
 _OBJECTIVE = "as in {metric: loss, direction: min}"
 _RULES: Mapping[str, tuple[str, ...]] = {
     "asha": ("at",),
@@ -54,7 +58,9 @@ class _SearchReader(Fields):
         entries = self.mapping(node, "search", known)
         if node.kind != "mapping":
             return None
-        self._refuse_beside(top)
+        for key, hint in _NOT_BESIDE.items():
+            if key in top:
+                self.problems.add("does not go with search", key, top[key].position, hint)
         sampler = self.child(entries, "sampler", "search", partial(self.one_of, choices=_SAMPLERS), "tpe")
         trials = self.child(entries, "trials", "search", partial(self.integer, minimum=1), None)
         if "trials" not in entries and sampler != "grid":
@@ -68,15 +74,6 @@ class _SearchReader(Fields):
         if sampler == "grid":
             self._refuse_endless(sweeps)
         return Search(cast("Sampler", sampler), objectives, trials, seed, cast("At", at), node.position)
-
-    def _refuse_beside(self, top: Mapping[str, Item]) -> None:
-        hints = {
-            "subset": "a search chooses its runs itself; remove one of the two",
-            "repeat": "a search runs each proposal once; take the mean over seeds inside the command",
-        }
-        for key, hint in hints.items():
-            if key in top:
-                self.problems.add("does not go with search", key, top[key].position, hint)
 
     def _refuse_endless(self, sweeps: tuple[Sweep, ...]) -> None:
         axes = {name: axis for sweep in sweeps for name, axis in sweep.axes.items() if isinstance(axis, Random)}

@@ -106,7 +106,11 @@ class EarlyStop:
             if key not in own and self._clock() - began > _LOAD_S:
                 return
             self._stale.discard((key, metric))
-            self._load(key, metric)
+            series = self._index.load_series(key, metric)
+            for curves, rule in zip(self._curves, self._rules, strict=True):
+                if rule.metric == metric:
+                    curves[key] = build_curve(rule, series.steps, series.values)
+            self._counts[key, metric] = len(series.values)
         self._is_ready = True
 
     def _find_stale(self, own: Collection[str]) -> None:
@@ -118,13 +122,6 @@ class EarlyStop:
                     continue
                 if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
                     self._stale.add((row.key, metric))
-
-    def _load(self, key: str, metric: str) -> None:
-        series = self._index.load_series(key, metric)
-        for i, rule in enumerate(self._rules):
-            if rule.metric == metric:
-                self._curves[i][key] = build_curve(rule, series.steps, series.values)
-        self._counts[key, metric] = len(series.values)
 
     def _judge(self, entry: Entry) -> Ending | None:
         key, attempt = self._location.key(entry.dir), entry.attempt

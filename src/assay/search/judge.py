@@ -45,17 +45,11 @@ class RungCurve:
                 self.rungs.append(rung)
                 self.values.append(self._best)
                 self.steps.append(step)
-        elif self.ending is None:
-            self.ending = self._judge_alone(step, value)
-
-    def _judge_alone(self, step: float, value: float) -> Ending | None:
-        if self._rule.rule == "bounds":
-            return _judge_bounds(self._rule, step, value)
-        waited = step - self._best_step
-        if waited < self._rule.patience:
-            return None
-        best = f"best {self._best:.4g} at step {self._best_step:g}"
-        return Ending(f"patience: no better {self._rule.metric} for {waited:g} steps ({best})", "final")
+        elif self.ending is None and rule.rule == "bounds":
+            self.ending = _judge_bounds(rule, step, value)
+        elif self.ending is None and (waited := step - self._best_step) >= rule.patience:
+            best = f"best {self._best:.4g} at step {self._best_step:g}"
+            self.ending = Ending(f"patience: no better {rule.metric} for {waited:g} steps ({best})", "final")
 
     def value_at(self, rung: int) -> float | None:
         """Return the value at a rung, or None if the run has not recorded anything there."""
@@ -111,7 +105,8 @@ def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[flo
     rank = 1 + sum(is_better(rule, other, value) for other in others)
     if total < rule.runs or rank <= math.ceil(total / rule.factor):
         return None
-    return f"asha rung {name_rung(rule, own.rungs[place])}, {_ordinal(rank)} of {total}"
+    suffix = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"asha rung {name_rung(rule, own.rungs[place])}, {rank}{suffix} of {total}"
 
 
 def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
@@ -144,8 +139,3 @@ def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than - by if rule.direction == "min" else value > than + by
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"

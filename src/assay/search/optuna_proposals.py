@@ -330,7 +330,10 @@ class _Study:
                 return False
         for index, (old, new) in enumerate(zip(self._trials, trials, strict=True)):
             if old != new:
-                self._end(index, new)
+                trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, index)
+                for step, value in self._find_report(new).items():
+                    self._storage.set_trial_intermediate_value(trial_id, step, value)
+                self._storage.set_trial_state_values(trial_id, *self._translate(new))
         self._trials = list(trials)
         return True
 
@@ -382,7 +385,6 @@ class _Study:
             each.key: _to_optuna(each, position)
             for each, position in zip(dimensions, trial.point.positions, strict=True)
         }
-        where, kept = _KEEPS.get(self._search.sampler), dict(trial.kept or {})
         state, values = self._translate(trial)
         self._study.add_trial(
             self._optuna.trial.create_trial(
@@ -391,17 +393,11 @@ class _Study:
                 params={**dict.fromkeys(self._sweeps, sweep), **params},
                 distributions={**self._sweeps, **self._distributions[sweep]},
                 intermediate_values=self._find_report(trial),
-                system_attrs=kept if where == "trial" else None,
+                system_attrs=dict(trial.kept or {}) if _KEEPS.get(self._search.sampler) == "trial" else None,
             )
         )
         self.keep(trial.kept)
         self._trials.append(trial)
-
-    def _end(self, index: int, trial: SearchTrial) -> None:
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, index)
-        for step, value in self._find_report(trial).items():
-            self._storage.set_trial_intermediate_value(trial_id, step, value)
-        self._storage.set_trial_state_values(trial_id, *self._translate(trial))
 
     def _translate(self, trial: SearchTrial) -> tuple[Any, Sequence[float] | None]:
         states = self._optuna.trial.TrialState

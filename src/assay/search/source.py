@@ -31,7 +31,7 @@ from assay.record.search_file import SearchFile, load_search, write_search
 from assay.search.optuna_proposals import Proposal, Proposer, SearchTrial, Space, SpacePoint, build_trial, check_optuna
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import blake2b
 from assay.system.locks import locked
 from assay.values import layout
@@ -58,7 +58,9 @@ def prepare_search(prepared: Prepared, search: Search) -> Prepared:
     if space.count is not None and space.count < 2:
         _refuse_nothing(prepared, search)
     check_optuna(search)
-    wanted = _build_file(prepared, search, space)
+    commands = {template.name: _hash(template) for template in study.commands}
+    described = tuple(space.describe())
+    wanted = SearchFile(search.sampler, search.objectives, search.seed, search.at, described, commands, first=0)
     known = load_search(prepared.location.dir)
     if known is not None and asked is None:
         _refuse_changes(prepared, _find_changes(known, wanted))
@@ -154,13 +156,6 @@ def _compare_facts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[s
 
 def _show(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _build_file(prepared: Prepared, search: Search, space: Space) -> SearchFile:
-    commands = {template.name: _hash(template) for template in prepared.study.commands}
-    return SearchFile(
-        search.sampler, search.objectives, search.seed, search.at, tuple(space.describe()), commands, first=0
-    )
 
 
 def _hash(template: CommandTemplate) -> str:
@@ -352,11 +347,11 @@ class SearchSource:
 
     def _load_trials(self) -> list[SearchTrial]:
         """Load all trials by number, with the results of those that have ended since the last call."""
-        ended = [known for known in self._known.values() if known.is_news()]
-        if ended:
-            summaries = self._load_summaries([known.entry for known in ended])
-            for known in ended:
-                known.conclude(self._search, summaries.get(self._prepared.location.key(known.entry.dir), {}))
+        known = self._known.values()
+        if ended := [each for each in known if each.seen != (each.entry.state, each.entry.attempt)]:
+            summaries = self._load_summaries([each.entry for each in ended])
+            for each in ended:
+                each.conclude(self._search, summaries.get(self._prepared.location.key(each.entry.dir), {}))
         return [self._known[number].trial for number in sorted(self._known)]
 
     def _load_summaries(self, entries: Sequence[Entry]) -> Mapping[str, Mapping[str, Summary]]:
@@ -466,19 +461,13 @@ class _Known:
     seen: tuple[State, int] | None = None  # state and attempt for which `trial` was built
     why: str = ""  # for a finished run: why it has no usable result
     missing: tuple[str, ...] = ()  # metrics that the run did not record
-    names: tuple[str, ...] = field(default=())  # metrics that the run recorded
-
-    def is_news(self) -> bool:
-        return self.seen != (self.entry.state, self.entry.attempt)
+    names: tuple[str, ...] = ()  # metrics that the run recorded
 
     def conclude(self, search: Search, summaries: Mapping[str, Summary]) -> None:
         state = self.entry.state
         self.seen, self.why, self.missing = (state, self.entry.attempt), "", ()
         plain = replace(self.trial, state="running", values=(), step=0)
-        if not state.is_over:
-            self.trial = plain
-            return
-        self.trial = replace(plain, state="failed")
+        self.trial = replace(plain, state="failed") if state.is_over else plain
         if has_result(state, self.entry.outcome.cause if self.entry.outcome else ""):
             self._conclude_done(search, summaries, plain)
         elif state is State.PRUNED:
@@ -534,33 +523,6 @@ def _describe_missing(known: _Known) -> str:
 # ---------------------------------------------------------------- beginning, and a dry run
 
 
-def begin_search(prepared: Prepared, search: SearchFile) -> None:
-    """Store the search, once. It is compared again with the search that another supervisor may have begun since."""
-    folder = prepared.location.dir
-    with locked(os.path.join(folder, layout.STUDY_META_DIR)):
-        known = load_search(folder)
-        if known is not None and "search" not in prepared.options.extras:
-            _refuse_changes(prepared, _find_changes(known, search))
-        if known != search:
-            write_search(folder, search)
-
-
-def build_dry_search(prepared: Prepared) -> Iterator[str]:
-    """Yield the space, and the next trial that would be proposed."""
-    search, spec = prepared.study.search, find_next_trial(prepared)
-    assert search is not None
-    metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
-    yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
-    space = Space(prepared.study.sweeps, prepared.settings.secrets)
-    for sweep in space.describe():
-        yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
-    yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
-    if spec is not None:
-        yield f"# next: {spec.name}"
-        for command in spec.commands:
-            yield build_line(prepared, spec, command.text)
-
-
 def find_next_trial(prepared: Prepared) -> RunSpec | None:
     """Return the next trial that would be proposed; nothing is written, not even into the index."""
 
@@ -594,7 +556,19 @@ class SearchStep(RunStep):
         return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
 
     def describe_plan(self, prepared: Prepared) -> Iterable[str]:
-        return build_dry_search(prepared)
+        """Yield the space, and the next trial that would be proposed."""
+        search, spec = prepared.study.search, find_next_trial(prepared)
+        assert search is not None
+        metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
+        yield f"# search: {search.sampler}, {metrics}, at {search.at}, seed {search.seed}"
+        space = Space(prepared.study.sweeps, prepared.settings.secrets)
+        for sweep in space.describe():
+            yield f"# space: {', '.join(f'{name}: {json.dumps(value)}' for name, value in sweep.items())}"
+        yield f"# trials: {len(prepared.plan.runs)} of {count_wanted(search, space)}"
+        if spec is not None:
+            yield f"# next: {spec.name}"
+            for command in spec.commands:
+                yield build_line(prepared, spec, command.text)
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared, collector = context.prepared, context.collector
@@ -605,7 +579,13 @@ class SearchStep(RunStep):
             collector.flush()
             return collector.failure is None
 
-        begin_search(prepared, prepared.search)
+        folder = prepared.location.dir
+        with locked(os.path.join(folder, layout.STUDY_META_DIR)):
+            known = load_search(folder)  # another supervisor may have begun a search since it was compared
+            if known is not None and "search" not in prepared.options.extras:
+                _refuse_changes(prepared, _find_changes(known, prepared.search))
+            if known != prepared.search:
+                write_search(folder, prepared.search)
         self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)
         # a farm accepts any number of jobs; if a search proposed all trials at once, no result could guide it
         most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None

@@ -7,7 +7,6 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from assay.errors import InfrastructureError, UsageError
 from assay.show.console import Console
@@ -35,11 +34,6 @@ class InstallRequest(Request):
     only_print: bool = option("--print", default=False, help="Print the script; write nothing.")
 
 
-class _Files(NamedTuple):
-    script: Path
-    startup: Path | None  # a file that every shell reads; None: the shell finds the script by itself
-
-
 def install(request: InstallRequest, console: Console) -> int:
     """Write the completion of bash, zsh or fish ($SHELL by default), and have new shells read it."""
     shell = request.shell or os.path.basename(os.environ.get("SHELL", ""))
@@ -50,14 +44,14 @@ def install(request: InstallRequest, console: Console) -> int:
     if request.only_print:
         console.write(text)
         return 0
-    files = _find_files(shell)
-    line = f"source {shlex.quote(str(files.script))}"
+    script, startup = _find_files(shell)
+    line = f"source {shlex.quote(str(script))}"
     try:
-        files.script.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(str(files.script), text)
-        console.print(f"wrote {files.script}")
-        if files.startup is not None and _add_line(files.startup, line):
-            console.print(f"added to {files.startup}: {line}")
+        script.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(str(script), text)
+        console.print(f"wrote {script}")
+        if startup is not None and _add_line(startup, line):
+            console.print(f"added to {startup}: {line}")
     except OSError as error:
         hint = f"see it, and write it yourself: assay completion install {shell} --print"
         raise InfrastructureError(f"{error.filename} cannot be written: {error.strerror}", hint) from error
@@ -65,13 +59,14 @@ def install(request: InstallRequest, console: Console) -> int:
     return 0
 
 
-def _find_files(shell: str) -> _Files:
+def _find_files(shell: str) -> tuple[Path, Path | None]:
+    """Return the script, and a file that every shell reads; None: the shell finds the script by itself."""
     home = Path.home()
     if shell == "fish":
-        return _Files(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish/completions/assay.fish", None)
+        return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish/completions/assay.fish", None
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
     startup = home / ".bashrc" if shell == "bash" else Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
-    return _Files(data / "assay" / f"completion.{shell}", startup)
+    return data / "assay" / f"completion.{shell}", startup
 
 
 def _add_line(path: Path, line: str) -> bool:

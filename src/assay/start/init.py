@@ -20,7 +20,7 @@ from assay.errors import UsageError
 from assay.observe.extract import Extractor
 from assay.show.console import Console
 from assay.show.formatting import clean, render_count, shorten
-from assay.start.flags import Flags, ScriptFlag, read_flags
+from assay.start.flags import Flags, read_flags
 from assay.start.patterns import Guess, guess_patterns
 from assay.system.files import write_new
 from assay.system.processes import find_descendants, signal_all
@@ -112,8 +112,10 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
                 env=environment,
                 start_new_session=True,
             )
+        end = time.monotonic() + request.seconds
         try:
-            _wait(process, log, request.seconds)
+            while process.poll() is None and time.monotonic() < end and os.path.getsize(log) < _MOST_BYTES:
+                time.sleep(0.05)
         finally:
             code = _end(process)
         with open(log, "rb") as file:
@@ -123,12 +125,6 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
         return _Output(text, f"it failed with exit code {code}: {shorten(clean(last.strip()), 200)}")
     ending = "was stopped" if code is None else "succeeded"
     return _Output(text, f"it {ending} after {render_count(len(text.splitlines()), 'line')}")
-
-
-def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < end and os.path.getsize(log) < _MOST_BYTES:
-        time.sleep(0.05)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int | None:
@@ -157,18 +153,16 @@ def _render(script: str, target: str, flags: Flags, guesses: Sequence[Guess]) ->
     yield f"command: {_quote(' '.join(words))}"
     if flags.found:
         yield f"params:  # the {flags.tool} flags of {flags.file}; a list is an axis: lr: [0.1, 0.01]"
-        yield from (f"  {_quote(flag.name)}: {_quote(flag.default)}{_comment(flag)}" for flag in flags.found)
+        for flag in flags.found:
+            notes = filter(None, ("required: give a value" if flag.is_required else "", clean(flag.help)))
+            comment = f"  # {text}" if (text := "; ".join(notes)) else ""
+            yield f"  {_quote(flag.name)}: {_quote(flag.default)}{comment}"
     if guesses:
         yield "metrics:  # each with a line that it matches"
         for each in guesses:
             yield "  {}: '{}'  # {}".format(_quote(each.metric), each.pattern.replace("'", "''"), each.line)
     else:
         yield "# metrics: {loss: 'loss ({number})'}   from the output; or call assay.log(loss=…, step=…) in the script"
-
-
-def _comment(flag: ScriptFlag) -> str:
-    text = "; ".join(filter(None, ("required: give a value" if flag.is_required else "", clean(flag.help))))
-    return f"  # {text}" if text else ""
 
 
 def _quote(value: object) -> str:

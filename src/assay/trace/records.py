@@ -85,7 +85,11 @@ def _load_trace(folder: str) -> Trace:
     if meta.get("format") != FORMAT:
         hint = "read it with the version of Assay that wrote it"
         raise FormatError(f"{folder} has format {meta.get('format')!r}; this version reads format {FORMAT}", hint)
-    points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
+    names = Point.__dataclass_fields__
+    points = tuple(
+        Point(**{**{name: facts.get(name) for name in names}, "shape": tuple(facts["shape"])})  # type: ignore[arg-type]
+        for facts in _load_lines(os.path.join(folder, "points.jsonl"))
+    )
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
     steps = tuple({**each, "step": int(each["step"])} for each in lines if "step" in each)
     meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if "end" in each), {})}
@@ -110,11 +114,6 @@ def _load_lines(path: str) -> Iterator[dict[str, Any]]:
             if not isinstance(found, dict):
                 return
             yield found
-
-
-def _build_point(facts: Mapping[str, Any]) -> Point:
-    names = Point.__dataclass_fields__
-    return Point(**{**{name: facts.get(name) for name in names}, "shape": tuple(facts["shape"])})  # type: ignore[arg-type]
 
 
 def _load_rows(path: str) -> Any:

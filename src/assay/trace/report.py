@@ -61,7 +61,10 @@ def build_report(a: Traces, b: Traces | None, names: str | None = None) -> tuple
 
 def _build_diff(a: Traces, b: Traces, found: Comparison) -> Document:
     points, growth = [_build_point(found, n) for n in _choose_rows(found)], _list_growth(found)
-    commands = [*_list_commands(found)]
+    commands = []
+    if found.other_precision:
+        target = {"bfloat16": "torch-bf16"}.get(found.other_precision, "torch-compile")
+        commands = [("each layer alone decides it", f"assay model check net.py:build --target {target}")]
     table = "Around the first difference" if found.first else "The largest errors"
     blocks: list[Block] = [
         *_list_answers(f"{a.label} and {b.label}", found.verdict),
@@ -132,12 +135,6 @@ def _shorten(source: str) -> str:
     """Return a path relative to the working directory, if it is below that."""
     path, _, line = source.rpartition(":")
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
-
-
-def _list_commands(found: Comparison) -> Iterator[tuple[str, str]]:
-    if found.other_precision:
-        kind = {"bfloat16": "torch-bf16"}.get(found.other_precision, "torch-compile")
-        yield "each layer alone decides it", f"assay model check net.py:build --target {kind}"
 
 
 # ---------------------------------------------------------------- the table

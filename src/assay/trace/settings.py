@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.config.fields import Fields
@@ -53,7 +53,7 @@ def parse_steps(text: str, flag: str) -> tuple[int, ...]:
 
 
 def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> TraceSettings | None:
-    """Read `trace: {steps: [1, 10], level: module}` of a study file."""
+    """Read `trace: {steps: [1, 10], level: module, placement: {'*': S(0), 'layers.*.up:weight': S(0)}}`."""
     node = top["trace"].node
     entries = fields.mapping(node, "trace", _KEYS)
     if node.kind != "mapping":
@@ -67,19 +67,16 @@ def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> Trac
         if key in entries:
             found[name] = fields.strings(entries[key].node, f"trace.{key}")
     if "placement" in entries:
-        found["placement"] = tuple(_read_placement(fields, entries["placement"].node))
+        placements = []
+        for entry in fields.open_mapping(entries["placement"].node, "trace.placement", "patterns and placements"):
+            text = fields.string(entry.node, f"trace.placement.{entry.key}") or "R"
+            if not is_placement(text):
+                fields.refuse(entry.node, f"trace.placement.{entry.key}", "a placement", NOTATION)
+            placements.append((entry.key, text))
+        found["placement"] = tuple(placements)
     if "inside" in entries:
         found["inside"] = bool(fields.boolean(entries["inside"].node, "trace.inside"))
     return TraceSettings(**found)
-
-
-def _read_placement(fields: Fields, node: Node) -> Iterator[tuple[str, str]]:
-    """Read `placement: {'*': S(0), 'layers.*.up:weight': S(0)}`."""
-    for entry in fields.open_mapping(node, "trace.placement", "patterns and placements"):
-        text = fields.string(entry.node, f"trace.placement.{entry.key}") or "R"
-        if not is_placement(text):
-            fields.refuse(entry.node, f"trace.placement.{entry.key}", "a placement", NOTATION)
-        yield entry.key, text
 
 
 def load_placement(path: str, _flag: str) -> tuple[tuple[str, str], ...]:

@@ -29,7 +29,12 @@ def show(request: Request) -> Response:
     blocks: Sequence[Block] = ()
     problem = ""
     try:
-        blocks = _build_blocks(known[a], known.get(b)) if a else ()
+        if a:
+            from assay.trace.comparing import load_recording
+            from assay.trace.report import build_report
+
+            document, _ = build_report(load_recording(known[a]), load_recording(known[b]) if b else None)
+            blocks = document.blocks[1:]  # without its heading
     except AssayError as error:  # damaged, or of another version
         problem = error.message
     return site.render(request, "traces.html", keys=list(known), a=a, b=b, blocks=blocks, problem=problem)
@@ -45,14 +50,6 @@ def find_traced(locations: Mapping[str, StudyLocation]) -> dict[str, str]:
     }
     newest = sorted(found, key=lambda key: -os.stat(found[key]).st_mtime)
     return {key: found[key] for key in newest[:_MOST_RUNS]}
-
-
-def _build_blocks(a: str, b: str | None) -> Sequence[Block]:
-    from assay.trace.comparing import load_recording
-    from assay.trace.report import build_report
-
-    document, _ = build_report(load_recording(a), load_recording(b) if b else None)
-    return document.blocks[1:]  # without its heading
 
 
 def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:

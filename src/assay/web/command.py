@@ -59,7 +59,11 @@ def serve(request: ServeRequest, console: Console) -> int:
     if request.index is not None:
         os.environ["ASSAY_INDEX"] = request.index
     check_parts()
-    _share_memory()
+    import ctypes
+
+    with suppress(OSError, AttributeError):  # not glibc
+        # two memory arenas: by default threads have their own, and cannot use what another one freed
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     import uvicorn
 
     from assay.follow.api import find_roots, open_index, show_path
@@ -251,14 +255,6 @@ def listen(host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot listen on {host}, port {port}: {why}", "any free port: --port 0") from error
     return listening
-
-
-def _share_memory() -> None:
-    """Limit glibc to two memory arenas. By default threads have their own, and cannot use what another one freed."""
-    with suppress(OSError, AttributeError):  # not glibc
-        import ctypes
-
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _own_addresses(host: str) -> list[str]:

@@ -125,12 +125,19 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
     names = [part[1:-1].partition(":")[0] for part in entry.path.split("/") if part.startswith("{")]
     in_path = [UrlParam(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]
+    responses: dict[str, Any] = {**good}
+    for status in refusals:
+        bodies: dict[str, Any] = {"text/plain": {"schema": TEXT}}
+        if status not in _PLAIN:
+            refused = {"anyOf": [ref("Error"), ref("Action")]} if status == 409 else ref("Error")
+            bodies["application/json"] = {"schema": refused}
+        responses[str(status)] = {"description": _REASONS[status], "content": bodies}
     built: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": [_build_param(each, "path") for each in in_path]
         + [_build_param(each, "query") for each in operation.params],
-        "responses": {**good, **{str(status): _build_refusal(status) for status in refusals}},
+        "responses": responses,
         "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
     }
     if entry.scope != "read":
@@ -138,14 +145,6 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         built["requestBody"] = {"required": True, "content": dict(operation.body)}
     return built
-
-
-def _build_refusal(status: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"text/plain": {"schema": TEXT}}
-    if status not in _PLAIN:
-        refused = {"anyOf": [ref("Error"), ref("Action")]} if status == 409 else ref("Error")
-        told |= {"application/json": {"schema": refused}}
-    return {"description": _REASONS[status], "content": told}
 
 
 def _build_param(param: UrlParam, place: str) -> dict[str, Any]:

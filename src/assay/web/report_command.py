@@ -33,26 +33,24 @@ def report(request: ReportRequest, console: Console) -> int:
     STUDY as for `assay sum`. VERDICT is STUDY[/ID] of a golden check, bench[/BENCHMARK] or bench/BASE..HEAD, and
     model[/RUN]. With options that choose runs, the page shows their table. The exit code is 0 for every verdict.
     """
+    from assay.follow.api import find_patterns, open_index_of
     from assay.show.html import render_html
+    from assay.web.pages.report_page import build_report
 
     words = "-".join("/".join(name.split("/")[-2:]) for name in request.studies)
     plain = re.sub(r"[^\w=.-]+", "-", words).strip("-.")[:80]
     output = request.output or (f"report-{plain}.html" if plain else "report.html")
     check_targets(output)
-    document = find_verdict(request, console) or _build_study_report(request, console.on_stderr(output == STDOUT))
+    document = find_verdict(request, console)
+    if document is None:
+        locations, patterns = find_patterns(request.studies, request.root)
+        with open_index_of(locations) as index:
+            options = request.build_options(patterns)
+            document = build_report(index, locations, options, console.on_stderr(output == STDOUT))
     write_text(output, render_html(document))
     if output != STDOUT:
         console.print(output)
     return 0
-
-
-def _build_study_report(request: ReportRequest, console: Console) -> Document:
-    from assay.follow.api import find_patterns, open_index_of
-    from assay.web.pages.report_page import build_report
-
-    locations, patterns = find_patterns(request.studies, request.root)
-    with open_index_of(locations) as index:
-        return build_report(index, locations, request.build_options(patterns), console)
 
 
 # ---------------------------------------------------------------- verdicts

@@ -19,7 +19,9 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     table, runs = built.summary.table, () if view.group else built.summary.rows
     columns: list[Sequence[str]] = []
     by_column = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    of_bad = [_has_bad(values) for values in by_column]
+    # mostly all values of a column are finite, which one sum shows
+    sums = [sum([value for value in values if type(value) is float]) for values in by_column]
+    of_bad = [not math.isfinite(each) and any(map(_is_bad, by_column[i])) for i, each in enumerate(sums)]
     bad = [any(map(_is_bad, row)) for row in table.rows] if any(of_bad) else [False] * len(table.rows)
     if runs:
         keys = escape_texts([run.folder for run in runs])
@@ -43,7 +45,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
             texts = ["".join(_list_tags(run, view)) or text for run, text in zip(runs, texts, strict=True)]
         elif column.kind == "state":
             pairs = zip(values, texts, strict=True)
-            texts = [_build_badge(text) if value is not None else text for value, text in pairs]
+            texts = [text if value is None else _BADGE.format(text.partition(" ")[0], text) for value, text in pairs]
         if column.kind == "number" and of_bad[index]:
             pairs = zip(values, texts, strict=True)
             texts = [f'<span class="bad">{text}</span>' if _is_bad(value) else text for value, text in pairs]
@@ -51,12 +53,8 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     return "".join(f"{''.join(cells)}\n</tr>\n" for cells in zip(*columns, strict=True))
 
 
+_BADGE = '<span class="badge {}">{}</span>'
 _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or infinite">not finite</span>'
-
-
-def _has_bad(values: Sequence[object]) -> bool:
-    """Return whether any value is not finite. Mostly all are finite, which one sum shows."""
-    return not math.isfinite(sum([value for value in values if type(value) is float])) and any(map(_is_bad, values))
 
 
 def _is_bad(value: object) -> bool:
@@ -87,7 +85,3 @@ def _list_tags(run: RunRow, view: StudyView) -> Iterator[str]:
     for tag in run.tags:
         address = view.to_query(where=f"tag == {quote_where(tag)}")
         yield f'<a class="tag" href="{escape(address)}">{escape(clean_lines(tag))}</a>'
-
-
-def _build_badge(text: str) -> str:
-    return f'<span class="badge {text.split(maxsplit=1)[0] if text else ""}">{text}</span>'

@@ -48,9 +48,6 @@ class Workplace:
         self.release(1, 2, 3)
         self.made.assay("run", "slow.yml", "--root", "runs", "-j", "2", "--quiet")
 
-    def states(self) -> dict[str, str]:
-        return {row["run"]: row.get("state", "done") for row in self.made.sum("slow")}
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Workplace:

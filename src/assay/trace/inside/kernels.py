@@ -118,194 +118,195 @@ def hash_rows(values: Any) -> Any:
 _compiled: dict[Any, Any] = {}  # compiled kernels by variant: a call of one takes 11 us instead of 28
 
 
+# ---------------------------------------------------------------- what Triton compiles
+
+tl: Any = None  # triton.language, once it is loaded
+
+
+def _mix32(x):
+    x = ((x >> 16) ^ x) * 0x21F0AAAD
+    x = ((x >> 15) ^ x) * 0x735A2D97
+    return (x >> 15) ^ x
+
+
+def _block_factors(number):
+    x = _mix32((tl.full([], 1, tl.int64) + number).to(tl.uint32) ^ 0x5BD1E995)
+    return ((x >> 1) | 1).to(tl.int32, bitcast=True).to(tl.int64), 1.0 - 2.0 * (x & 1).to(tl.float32)
+
+
+def _find_odd(word):
+    return (_mix32(word ^ 0x9E3779B9) | 1).to(tl.int32, bitcast=True).to(tl.int64)
+
+
+def _load(word, KIND: tl.constexpr):
+    """Load the numbers in a word: one, or two."""
+    if KIND == 0:
+        first = word.to(tl.float32, bitcast=True)
+        second = first
+    elif KIND == 1:
+        first = (word << 16).to(tl.float32, bitcast=True)
+        second = (word & -65536).to(tl.float32, bitcast=True)
+    else:
+        first = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        second = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return first, second
+
+
+def _add_plain(word, table, block, sums, KIND: tl.constexpr):
+    """Add whole words of finite numbers; a number that is not finite shows in the sum."""
+    hashed, bad, filled, total, squares, largest, sketch, other = sums
+    factor, sign = _block_factors(block)
+    hashed += (word ^ table).to(tl.int64) * factor
+    x, y = _load(word, KIND)
+    total, squares, largest, sketch = total + x, squares + x * x, tl.maximum(largest, tl.abs(x)), sketch + x * sign
+    if KIND == 0:
+        filled += (((word & 0x7FFFFFFF) + 0x7FFFFFFF).to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
+    else:
+        total, squares, largest, other = total + y, squares + y * y, tl.maximum(largest, tl.abs(y)), other + y * sign
+        spread = ((word & 0x7FFF7FFF) + 0x7FFF7FFF).to(tl.uint32, bitcast=True) >> 15
+        filled += (spread & 0x00010001).to(tl.int32, bitcast=True)
+    return hashed, bad, filled, total, squares, largest, sketch, other
+
+
+def _add_careful(word, table, mask, half, block, sums, KIND: tl.constexpr):
+    """Add words. `mask`: which words exist; `half`: which of them have a second number."""
+    hashed, bad, filled, total, squares, largest, sketch, other = sums
+    factor, sign = _block_factors(block)
+    mixed = word ^ table
+    if KIND != 0:
+        mixed = tl.where(half, mixed, mixed & 0xFFFF)
+    hashed += tl.where(mask, mixed, 0).to(tl.int64) * factor
+    x, y = _load(word, KIND)
+    fine = (x.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
+    bad += (mask & (fine == 0)).to(tl.int32)
+    filled += (mask & (x != 0.0)).to(tl.int32)
+    x = tl.where(mask & fine, x, 0.0)
+    total, squares, largest, sketch = total + x, squares + x * x, tl.maximum(largest, tl.abs(x)), sketch + x * sign
+    if KIND != 0:
+        fine = (y.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
+        bad += (half & (fine == 0)).to(tl.int32)
+        filled += (half & (y != 0.0)).to(tl.int32) << 16
+        y = tl.where(half & fine, y, 0.0)
+        total, squares, largest, other = total + y, squares + y * y, tl.maximum(largest, tl.abs(y)), other + y * sign
+    return hashed, bad, filled, total, squares, largest, sketch, other
+
+
+def _sum(
+    address, start, count, column, group, groups, table, CAREFUL: tl.constexpr,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Compute the sums of a program: for its columns, in the blocks group, group + groups, …"""
+    EACH: tl.constexpr = 1 if KIND == 0 else 2
+    LENGTH: tl.constexpr = 65536 // EACH
+    place = column * TILE + tl.arange(0, TILE)
+    none, nothing = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.float32)
+    sums = (tl.zeros([TILE], tl.int64), none, none, nothing, nothing, nothing, nothing, nothing)
+    begin, end = start // EACH, (start + count) // EACH  # in whole words
+    origin = address - begin * 4  # address of the whole tensor
+    source = origin.to(tl.pointer_type(tl.int32))
+    if ALIGNED:
+        source = tl.multiple_of(source, 16)
+    inner = (begin + LENGTH - 1) // LENGTH
+    outer = tl.maximum(end // LENGTH, inner)
+    if not CAREFUL:
+        for block in tl.range(inner + group, outer, groups, loop_unroll_factor=UNROLL):
+            sums = _add_plain(tl.load(source + (block * LENGTH + place)), table, block, sums, KIND)
+    last = (start + count + 65535) // 65536
+    for block in range(begin // LENGTH + group, last, groups):
+        if CAREFUL or (block < inner) or (block >= outer):
+            index = block * LENGTH + place
+            mask = (index >= begin) & (index * EACH < start + count)
+            half = mask & (index * EACH + EACH - 1 < start + count)
+            sums = _add_careful(tl.load(source + index, mask=mask, other=0), table, mask, half, block, sums, KIND)
+    return sums
+
+
+def _digest(
+    address, data, number, start, count, columns, groups, program,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    column, group = program % columns, program // columns
+    place = column * TILE + tl.arange(0, TILE)
+    words = _mix32((place + 1).to(tl.uint32))
+    table = words.to(tl.int32, bitcast=True)
+    sums = _sum(address, start, count, column, group, groups, table, False, KIND, ALIGNED, TILE, UNROLL)
+    infinite = (sums[3].to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+    if tl.max(infinite.to(tl.int32), 0) != 0:
+        sums = _sum(address, start, count, column, group, groups, table, True, KIND, ALIGNED, TILE, UNROLL)
+    hashed, bad, filled, total, squares, largest, sketch, other = sums
+    slot = data + number * 38
+    doubles = (data + number * 38).to(tl.pointer_type(tl.float64), bitcast=True)
+    floats = (data + number * 38 + 6).to(tl.pointer_type(tl.float32), bitcast=True)
+    tl.atomic_add(slot, tl.sum(hashed * _find_odd(words), 0), sem="relaxed")
+    tl.atomic_add(slot + 1, tl.sum(bad, 0).to(tl.int64), sem="relaxed")
+    some = tl.sum((filled & 0xFFFF) + (filled.to(tl.uint32, bitcast=True) >> 16).to(tl.int32), 0)
+    tl.atomic_add(slot + 2, -some.to(tl.int64), sem="relaxed")
+    tl.atomic_add(doubles + 3, tl.sum(total.to(tl.float64), 0), sem="relaxed")
+    tl.atomic_add(doubles + 4, tl.sum(squares.to(tl.float64), 0), sem="relaxed")
+    biggest = tl.max(largest, 0).to(tl.float64)  # doubles that are not negative have the same order as their bits
+    tl.atomic_max(slot + 5, biggest.to(tl.int64, bitcast=True), sem="relaxed")
+    if KIND == 0:
+        pair = _mix32((place // 2 + 1).to(tl.uint32)) >> (place % 2).to(tl.uint32)
+        signed = tl.where((pair & 128) != 0, -sketch, sketch)
+        buckets = tl.sum(tl.reshape(signed, [TILE // 64, 64]), 0)
+        tl.atomic_add(floats + tl.arange(0, 64), buckets, sem="relaxed")
+    else:
+        first = tl.where((words & 128) != 0, -sketch, sketch)
+        second = tl.where((words & 256) != 0, -other, other)
+        at = tl.arange(0, 32) * 2
+        tl.atomic_add(floats + at, tl.sum(tl.reshape(first, [TILE // 32, 32]), 0), sem="relaxed")
+        tl.atomic_add(floats + at + 1, tl.sum(tl.reshape(second, [TILE // 32, 32]), 0), sem="relaxed")
+    if program == 0:  # the zeros are all elements but the others
+        tl.atomic_add(slot + 2, count, sem="relaxed")
+
+
+def _digest_one(
+    address, data, number, start, count, columns, groups,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    long = tl.full([], 0, tl.int64)  # added to a number, it makes a number of 64 bits
+    _digest(
+        long + address, data, long + number, long + start, long + count, columns, groups, tl.program_id(0),
+        KIND, ALIGNED, TILE, UNROLL,
+    )  # fmt: skip
+
+
+def _digest_many(
+    table, which, data, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr
+):
+    row = table + tl.load(which + tl.program_id(0)) * 7
+    columns, groups = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
+    program = tl.program_id(0) - tl.load(row + 6).to(tl.int32)
+    _digest(
+        tl.load(row), data, tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), columns, groups, program,
+        KIND, ALIGNED, TILE, UNROLL,
+    )  # fmt: skip
+
+
+def _hash_rows(x_ptr, out, columns, TILE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([TILE], tl.int64)
+    for first in range(0, columns, TILE):
+        index = first + tl.arange(0, TILE)
+        x = tl.load(x_ptr + row * columns + index, mask=index < columns, other=0.0)
+        words = _mix32((index % 65536 + 1).to(tl.uint32))
+        mixed = x.to(tl.int16, bitcast=True).to(tl.int32) ^ words.to(tl.int32, bitcast=True)
+        factor, _ = _block_factors(first // 65536)
+        total += tl.where(index < columns, mixed.to(tl.int64) * _find_odd(words) * factor, 0)
+    tl.store(out + row, tl.sum(total, 0))
+
+
+_PARTS = (_mix32, _block_factors, _find_odd, _load, _add_plain, _add_careful, _sum, _digest)
+
+
 @lru_cache(1)
-def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Triton's own language
+def load_kernels() -> tuple[Any, ...]:
     """Return the kernels for one tensor, for many, and for rows; raises ImportError if Triton is not installed."""
-    global tl, _mix32, _block_factors, _find_odd, _add_plain, _add_careful, _load, _sum, _digest  # noqa: PLW0603 where Triton looks for names
     import triton
-    import triton.language as tl
+    import triton.language
 
-    @triton.jit
-    def _mix32(x):
-        x = ((x >> 16) ^ x) * 0x21F0AAAD
-        x = ((x >> 15) ^ x) * 0x735A2D97
-        return (x >> 15) ^ x
-
-    @triton.jit
-    def _block_factors(number):
-        x = _mix32((tl.full([], 1, tl.int64) + number).to(tl.uint32) ^ 0x5BD1E995)
-        return ((x >> 1) | 1).to(tl.int32, bitcast=True).to(tl.int64), 1.0 - 2.0 * (x & 1).to(tl.float32)
-
-    @triton.jit
-    def _find_odd(word):
-        return (_mix32(word ^ 0x9E3779B9) | 1).to(tl.int32, bitcast=True).to(tl.int64)
-
-    @triton.jit
-    def _load(word, KIND: tl.constexpr):
-        """Load the numbers in a word: one, or two."""
-        if KIND == 0:
-            first = word.to(tl.float32, bitcast=True)
-            second = first
-        elif KIND == 1:
-            first = (word << 16).to(tl.float32, bitcast=True)
-            second = (word & -65536).to(tl.float32, bitcast=True)
-        else:
-            first = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            second = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        return first, second
-
-    @triton.jit
-    def _add_plain(word, table, block, sums, KIND: tl.constexpr):
-        """Add whole words of finite numbers; a number that is not finite shows in the sum."""
-        hashed, bad, filled, total, squares, largest, sketch, other = sums
-        factor, sign = _block_factors(block)
-        hashed += (word ^ table).to(tl.int64) * factor
-        x, y = _load(word, KIND)
-        total, squares, largest, sketch = total + x, squares + x * x, tl.maximum(largest, tl.abs(x)), sketch + x * sign
-        if KIND == 0:
-            filled += (((word & 0x7FFFFFFF) + 0x7FFFFFFF).to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
-        else:
-            total, squares, largest, other = (
-                total + y,
-                squares + y * y,
-                tl.maximum(largest, tl.abs(y)),
-                other + y * sign,
-            )
-            spread = ((word & 0x7FFF7FFF) + 0x7FFF7FFF).to(tl.uint32, bitcast=True) >> 15
-            filled += (spread & 0x00010001).to(tl.int32, bitcast=True)
-        return hashed, bad, filled, total, squares, largest, sketch, other
-
-    @triton.jit
-    def _add_careful(word, table, mask, half, block, sums, KIND: tl.constexpr):
-        """Add words. `mask`: which words exist; `half`: which of them have a second number."""
-        hashed, bad, filled, total, squares, largest, sketch, other = sums
-        factor, sign = _block_factors(block)
-        mixed = word ^ table
-        if KIND != 0:
-            mixed = tl.where(half, mixed, mixed & 0xFFFF)
-        hashed += tl.where(mask, mixed, 0).to(tl.int64) * factor
-        x, y = _load(word, KIND)
-        fine = (x.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
-        bad += (mask & (fine == 0)).to(tl.int32)
-        filled += (mask & (x != 0.0)).to(tl.int32)
-        x = tl.where(mask & fine, x, 0.0)
-        total, squares, largest, sketch = total + x, squares + x * x, tl.maximum(largest, tl.abs(x)), sketch + x * sign
-        if KIND != 0:
-            fine = (y.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
-            bad += (half & (fine == 0)).to(tl.int32)
-            filled += (half & (y != 0.0)).to(tl.int32) << 16
-            y = tl.where(half & fine, y, 0.0)
-            total, squares, largest, other = (
-                total + y,
-                squares + y * y,
-                tl.maximum(largest, tl.abs(y)),
-                other + y * sign,
-            )
-        return hashed, bad, filled, total, squares, largest, sketch, other
-
-    @triton.jit
-    def _sum(
-        address, start, count, column, group, groups, table, CAREFUL: tl.constexpr,
-        KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
-    ):  # fmt: skip
-        """Compute the sums of a program: for its columns, in the blocks group, group + groups, …"""
-        EACH: tl.constexpr = 1 if KIND == 0 else 2
-        LENGTH: tl.constexpr = 65536 // EACH
-        place = column * TILE + tl.arange(0, TILE)
-        none, nothing = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.float32)
-        sums = (tl.zeros([TILE], tl.int64), none, none, nothing, nothing, nothing, nothing, nothing)
-        begin, end = start // EACH, (start + count) // EACH  # in whole words
-        origin = address - begin * 4  # address of the whole tensor
-        source = origin.to(tl.pointer_type(tl.int32))
-        if ALIGNED:
-            source = tl.multiple_of(source, 16)
-        inner = (begin + LENGTH - 1) // LENGTH
-        outer = tl.maximum(end // LENGTH, inner)
-        if not CAREFUL:
-            for block in tl.range(inner + group, outer, groups, loop_unroll_factor=UNROLL):
-                sums = _add_plain(tl.load(source + (block * LENGTH + place)), table, block, sums, KIND)
-        last = (start + count + 65535) // 65536
-        for block in range(begin // LENGTH + group, last, groups):
-            if CAREFUL or (block < inner) or (block >= outer):
-                index = block * LENGTH + place
-                mask = (index >= begin) & (index * EACH < start + count)
-                half = mask & (index * EACH + EACH - 1 < start + count)
-                sums = _add_careful(tl.load(source + index, mask=mask, other=0), table, mask, half, block, sums, KIND)
-        return sums
-
-    @triton.jit
-    def _digest(
-        address, data, number, start, count, columns, groups, program,
-        KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
-    ):  # fmt: skip
-        column, group = program % columns, program // columns
-        place = column * TILE + tl.arange(0, TILE)
-        words = _mix32((place + 1).to(tl.uint32))
-        table = words.to(tl.int32, bitcast=True)
-        sums = _sum(address, start, count, column, group, groups, table, False, KIND, ALIGNED, TILE, UNROLL)
-        infinite = (sums[3].to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
-        if tl.max(infinite.to(tl.int32), 0) != 0:
-            sums = _sum(address, start, count, column, group, groups, table, True, KIND, ALIGNED, TILE, UNROLL)
-        hashed, bad, filled, total, squares, largest, sketch, other = sums
-        slot = data + number * 38
-        doubles = (data + number * 38).to(tl.pointer_type(tl.float64), bitcast=True)
-        floats = (data + number * 38 + 6).to(tl.pointer_type(tl.float32), bitcast=True)
-        tl.atomic_add(slot, tl.sum(hashed * _find_odd(words), 0), sem="relaxed")
-        tl.atomic_add(slot + 1, tl.sum(bad, 0).to(tl.int64), sem="relaxed")
-        some = tl.sum((filled & 0xFFFF) + (filled.to(tl.uint32, bitcast=True) >> 16).to(tl.int32), 0)
-        tl.atomic_add(slot + 2, -some.to(tl.int64), sem="relaxed")
-        tl.atomic_add(doubles + 3, tl.sum(total.to(tl.float64), 0), sem="relaxed")
-        tl.atomic_add(doubles + 4, tl.sum(squares.to(tl.float64), 0), sem="relaxed")
-        biggest = tl.max(largest, 0).to(tl.float64)  # doubles that are not negative have the same order as their bits
-        tl.atomic_max(slot + 5, biggest.to(tl.int64, bitcast=True), sem="relaxed")
-        if KIND == 0:
-            pair = _mix32((place // 2 + 1).to(tl.uint32)) >> (place % 2).to(tl.uint32)
-            signed = tl.where((pair & 128) != 0, -sketch, sketch)
-            buckets = tl.sum(tl.reshape(signed, [TILE // 64, 64]), 0)
-            tl.atomic_add(floats + tl.arange(0, 64), buckets, sem="relaxed")
-        else:
-            first = tl.where((words & 128) != 0, -sketch, sketch)
-            second = tl.where((words & 256) != 0, -other, other)
-            at = tl.arange(0, 32) * 2
-            tl.atomic_add(floats + at, tl.sum(tl.reshape(first, [TILE // 32, 32]), 0), sem="relaxed")
-            tl.atomic_add(floats + at + 1, tl.sum(tl.reshape(second, [TILE // 32, 32]), 0), sem="relaxed")
-        if program == 0:  # the zeros are all elements but the others
-            tl.atomic_add(slot + 2, count, sem="relaxed")
-
-    @triton.jit(do_not_specialize=["address", "number", "start", "count", "columns", "groups"])
-    def one_kernel(
-        address, data, number, start, count, columns, groups,
-        KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
-    ):  # fmt: skip
-        long = tl.full([], 0, tl.int64)  # added to a number, it makes a number of 64 bits
-        _digest(
-            long + address, data, long + number, long + start, long + count, columns, groups, tl.program_id(0),
-            KIND, ALIGNED, TILE, UNROLL,
-        )  # fmt: skip
-
-    @triton.jit
-    def many_kernel(
-        table, which, data, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr
-    ):
-        row = table + tl.load(which + tl.program_id(0)) * 7
-        columns, groups = tl.load(row + 4).to(tl.int32), tl.load(row + 5).to(tl.int32)
-        program = tl.program_id(0) - tl.load(row + 6).to(tl.int32)
-        _digest(
-            tl.load(row), data, tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), columns, groups, program,
-            KIND, ALIGNED, TILE, UNROLL,
-        )  # fmt: skip
-
-    @triton.jit(do_not_specialize=["columns"])
-    def rows_kernel(x_ptr, out, columns, TILE: tl.constexpr):
-        row = tl.program_id(0).to(tl.int64)
-        total = tl.zeros([TILE], tl.int64)
-        for first in range(0, columns, TILE):
-            index = first + tl.arange(0, TILE)
-            x = tl.load(x_ptr + row * columns + index, mask=index < columns, other=0.0)
-            words = _mix32((index % 65536 + 1).to(tl.uint32))
-            mixed = x.to(tl.int16, bitcast=True).to(tl.int32) ^ words.to(tl.int32, bitcast=True)
-            factor, _ = _block_factors(first // 65536)
-            total += tl.where(index < columns, mixed.to(tl.int64) * _find_odd(words) * factor, 0)
-        tl.store(out + row, tl.sum(total, 0))
-
-    return one_kernel, many_kernel, rows_kernel
+    # Triton looks names up in the globals of the function that it compiles
+    globals().update(tl=triton.language, **{each.__name__: triton.jit(each) for each in _PARTS})
+    sizes = ["address", "number", "start", "count", "columns", "groups"]
+    one = triton.jit(do_not_specialize=sizes)(_digest_one)
+    return one, triton.jit(_digest_many), triton.jit(do_not_specialize=["columns"])(_hash_rows)

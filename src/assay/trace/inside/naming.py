@@ -92,8 +92,11 @@ class Names:
             self._has_main = True
         is_parallel = type(root).__name__ in _PARALLEL
         self._placements.is_parallel |= type(root).__name__ == "DistributedDataParallel"
-        for path, module in root.named_modules():
-            self._add_module(module, _join(prefix, _clean(path, is_parallel)))
+        for wrapped, module in root.named_modules():
+            path = _WRAPPERS.sub("", wrapped).rstrip(".")
+            if is_parallel and path.partition(".")[0] == "module":
+                path = path.partition(".")[2]
+            self._add_module(module, f"{prefix}.{path}" if prefix and path else prefix or path)
         return self._modules[root]
 
     def _add_module(self, module: Any, path: str) -> None:
@@ -122,12 +125,3 @@ def _count_parameters(root: Any) -> tuple[int, int]:
 
     found = [each for each in root.parameters() if not is_lazy(each)]
     return sum(each.numel() for each in found if each.requires_grad), sum(each.numel() for each in found)
-
-
-def _clean(path: str, is_parallel: bool) -> str:
-    path = _WRAPPERS.sub("", path).rstrip(".")
-    return path.partition(".")[2] if is_parallel and path.partition(".")[0] == "module" else path
-
-
-def _join(prefix: str, path: str) -> str:
-    return f"{prefix}.{path}" if prefix and path else prefix or path

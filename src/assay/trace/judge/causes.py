@@ -103,7 +103,11 @@ def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
     if step > 1:
         return
     theirs = {(each.module, each.name): each for each in b.weights}
-    names = _pair_parameters(a, b, pairs)
+    names = {
+        (a.points[i].module, a.points[i].name): (b.points[j].module, b.points[j].name)
+        for i, j in enumerate(pairs.other)
+        if a.keys[i][0] == "parameter" and j >= 0
+    }
     for mine in a.weights:
         other = theirs.get(names.get((mine.module, mine.name), (mine.module, mine.name)))
         if other is not None and mine.hashes.shape == other.hashes.shape and (mine.hashes != other.hashes).any():
@@ -112,18 +116,9 @@ def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
             yield Cause("weights", step, name, text, mine.module)
 
 
-def _pair_parameters(a: Side, b: Side, pairs: Pairs) -> dict[tuple[str, str], tuple[str, str]]:
-    chosen = [i for i, key in enumerate(a.keys) if key[0] == "parameter" and pairs.other[i] >= 0]
-    return {
-        (a.points[i].module, a.points[i].name): (b.points[j].module, b.points[j].name)
-        for i, j in ((i, int(pairs.other[i])) for i in chosen)
-    }
-
-
 def _describe_rows(mine: Weight, other: Weight) -> str:
-    moved = find_moved_rows(mine.hashes, other.hashes)
     total = len(mine.hashes)
-    if moved:
+    if moved := find_moved_rows(mine.hashes, other.hashes):
         return f"{moved} of its {total} rows are in another order"
     count = int(np.count_nonzero(mine.hashes != other.hashes))
     return f"{count} of its {render_count(total, 'row')} {'is' if count == 1 else 'are'} not the same"

@@ -154,7 +154,11 @@ class Comparison:
             row = missing
         if self._reshaped is not None and (row is None or self._comes_before_shapes(self._reshaped, row)):
             return self._reshaped
-        return self._name_draws(self._blame(row or self._find_drift())) or self._find_unseen()
+        if row is None and (self.a.drift is None) != (self.b.drift is None):
+            # replicas that have become different, on one side alone; the first of them may still be right
+            step, module, name = self.a.drift or self.b.drift or (0, "", "")
+            row = First("ranks", step, "parameter", module, name, "")
+        return self._name_draws(self._blame(row)) or self._find_unseen()
 
     def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
         """Return whether tensors of other shapes come before a row: an error in a layer can change shapes after it."""
@@ -162,13 +166,6 @@ class Comparison:
             return _comes_before(reshaped, row)
         shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
         return (reshaped.step, int(shaped)) < (row.step, int(other))
-
-    def _find_drift(self) -> First | None:
-        """Find replicas that have become different, on one side alone; the first of them may still be right."""
-        if (self.a.drift is None) == (self.b.drift is None):
-            return None
-        step, module, name = self.a.drift or self.b.drift or (0, "", "")
-        return First("ranks", step, "parameter", module, name, "")
 
     def _find_unseen(self) -> First | None:
         """Find values of the optimiser that differ without effect on a tensor: a momentum has none in step 1."""
@@ -221,21 +218,18 @@ class Comparison:
         """Return what began the difference that this row shows; None if there is no row."""
         if row is None:
             return None
+        draws = row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
             is_early = is_early or bool(self.other_precision and row.phase != "input")  # facts have no rounding
             is_rounded = cause.kind == "weights" and self.other_precision not in ("", "bfloat16")
-            if is_rounded or (cause.kind == "random" and not self._draws(row)):
+            if is_rounded or (cause.kind == "random" and not draws):
                 continue
             if is_early and not cause.is_benign:
                 text = f"{cause.text}; it shows first at {describe_point(row)}"
                 module = cause.module or row.module
                 return replace(row, kind=cause.kind, name=cause.name, text=text, module=module, inside="")
         return row
-
-    def _draws(self, row: First) -> bool:
-        """Return whether the module of a row draws random numbers."""
-        return row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
 
     def _name_draws(self, row: First | None) -> First | None:
         """Name dropout as the cause in a region that only one side compiles: inductor draws other random numbers than
@@ -267,8 +261,9 @@ class Comparison:
         inputs, error_in, is_known = self._find_inputs(number)
         inside = ""
         is_late = point.phase == "buffer" or self._is_own(number)
-        if not is_known and not is_late and (before := self._find_before(number)) is not None:
-            common = _find_ancestor(before, point.module)
+        agrees = self._find_step(number, point.phase) & (self.ratio <= WITHIN)
+        if not is_known and not is_late and (before := _get_one(agrees[:number], -1)) is not None:
+            common = _find_ancestor(self._key(before)[1], point.module)
             inside = OUTERMOST if common in ("", point.module) else common
         row = replace(
             _start(point, compared.step[number], self.b.points[j] if j >= 0 else None), inside=inside,
@@ -304,12 +299,6 @@ class Comparison:
         is_any = phase == "backward"
         owners = [each[1] == module and (is_any or each[2] == name.split(".")[0]) for each in self.a.keys]
         return _get_one(np.array(owners, bool)[self.compared.point] & self._find_step(number, phase), -1)
-
-    def _find_before(self, number: int) -> str | None:
-        """Return the module of the last point before this row that agrees, in the same step and phase."""
-        agrees = self._find_step(number, self._key(number)[0]) & (self.ratio <= WITHIN)
-        at = _get_one(agrees[:number], -1)
-        return None if at is None else self._key(at)[1]
 
     def _explain(self, row: First) -> Iterator[str]:
         yield f"{describe_point(row)} differs by {render_error(row.error_out)}"
@@ -420,7 +409,10 @@ class Comparison:
         for label, mine, theirs in zip("AB", own, own[::-1], strict=True):
             if mine and not theirs:
                 yield label, f"{label} alone trains {', '.join(sorted(mine)[:5])}"
-        if self._is_broken():
+        # values that are not finite reached a trained tensor, in a step that was not skipped
+        lean = load_lean(self.a.rows)
+        reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
+        if reached & {"loss", *NAMED}:
             yield "not finite", "both sides have values that are not finite in the loss, a gradient or a parameter"
 
     def _find_alone(self) -> list[list[Key]]:
@@ -431,16 +423,15 @@ class Comparison:
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
         is_unsure = is_unsure or first.name == _DRAWS or any(map(_has_unplaced_data, (self.a, self.b)))
-        if is_unsure or (first.index >= 0 and (self._is_by_norm(first) or self._is_assumed(first))):
+        if first.index >= 0:
+            a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
+            is_unsure = is_unsure or self.a.by_norm[a] or self.b.by_norm[b] or self._is_assumed(first)
+        if is_unsure:
             return VerdictKind.INCONCLUSIVE
         if not self.has_noise or (first.kind == "group" and first.index < 0):
             return VerdictKind.CHANGED
         is_exact = first.index < 0  # missing gradients, replicas that are not the same
         return VerdictKind.FAIL if is_exact or (self.ratio > BEYOND).any() else VerdictKind.INCONCLUSIVE
-
-    def _is_by_norm(self, first: First) -> bool:
-        a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
-        return bool(self.a.by_norm[a] or self.b.by_norm[b])
 
     def _is_assumed(self, first: First) -> bool:
         """Return whether a row is data that the ranks may share differently than was assumed."""
@@ -456,12 +447,6 @@ class Comparison:
         size = render_number(self.ratio[worst], 2)
         return f"{rows} are within noise: the largest error is {size} times it, at {self._key(worst)[1] or OUTERMOST}"
 
-    def _is_broken(self) -> bool:
-        """Return whether values that are not finite reached a trained tensor, in a step that was not skipped."""
-        lean = load_lean(self.a.rows)
-        reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
-        return bool(reached & {"loss", *NAMED})
-
     # ---------------------------------------------------------------- notes
 
     def _list_notes(self) -> Iterator[str]:
@@ -474,17 +459,13 @@ class Comparison:
             scale = f"{render_number(factor, 4)} times that of A in step {step}"
             yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
-        yield from self._list_unpaired()
-        if aligned := self.coverage.by.get(SEQUENCE, 0):
-            yield f"{render_count(aligned, 'point')} paired by their order alone"
-
-    def _list_unpaired(self) -> Iterator[str]:
-        """List the parameters that only one side has: a weight that is no longer shared, a layer that was added."""
+        # parameters that only one side has: a weight that is no longer shared, a layer that was added
         for label, keys in zip("AB", self._find_alone(), strict=True):
-            names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "parameter"))
-            if names:
+            if names := list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "parameter")):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 yield f"parameters of {label} alone: {', '.join(names[:5])}{more}"
+        if aligned := self.coverage.by.get(SEQUENCE, 0):
+            yield f"{render_count(aligned, 'point')} paired by their order alone"
 
 
 def _get_one(is_meant: Array, at: int) -> int | None:

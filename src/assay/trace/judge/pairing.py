@@ -86,7 +86,10 @@ def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pair
     pairing.follow({name: name for name in a.names}, KEY)
     left_a, left_b = pairing.left
     if left_a and left_b:
-        _pair_hashes(pairing, left_a, left_b)
+        theirs = _find_unique(b, left_b)
+        for key, i in _find_unique(a, left_a).items():
+            if key in theirs:
+                pairing.add(i, theirs[key], HASH)
         modules, parts = match_weights(a.weights, b.weights)
         modules = {**modules, **_find_modules(pairing)}
         pairing.follow(modules, WEIGHTS)
@@ -114,13 +117,6 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
 
 
 # ---------------------------------------------------------------- equal hashes
-
-
-def _pair_hashes(pairing: Pairs, left_a: Sequence[int], left_b: Sequence[int]) -> None:
-    mine, theirs = _find_unique(pairing.a, left_a), _find_unique(pairing.b, left_b)
-    for key, i in mine.items():
-        if key in theirs:
-            pairing.add(i, theirs[key], HASH)
 
 
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:

@@ -240,7 +240,10 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
 def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
     """Return the first parameter, by step, that was equal on all ranks at the start and is not any more."""
     lines = [_number_rows(each) for each in ranks]
-    began = _find_replicas(ranks)
+    # the parameters whose rows are equal on all ranks when the trace begins
+    tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
+    same = {key for key, value in tables[0].items() if all(other.get(key) == value for other in tables[1:])}
+    began = same - _find_sharded(ranks[0])
     for key, row in lines[0].items():
         phase, module, name, step = key[0], key[1], key[2], key[-2]
         placement = find_placement(ranks[0].points[int(ranks[0].rows["point"][row])])
@@ -252,10 +255,3 @@ def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
         if any(o is not None and r.rows["hash"][o] != value for o, r in zip(others, ranks[1:], strict=True)):
             return step, module, name
     return None
-
-
-def _find_replicas(ranks: Sequence[Trace]) -> set[tuple[str, str]]:
-    """Return the parameters whose rows are equal on all ranks when the trace begins."""
-    tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
-    same = {key for key, value in tables[0].items() if all(other.get(key) == value for other in tables[1:])}
-    return same - _find_sharded(ranks[0])

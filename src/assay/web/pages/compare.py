@@ -140,13 +140,12 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
     for name in shown[:_MOST_PARAMS]:
         known = [each[name] for each in params if name in each]
         is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
-        cells = [_build_param(each[name]) if name in each else Cell() for each in params]
+        cells = [
+            Cell(_shorten(render_value(each[name])), value=parse_number(each[name])) if name in each else Cell()
+            for each in params
+        ]
         fields.append(ComparedField(name, cells, is_number=is_number))
     return FieldGroup("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
-
-
-def _build_param(value: object) -> Cell:
-    return Cell(_shorten(render_value(value)), value=parse_number(value))
 
 
 def _build_metrics(table: IndexTable, everything: bool, base: int | None) -> FieldGroup:

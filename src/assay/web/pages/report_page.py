@@ -28,7 +28,7 @@ from assay.reading.summary import (
 )
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
-from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.base import RunRow
 from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
@@ -81,9 +81,16 @@ def build_report(
     key = next((key for key in found.sort if key.is_metric), None)
     selection = plotting.build_selection(data, keep, locations)
     counts = selection.counts
-    blocks = [
-        *_build_head(names, rows),
-        *_build_best(data, keep, key, options, locations),
+    blocks = [*_build_head(names, rows)]
+    choice = best.choose_best(data, keep, key, options.group_by) if key else None
+    if choice is not None:  # what `assay best` shows: the best run, its margin, and how to repeat it
+        run = best.describe_best(data, keep, choice.best.run, locations)
+        blocks += [
+            Heading(best.build_title(choice, data)),
+            Section((Facts(best.describe_standing(choice, run, data.metrics[choice.key.name])),)),
+            Details("Its parameters and commands", best.build_details(choice, run, data)),
+        ]
+    blocks += [
         *_build_table(found, options, locations),
         *(_build_curves(index, selection, key, options) if counts else ()),
         *(_build_param_plots(selection, key) if key and counts.get(key.name) else ()),
@@ -108,22 +115,6 @@ def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[Block]:
         spent = render_duration(max(0.0, max(ends) - min(starts)))
         took = f", from {render_date(min(starts), '%Y-%m-%d %H:%M')} on, {spent} until the last one ended"
     yield Text((f"{render_count(len(rows), 'run')}{took}  ", *badges))
-
-
-def _build_best(
-    data: IndexTable,
-    keep: Sequence[int],
-    key: SortKey | None,
-    options: SummaryOptions,
-    locations: Sequence[StudyLocation],
-) -> Iterator[Block]:
-    """Build what `assay best` shows: the best run, its margin, and how to repeat it."""
-    choice = best.choose_best(data, keep, key, options.group_by) if key else None
-    if choice is not None:
-        run = best.describe_best(data, keep, choice.best.run, locations)
-        yield Heading(best.build_title(choice, data))
-        yield Section((Facts(best.describe_standing(choice, run, data.metrics[choice.key.name])),))
-        yield Details("Its parameters and commands", best.build_details(choice, run, data))
 
 
 def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:

@@ -92,6 +92,9 @@ def _show(request: Request) -> Response:
         values["problem"] = error
         values["is_where"] = isinstance(error, WhereError)
         values["offers"] = _offer(view.where) if values["is_where"] else ()
+    where, states = view.where, f"run.state in ({', '.join(view.states)})" if view.states else ""
+    if states:
+        where = f"({where}) and {states}" if where else states
     response = get_site(request).render(
         request,
         "study.html",
@@ -101,7 +104,7 @@ def _show(request: Request) -> Response:
         fields=FIELDS,
         examples=build_examples(snapshot),
         fields_shown=_ON_FORM.get(view.tab, _CHARTED),
-        compare=build_address("studies", snapshot.slug, "compare", where=_build_where(view)),
+        compare=build_address("studies", snapshot.slug, "compare", where=where),
         per_page=_PER_PAGE,
         many=_MANY_COLUMNS,
         **_build_head(snapshot),
@@ -118,14 +121,6 @@ def _offer(text: str) -> list[str]:
     if not word or not set(word).isdisjoint("=<>~()\"'"):
         return []
     return [*([f"state == {word}"] if word in map(str, State) else []), f'name ~ "*{word}*"']
-
-
-def _build_where(view: StudyView) -> str:
-    """Return one expression that chooses the runs of the table."""
-    states = f"run.state in ({', '.join(view.states)})" if view.states else ""
-    if not view.where or not states:
-        return view.where or states
-    return f"({view.where}) and {states}"
 
 
 def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:

@@ -185,6 +185,11 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
     kept.sort(key=lambda index: _find_order(columns, index))
     sorts = [_find_sort(column, names, columns) for column in columns]
+    by = ""
+    if summary.sort:
+        key = summary.sort[0]
+        best = (each.name for each in columns if key.is_metric and each.role == "best" and each.metric == key.name)
+        by = next(best, key.name) + (", reversed" if key.is_reversed else "")
     cut = summary.table._replace(
         columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
         rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
@@ -197,7 +202,7 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
         [sorts[index] for index in kept],
         _list_choices(bases, names, view),
         view.page,
-        _describe_order(summary, columns),
+        by,
         [*_describe_groups(summary, bases, view)] if view.group else (),
     )
 
@@ -217,15 +222,6 @@ def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> C
     if key.direction == _add_direction(key.name, _load_objectives(study)).direction:
         return column
     return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
-
-
-def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
-    if not summary.sort:
-        return ""
-    key = summary.sort[0]
-    best = (each.name for each in columns if key.is_metric and each.role == "best" and each.metric == key.name)
-    by = next(best, key.name)
-    return f"{by}, reversed" if key.is_reversed else by
 
 
 def _add_direction(metric: str, objectives: Sequence[SortKey]) -> SortKey:
@@ -517,7 +513,11 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 
 def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
     """Return the lines of a chart as JSON. `labels` maps the label of each line to its run."""
-    drawn = _fit_scales(chart) if view.log or view.log_x else chart
+    drawn = chart
+    if view.log or view.log_x:  # with gaps for values that the axis cannot show, and without such points in x
+        drawn, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
+        lines = [_slice(line, slice(bisect_right(line.xs, start), None)) for line in drawn.lines]
+        drawn = replace(drawn, lines=tuple(lines))
     drawn = _crop(drawn, view.zoom) if view.zoom else drawn
     return {
         "metric": key.name,
@@ -532,12 +532,6 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
             for line, shown in zip(chart.lines, drawn.lines, strict=True)
         ],
     }
-
-
-def _fit_scales(chart: LineChart) -> LineChart:
-    """Return the chart with gaps for values that a logarithmic axis cannot show, and without such points in x."""
-    shown, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
-    return replace(shown, lines=tuple(_slice(line, slice(bisect_right(line.xs, start), None)) for line in shown.lines))
 
 
 def _crop(chart: LineChart, zoom: str) -> LineChart:
