@@ -218,7 +218,10 @@ def test_a_virtual_environment_is_an_environment(real: Lab, tmp_path: Path) -> N
         ("final score -> 0.5", "score:min=score -> ({number})", 0.5),
         ("my_val_loss 8\nval_loss 0.5\nval_loss_ema 9", "val_loss", 0.5),
         ("loss 3, acc 4", "loss", 3.0),
-        ("loss: 1,234.5", "loss", None),  # a part of a number is not a value
+        ("loss: 1,234.5", "loss", math.nan),  # a part of a number is not a value
+        ("loss 0.5\nloss 0,17", "loss", math.nan),
+        ("loss 0.5\nloss 0,17", "loss=loss ({number})", math.nan),
+        ("loss n/a\nloss 0.5\ndone", r"loss=loss (\S+)", 0.5),
         ("loss 12/31", "loss", None),
         ("loss=0x11", "loss", None),
         ("val_loss 1\nval_loss: diverged", "val_loss", math.nan),  # and not the value before it

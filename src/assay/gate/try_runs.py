@@ -17,7 +17,7 @@ from assay.follow.collect import Follower, Summaries
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.gate.tries_ledger import STUDY, Metric, TrySide
 from assay.launch.api import Budget, Origin, RunHooks, build_bare_study, find_study_location, run_specs
-from assay.observe.extract import POSITIONS
+from assay.observe.extract import POSITIONS, Extractor
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import render_number
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -35,7 +35,8 @@ _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
 _SUBMODULES = "the files of submodules are on neither side"
 _LAST_LINES = 200
-_NO_VALUE = r"(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])"  # instead of a number
+# instead of a number; of 0,17 no part is one
+_NO_VALUE = r"(?:(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])|[-+]?\d+,\d)"
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
 
 
@@ -221,19 +222,30 @@ def _build_name(metric: Metric) -> str:
 
 def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     """Load the last value that the script logged, else the last in its output; with a pattern only the latter. NaN if
-    the output ends with `val_loss: diverged`, or another word for no value."""
+    the output ends with `val_loss: diverged` or something else that is not a number."""
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
             found = _load_last(run_dir, source)
-            if name == _VALUE and not metric.pattern:
-                lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
-                last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
-                if re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last):
-                    return math.nan
+            if name == _VALUE and _ends_without_value(
+                metric, load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
+            ):
+                return math.nan
             if name in found:
                 return found[name]
     return None
+
+
+def _ends_without_value(metric: Metric, lines: Sequence[str]) -> bool:
+    """Return whether the last line with the metric has a word or a number with a comma instead of a value."""
+    if not metric.pattern:
+        last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
+        return re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last) is not None
+    for line in reversed(lines):
+        extractor = Extractor((build_pattern(metric),))
+        if extractor.feed(line.encode("utf-8", "surrogateescape") + b"\n") or extractor.skipped:
+            return extractor.skipped > 0
+    return False
 
 
 def _load_last(run_dir: str, source: Source) -> dict[str, float]:

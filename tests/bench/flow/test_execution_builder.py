@@ -188,7 +188,11 @@ def test_the_last_number_counts_and_all_are_samples(tmp_path: Path) -> None:
     assert found.numbers["loss"] == 1.5
     assert found.samples["loss"] == (3.0, 2.0, 1.5)
     assert found.succeeded
-    for log, kind in (("nothing", VerdictKind.ERROR), ("loss nan", VerdictKind.FAIL)):
+    for log, kind in (
+        ("nothing", VerdictKind.ERROR),
+        ("loss nan", VerdictKind.FAIL),
+        ("loss 2\nloss 1,234.5", VerdictKind.ERROR),  # and not the value before it
+    ):
         bad = extract(tmp_path, log, loss=r"loss (\S+)")
         assert (bad.succeeded, bad.findings[0].kind) == (False, kind)
     assert extract(tmp_path, "loss 3") == BenchResult("m", True, wall_time=1.0), "without patterns"

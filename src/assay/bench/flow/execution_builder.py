@@ -36,6 +36,7 @@ from assay.bench.values.execution import (
 from assay.observe.extract import Extractor
 from assay.observe.readings import parse_reading
 from assay.record import run_directory
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, read_end
 from assay.values import layout
@@ -203,8 +204,9 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
     if not patterns:
         return result
     values: dict[str, list[float]] = {}
+    extractor = Extractor(patterns, COMMAND)
     with suppress(OSError), open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
-        columns = Extractor(patterns, COMMAND).feed(file.read() + b"\n")  # the line break ends the log's last line
+        columns = extractor.feed(file.read() + b"\n")  # the line break ends the log's last line
         values = {metric: found.tolist() for metric, (_, found, _) in columns.items()}
     metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
     findings = [
@@ -212,6 +214,9 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
         for pattern in patterns
         if pattern.metric not in values
     ]
+    if extractor.skipped and not findings:  # the last value may be one of them
+        text = f"{render_count(extractor.skipped, 'value')} in its output cannot be read, such as {extractor.example}"
+        findings.append(Finding(VerdictKind.ERROR, result.name, text))
     findings += [
         Finding(VerdictKind.FAIL, result.name, f"{metric.name} is {metric.value}")
         for metric in metrics
