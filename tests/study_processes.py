@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import process_environment
 from tests.finished_study import Result
 from tests.fork_server import ForkedProcess, call_assay, start_assay
 
@@ -112,7 +113,7 @@ class StudyProcesses:
         """Live processes that this test started, with their environments; supervisors carry no tag."""
         found = {}
         for name in os.listdir("/proc"):
-            if name.isdigit() and (environ := load_environ(int(name))):
+            if name.isdigit() and (environ := process_environment(int(name))):
                 items = environ.split(b"\0")
                 is_job = any(item.startswith(b"ASSAY_ATTEMPT=") for item in items)
                 if self.mark in items and (is_job or not jobs_only):
@@ -140,19 +141,6 @@ class StudyProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def load_environ(pid: int) -> bytes:
-    """Return a process's environment: empty for zombies, kernel threads, ended ones, and for an instant during exec."""
-    try:
-        for _ in range(5):
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            if environ or not os.readlink(f"/proc/{pid}/exe"):
-                return environ
-            time.sleep(0.001)
-    except OSError:
-        pass
-    return b""
 
 
 def load_json(path: Path) -> dict[str, Any]:

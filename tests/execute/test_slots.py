@@ -18,13 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.executor import Run, Runs, finish, until
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import InfrastructureError
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, find_holders, slots_directory
 from assay.record import run_directory
 from assay.system import processes
 from assay.values.run import JobHandle, Outcome, State
-from assay.values.units import parse_slots
 
 Pool = Callable[..., SlotPool]
 
@@ -75,30 +74,7 @@ def take_soon(pool_: SlotPool) -> HeldSlot:
     return taken[0]
 
 
-class TestParse:
-    @pytest.mark.parametrize(
-        ("text", "labels"),
-        [
-            ("0,1", ("0", "1")),
-            ("0", ("0",)),
-            ("0,0,1", ("0", "0", "1")),
-            ("0+1,2", ("0,1", "2")),
-            (" 0 , 1 ,", ("0", "1")),
-            ("cpu", ("cpu",)),
-            ("cpu:3,0", ("cpu", "cpu", "cpu", "0")),
-            ("MIG-1a/2/0", ("MIG-1a/2/0",)),
-            ("GPU-8932f937-d72c", ("GPU-8932f937-d72c",)),
-        ],
-    )
-    def test_forms(self, text: str, labels: tuple[str, ...]) -> None:
-        assert parse_slots(text) == labels
-
-    @pytest.mark.parametrize("text", ["", ",", "cpu:0", "cpu:x", "cpu:-1", "0+", "a b", "0;1"])
-    def test_what_is_no_slot(self, text: str) -> None:
-        with pytest.raises(UsageError) as caught:
-            parse_slots(text)
-        assert caught.value.hint
-
+class TestEntries:
     def test_the_same_device_twice_is_two_places(self) -> None:
         assert [entry.locks for entry in build_entries(["0", "0", "0,1"])] == [("0.0",), ("0.1",), ("0.2", "1.0")]
 
