@@ -131,7 +131,7 @@ def test_no_name_hides_a_package() -> None:
 
 def test_the_face_shows_its_names_and_refuses_others() -> None:
     assert set(assay.__all__) <= set(dir(assay))
-    with pytest.raises(AttributeError, match="no attribute 'lunch'"):
+    with pytest.raises(AttributeError, match="module 'assay' has no attribute 'lunch'"):
         _ = assay.lunch  # type: ignore[attr-defined]
 
 
