@@ -10,13 +10,14 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import process_environment
 from tests.finished_study import Result
+from tests.finished_study import until as until  # noqa: PLC0414 for others
 from tests.fork_server import ForkedProcess, call_assay, start_assay
 
 from assay.execute.places import load_liveness
@@ -25,15 +26,6 @@ from assay.values.run import Liveness, State
 
 PATIENCE_S = 60.0
 MARK = "ASSAY_TEST_MARK"  # a variable in the environment of everything that a test starts
-
-
-def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something that has to happen; return what the condition returned."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @dataclass

@@ -82,33 +82,28 @@ def test_a_failure_that_is_retried_is_not_the_end(entered_bench: Bench) -> None:
     assert [(run.attempt, run.state) for run in handle if run.name == "x=3"] == [(3, "failed")]
 
 
+REPEATED = Expected(repeated=frozenset({handles.State.DONE}))
+
+
 @pytest.mark.parametrize(
-    ("run", "expected", "is_running", "is_finished"),
+    ("state", "more", "expected", "is_running", "is_finished"),
     [
-        (Run("a", "running", {}, "", {}, {}), Expected(), True, False),
-        (Run("a", "queued", {}, "", {}, {}), Expected(), False, False),
-        (Run("a", "pruned", {}, "", {}, {}), Expected(), True, True),
-        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), True, False),
-        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), False, True),
-        (Run("a", "failed", {}, "", {}, {}, attempt=2), Expected(retries=1), True, True),
-        (
-            Run("a", "done", {}, "", {}, {}, ended_at=1.0),
-            Expected(repeated=frozenset({handles.State.DONE})),
-            True,
-            False,
-        ),
-        (
-            Run("a", "done", {}, "", {}, {}, ended_at=9e9),
-            Expected(repeated=frozenset({handles.State.DONE})),
-            True,
-            True,
-        ),
+        ("running", {}, Expected(), True, False),
+        ("queued", {}, Expected(), False, False),
+        ("pruned", {}, Expected(), True, True),
+        ("failed", {"attempt": 1}, Expected(retries=1), True, False),
+        ("failed", {"attempt": 1}, Expected(retries=1), False, True),
+        ("failed", {"attempt": 2}, Expected(retries=1), True, True),
+        ("done", {"ended_at": 1.0}, REPEATED, True, False),
+        ("done", {"ended_at": 9e9}, REPEATED, True, True),
     ],
 )
-def test_when_a_run_counts_as_finished(run: Run, expected: Expected, is_running: bool, is_finished: bool) -> None:
+def test_when_a_run_counts_as_finished(
+    state: str, more: dict[str, Any], expected: Expected, is_running: bool, is_finished: bool
+) -> None:
     handle = object.__new__(StudyHandle)
     handle._expected, handle._began_at = expected, 1e9
-    assert handle._is_finished(run, is_running) is is_finished
+    assert handle._is_finished(Run("a", state, {}, "", {}, {}, **more), is_running) is is_finished
 
 
 def _interrupt(*_: object) -> None:

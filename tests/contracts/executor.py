@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tests.conftest import HOSTILE_NAMES
+from tests.finished_study import until
 
 from assay.errors import InfrastructureError
 from assay.execute import process
@@ -106,13 +107,6 @@ def finish(executor: Executor, handles: Iterable[JobHandle]) -> None:
         assert time.monotonic() < deadline, f"not ended: {left}"
         for handle in executor.wait(1.0):
             left.remove(handle)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
 
 
 def members(*runs: Run) -> set[int]:
