@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -82,8 +82,7 @@ class Runs:
         commands = tuple(Command(n, t, s) for n, t, s in zip(names, texts, limits, strict=False))
         run = name or f"run{self.count}"
         spec = RunSpec("0123456789ab", run, {}, commands, timeout_s=timeout_s, env=env, pythonpath=pythonpath)
-        if log_name:
-            spec = RunSpec(spec.id, run, {}, commands, log_name=log_name)
+        spec = replace(spec, log_name=log_name or spec.log_name)
         record = run_directory.RunRecord(spec, study, run_directory.new_uid(), time.time())
         path = str(self.root / study / run)
         job = render_job(spec, JobText(record.uid, study, layout.CODE_DIR))

@@ -103,6 +103,8 @@ class TestCrash:
         run = runs.make("touch up; sleep 1000")
         handle = start(executor, run)
         until(run.path("code/up").exists, "the command runs")
+        assert processes.is_alive(handle.pid, handle.start, handle.boot)
+        assert os.getsid(handle.pid) == handle.pid
         os.kill(handle.pid, signal.SIGKILL)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
@@ -113,15 +115,7 @@ class TestCrash:
 
 
 class TestHandle:
-    def test_it_names_the_process(self, executor: LocalExecutor, runs: Runs) -> None:
-        run = runs.make("touch up; sleep 1000")
-        handle = start(executor, run)
-        assert processes.is_alive(handle.pid, handle.start, handle.boot)
-        assert os.getsid(handle.pid) == handle.pid
-        executor.cancel([(handle, run.dir)], 5.0)
-        finish(executor, [handle])
-
-    def test_another_host_is_never_judged_by_its_pid(self, executor: LocalExecutor, runs: Runs) -> None:
+    def test_another_host_boot_or_start_is_another_process(self, executor: LocalExecutor, runs: Runs) -> None:
         run = runs.make("true")
         handle = start(executor, run)
         finish(executor, [handle])
@@ -131,11 +125,6 @@ class TestHandle:
         assert list(executor.wait(0.05)) == []
         with pytest.raises(InfrastructureError, match="elsewhere"):
             executor.cancel([(foreign, run.dir)], 0.1)
-
-    def test_an_earlier_boot_and_a_reused_pid_are_gone(self, executor: LocalExecutor, runs: Runs) -> None:
-        run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
         own = replace(handle, pid=os.getpid(), start=processes.own_start())
         assert executor.liveness(own, run.dir) is Liveness.ALIVE
         for other in (replace(own, boot="earlier"), replace(own, start=own.start - 1), replace(own, pid=0)):

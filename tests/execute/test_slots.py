@@ -146,10 +146,14 @@ class TestPool:
         assert labels == ["0", "1", "2", "0"]
 
     def test_a_lock_file_that_was_cleaned_away(self, place: str, pool: Pool) -> None:
-        """A program that cleans the temporary directory may remove a lock file: a new file then represents the slot."""
-        one = pool("0")
+        """A program that cleans the temporary directory may remove an old lock file: a new file then represents the
+        slot. Taking a slot keeps its file young."""
+        one, path = pool("0"), os.path.join(place, "0.0")
         take(one).let_go()
-        os.unlink(os.path.join(place, "0.0"))
+        os.utime(path, (1, 1))
+        take(one).let_go()
+        assert os.stat(path).st_mtime > 1
+        os.unlink(path)
         held = take(one)
         assert pool("0").acquire() is None
         held.let_go()
@@ -171,21 +175,12 @@ class TestPool:
             assert one._try(one.entries[0]) is None
         take(one).let_go()
 
-    def test_taking_a_slot_keeps_its_file_young(self, place: str, pool: Pool) -> None:
-        take(pool("0")).let_go()
-        path = os.path.join(place, "0.0")
-        os.utime(path, (1, 1))
-        take(pool("0")).let_go()
-        assert os.stat(path).st_mtime > 1
-
 
 class TestDirectory:
     def test_chosen_by_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "a" / "b"))
         assert slots_directory() == str(tmp_path / "a" / "b")
         assert os.stat(slots_directory()).st_mode & 0o777 == 0o700
-
-    def test_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "file" / "x"))
         with pytest.raises(InfrastructureError, match="slot directory"):
