@@ -58,14 +58,15 @@ class TestByHand:
             ("study/run1", ["bash", "job.sh"]),
             ("study/run1", ["bash", "./job.sh"]),
             (".", ["study/run1/job.sh"]),
-            (".", ["env", "CDPATH=trap", "bash", "study/run1/job.sh"]),
+            (".", ["bash", "study/run1/job.sh"]),
         ],
     )
     def test_from_every_folder(self, runs: Runs, tmp_path: Path, folder: str, call: list[str]) -> None:
         (tmp_path / "trap" / "code").mkdir(parents=True)
         (tmp_path / "trap" / "study" / "run1").mkdir(parents=True)
         run = runs.make('echo "$ASSAY_RUN_DIR"; pwd')
-        subprocess.run(call, check=True, cwd=tmp_path / folder)
+        env = {**os.environ, "CDPATH": str(tmp_path / "trap")}
+        subprocess.run(call, check=True, cwd=tmp_path / folder, env=env)
         assert run.text("train.log") == f"{run.dir}\n{run.dir}/code\n"
 
 
