@@ -239,10 +239,6 @@ def test_command_lines_are_found_and_wrong_ones_refused() -> None:
 # ---------------------------------------------------------------- make targets
 
 
-def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
-
-
 def make_calls(text: str) -> set[str]:
     """The targets that a page names, inline or in a shell."""
     lines = [*shell_lines(text), *INLINE.findall(FENCE.sub("", text))]
@@ -251,7 +247,8 @@ def make_calls(text: str) -> set[str]:
 
 
 def test_every_make_target_named_exists() -> None:
-    named = {name_of(path): make_calls(path.read_text(encoding="utf-8")) - make_targets() for path in markdown_files()}
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    named = {name_of(path): make_calls(path.read_text(encoding="utf-8")) - targets for path in markdown_files()}
     assert {path: names for path, names in named.items() if names} == {}
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
     study = build_study(entered_bench)
     handle = study.run(slots=3)
     found: list[Run] = []
-    for number, run in enumerate(iter_after(handle, lambda: release(entered_bench, 2))):
+    release(entered_bench, 2)
+    for number, run in enumerate(handle):
         found.append(run)
         release(entered_bench, *([1], [3], [])[number])
     assert [(run.name, run.state, run.metrics) for run in found] == [
@@ -60,11 +60,6 @@ def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
     handle = study.run(slots=3, retry="failed")
     assert [(run.name, run.attempt) for run in handle if run.state == "failed"] == [("x=3", 2)]
     assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
-
-
-def iter_after(handle: StudyHandle, begin: Any) -> Iterator[Run]:
-    begin()
-    yield from handle
 
 
 def test_only_runs_of_this_call(entered_bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,7 +169,8 @@ AXES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 5), min_
 @given(st.lists(AXES, min_size=1, max_size=3), st.integers(1, 2))
 def test_every_distinct_combination_is_run_once_per_repeat_under_one_name(grids, repeat):
     plan = build_plan(study(*(sweep(**axes) for axes in grids), repeat=repeat))
-    wanted = {canonical(row) for axes in grids for row in _product(axes)}
+    rows = [dict(zip(axes, values, strict=True)) for axes in grids for values in product(*axes.values())]
+    wanted = {canonical(row) for row in rows}
     assert {canonical(run.params) for run in plan.runs} == wanted
     assert len(plan.runs) == len(wanted) * repeat
     assert len({run.id for run in plan.runs}) == len({run.name.casefold() for run in plan.runs}) == len(plan.runs)
@@ -177,13 +180,6 @@ def test_every_distinct_combination_is_run_once_per_repeat_under_one_name(grids,
 def test_a_plan_is_the_same_every_time(grids, subset):
     one = study(*(sweep(**axes) for axes in grids), subset=subset)
     assert build_plan(one) == build_plan(one)
-
-
-def _product(axes: dict) -> list[dict]:
-    found: list[dict] = [{}]
-    for name, values in axes.items():
-        found = [{**row, name: value} for row in found for value in values]
-    return found
 
 
 def test_adding_a_sweep_changes_no_id():
