@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 
 class Got(NamedTuple):
     path: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     body: bytes
 
 
-class RecordingServer(ThreadingHTTPServer):
-    """Keeps each request, and answers with a status and a body, which is an address if the status redirects."""
-
+class QuietServer(ThreadingHTTPServer):
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: tests kill clients."""
+
+
+class RecordingServer(QuietServer):
+    """Keeps each request, and answers with a status and a body, which is an address if the status redirects."""
 
     def __init__(self, answer: Callable[[Got], tuple[int, bytes]]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -37,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RecordingServer
 
     def do_POST(self) -> None:
-        got = Got(self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        got = Got(self.path, self.headers, self.rfile.read(int(self.headers.get("Content-Length", 0))))
         self.server.got.append(got)
         status, body = self.server.answer(got)
         self.send_response(status)

@@ -295,7 +295,7 @@ def folder_problems(before: str) -> list[str]:
 def process_problems(before: dict[int, str]) -> list[str]:
     """Find processes of runs that the test started and did not end, and end them, since nothing else does."""
     deadline = time.monotonic() + GRACE_S
-    while (left := new_processes(before)) and time.monotonic() < deadline:
+    while (left := dict(tagged_processes().items() - before.items())) and time.monotonic() < deadline:
         while left and time.monotonic() < deadline:  # only these processes are examined until they have ended
             time.sleep(0.02)
             left = {pid: tag for pid, tag in left.items() if process_tag(pid, os.environ.get("HOME", "")) == tag}
@@ -313,10 +313,6 @@ def reap_children() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-def new_processes(before: dict[int, str]) -> dict[int, str]:
-    return {pid: tag for pid, tag in tagged_processes().items() if before.get(pid) != tag}
 
 
 class ProcessStarts:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bad_servers import QuietServer, recording
 from tests.services import AZURITE
 
 START_S = 60
@@ -121,56 +122,26 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: tests kill clients."""
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[Server]:
-    server = Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    with serving(type("BoundHandler", (Handler,), {})) as server:
+    with QuietServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {})) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
         site = Web(f"http://127.0.0.1:{server.server_port}", server=server)
         server.RequestHandlerClass.web = site  # type: ignore[attr-defined]
         yield site
         for page in site.pages.values():
             page.release.set()
+        server.shutdown()
+        thread.join()
 
 
 @contextmanager
 def taking(answer: Callable[[str, Mapping[str, str], bytes], tuple[int, bytes]]) -> Iterator[str]:
     """The address of a server: `answer` gets path, headers and body of each request; it returns status and body."""
-
-    class Taking(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            status, reply = answer(self.path, self.headers, body)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        do_GET = do_POST  # noqa: N815 as the library calls it
-
-        def log_message(self, *_: object) -> None: ...
-
-    with serving(Taking) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
+    with recording(lambda got: answer(got.path, got.headers, got.body)) as server:
+        yield server.url
 
 
 # ---------------------------------------------------------------- emulators

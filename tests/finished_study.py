@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.fork_server import ForkedProcess, Server, call_assay
@@ -162,8 +162,10 @@ def build_bench(folder: Path) -> Bench:
     return Bench(folder).add_finished()
 
 
-def until(condition: Callable[[], object], what: str, limit_s: float = 30.0) -> None:
+def until(condition: Callable[[], Any], what: str, limit_s: float = 120.0) -> Any:
+    """Wait for something that has to happen, a cluster's start on two cores included; return the condition's result."""
     deadline = time.monotonic() + limit_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
+        time.sleep(0.01)
+    return found

@@ -24,6 +24,7 @@ from tests.tracking_databases import MLFLOW_TABLES, TRACKIO_TABLES, write_databa
 
 from assay.cli.main import run
 from assay.errors import AssayError
+from assay.plugins import load
 from assay.system.files import index_path
 
 Read = Callable[[Path], object]
@@ -554,21 +555,19 @@ def read_golden(path: Path) -> object:
     return render_html(document), render_markdown(document)
 
 
-def read_convergence(path: Path) -> object:
-    from assay.golden.config import load_golden_file
+def reader(name: str, find_argument: Callable[[Path], Path] = lambda path: path) -> Read:
+    """A reader that calls the function of this name, which loads when it is needed."""
+    return lambda path: load(name)(str(find_argument(path)))
 
-    return load_golden_file(str(path))
 
-
-def read_import(path: Path) -> object:
-    from assay.bench.importers.formats import load_foreign_file
-
-    return load_foreign_file(str(path))
+read_convergence = reader("assay.golden.config:load_golden_file")
+read_import = reader("assay.bench.importers.formats:load_foreign_file")
+read_model_report = reader("assay.models.records:load_report", lambda path: path.parent)
+read_execution = reader("assay.bench.records:load_execution", lambda path: path.parent)
 
 
 def read_runs(path: Path) -> object:
     """Read runs by the importer of the undamaged file, and by the importer that recognises the damaged one."""
-    from assay.plugins import load
     from assay.record.importers.registry import choose_importer, find_importers
     from assay.record.importers.sample import Sample
 
@@ -621,18 +620,6 @@ def read_original(path: Path) -> object:
     folder = str(path.parent)
     originals.load_submitted_params(folder)
     return originals.load_hparams(folder, []), originals.load_mlrunner_run(folder), originals.load_mlrunner_stat(folder)
-
-
-def read_model_report(path: Path) -> object:
-    from assay.models.records import load_report
-
-    return load_report(str(path.parent))
-
-
-def read_execution(path: Path) -> object:
-    from assay.bench.records import load_execution
-
-    return load_execution(str(path.parent))
 
 
 def read_artifact(path: Path) -> object:
@@ -804,6 +791,7 @@ LOOK = (
     ("diff", "fit/x=1", "fit/x=2"),
 )
 DRY = (("run", "-n", "study.yml"),)
+STUDIES = {"native": STUDY, "zipped": ZIPPED, "searching": SEARCHING, "runx": RUNX, "mlrunner": MLRUNNER}
 
 FORMATS = (
     *(
@@ -819,11 +807,10 @@ FORMATS = (
         commands=(("sum", "fit"), ("ls", "fit", "--state", "done"), ("sum", "fit", "-m", "all")),
         is_copy=True,
     ),
-    Format("native study", write("study.yml", STUDY), commands=DRY, mutate=mutate_yaml),
-    Format("zipped study", write("study.yml", ZIPPED), commands=DRY, mutate=mutate_yaml),
-    Format("searching study", write("study.yml", SEARCHING), commands=DRY, mutate=mutate_yaml),
-    Format("runx study", write("study.yml", RUNX), commands=DRY, mutate=mutate_yaml),
-    Format("mlrunner study", write("study.yml", MLRUNNER), commands=DRY, mutate=mutate_yaml),
+    *(
+        Format(f"{name} study", write("study.yml", text), commands=DRY, mutate=mutate_yaml)
+        for name, text in STUDIES.items()
+    ),
     Format("search", build_search, commands=(("run", "-n", "study.yml"), ("best", "fit"))),
     Format("golden file", write("golden.yml", GOLDEN), read_convergence),
     Format("convergence file", write("golden.yml", CONVERGENCE), read_convergence),

@@ -215,7 +215,11 @@ class Cluster:
 
     def kill_node(self, name: str = "") -> None:
         """slurmd alone: what it has started goes on."""
-        self._kill(self.folder / f"slurmd.{name or self.nodes[0]}.pid")
+        path = self.folder / f"slurmd.{name or self.nodes[0]}.pid"
+        pid = self.load_pid(path)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        path.unlink()
 
     def lose_node(self, name: str) -> None:
         """Set the state that a node has after `SlurmdTimeout`, without the wait. `ReturnToService=1`: a late answer
@@ -227,12 +231,6 @@ class Cluster:
         self._start_slurmd(name)
         self._says(("scontrol", "update", f"nodename={name}", "state=resume"))  # or the node is back already
         self.await_nodes()
-
-    def _kill(self, path: Path) -> None:
-        pid = self.load_pid(path)
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        path.unlink()
 
     def load_pid(self, path: Path) -> int | None:
         with contextlib.suppress(OSError, ValueError):

@@ -10,12 +10,14 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import process_environment
 from tests.finished_study import Result
+from tests.finished_study import until as until  # noqa: PLC0414 for others
 from tests.fork_server import ForkedProcess, call_assay, start_assay
 
 from assay.execute.places import load_liveness
@@ -24,15 +26,6 @@ from assay.values.run import Liveness, State
 
 PATIENCE_S = 60.0
 MARK = "ASSAY_TEST_MARK"  # a variable in the environment of everything that a test starts
-
-
-def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something that has to happen; return what the condition returned."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @dataclass
@@ -112,7 +105,7 @@ class StudyProcesses:
         """Live processes that this test started, with their environments; supervisors carry no tag."""
         found = {}
         for name in os.listdir("/proc"):
-            if name.isdigit() and (environ := load_environ(int(name))):
+            if name.isdigit() and (environ := process_environment(int(name))):
                 items = environ.split(b"\0")
                 is_job = any(item.startswith(b"ASSAY_ATTEMPT=") for item in items)
                 if self.mark in items and (is_job or not jobs_only):
@@ -140,19 +133,6 @@ class StudyProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def load_environ(pid: int) -> bytes:
-    """Return a process's environment: empty for zombies, kernel threads, ended ones, and for an instant during exec."""
-    try:
-        for _ in range(5):
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            if environ or not os.readlink(f"/proc/{pid}/exe"):
-                return environ
-            time.sleep(0.001)
-    except OSError:
-        pass
-    return b""
 
 
 def load_json(path: Path) -> dict[str, Any]:

@@ -99,6 +99,8 @@ def test_a_wrong_file_raises_with_positions_and_starts_nothing(call: Any, entere
         ({"retry": ["faild"]}, "failed"),
         ({"code": "alive"}, "live"),
         ({"jobs": 0}, "jobs=0"),
+        ({"slots": 0}, "jobs"),  # a number of slots is a number of jobs
+        ({"slots": 2, "jobs": 2}, "jobs"),
         ({"jobs": "2"}, "jobs=.2. is not a number"),
         ({"sample": 1.5}, "sample=1.5 is not a number"),
         ({"sample": -1}, "sample=-1"),

@@ -27,8 +27,8 @@ NEEDED = {
 BUILD = [sys.executable, "-m", "hatchling", "build"]
 
 
-def load_hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", TOP / "hatch_build.py")
+def load_script(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, TOP / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ def load_hook() -> ModuleType:
     return module
 
 
-HOOK = load_hook()
+HOOK = load_script("hatch_build.py")
 
 
 @pytest.fixture

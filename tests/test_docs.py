@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from tests.test_frozen import list_commands
 
 from assay.bench import benchmark as bench_calls
 from assay.bench import records as bench_records
@@ -197,24 +198,11 @@ def test_every_command_is_described_in_the_reference() -> None:
 
 
 def test_every_command_and_option_has_a_help_text() -> None:
-    for one in all_commands(cli):
+    for _, one in list_commands(cli, ()):
         assert one.get_short_help_str(), f"{one.name} says nothing about itself"
-        silent = [option.name for option in one.params if isinstance(option, click.Option) and not is_explained(option)]
+        options = [option for option in one.params if isinstance(option, click.Option)]
+        silent = [option.name for option in options if not (option.help or option.hidden)]
         assert silent == [], f"{one.name} has options without a help text"
-
-
-def all_commands(command: click.Command) -> Iterator[click.Command]:
-    yield command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from all_commands(inner)
-
-
-def is_explained(option: click.Option) -> bool:
-    return bool(option.help) or option.hidden
 
 
 PAGE = """
@@ -242,23 +230,13 @@ assay run \\
 def test_command_lines_are_found_and_wrong_ones_refused() -> None:
     assert named_commands(PAGE) == {"run", "nonsense"}
     calls = assay_calls(PAGE)
-    assert calls == [
-        ["run", "study.yml", "--dry-run"],
-        ["run", "study.yml"],
-        ["run", "--no-such-flag", "x"],
-        ["run"],
-        ["rum", "study.yml"],
-        ["run", "study.yml"],
-    ]
+    lines = "run study.yml --dry-run|run study.yml|run --no-such-flag x|run|rum study.yml|run study.yml"
+    assert calls == [line.split() for line in lines.split("|")]
     assert [click_problem(call) is None for call in calls] == [True, True, False, False, False, True]
     assert click_problem(["--help"]) is None
 
 
 # ---------------------------------------------------------------- make targets
-
-
-def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
 
 
 def make_calls(text: str) -> set[str]:
@@ -269,22 +247,14 @@ def make_calls(text: str) -> set[str]:
 
 
 def test_every_make_target_named_exists() -> None:
-    named = {name_of(path): make_calls(path.read_text(encoding="utf-8")) - make_targets() for path in markdown_files()}
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    named = {name_of(path): make_calls(path.read_text(encoding="utf-8")) - targets for path in markdown_files()}
     assert {path: names for path, names in named.items() if names} == {}
 
 
 def test_make_targets_are_found() -> None:
-    assert make_calls(
-        "`make lint test`, `make`\n```console\n$ make demo  # do it\n$ cd x && make bench ARGS=-v\n```\n"
-    ) == {
-        "lint",
-        "test",
-        "demo",
-        "bench",
-    }
-
-
-def test_the_readme_begins_with_the_two_commands() -> None:
+    page = "`make lint test`, `make`\n```console\n$ make demo  # do it\n$ cd x && make bench ARGS=-v\n```\n"
+    assert make_calls(page) == {"lint", "test", "demo", "bench"}
     assert {"demo", "test"} <= make_calls((TOP / "README.md").read_text(encoding="utf-8"))
 
 
@@ -311,16 +281,9 @@ def layout_names() -> dict[str, str]:
     }
     named |= vars(layout) | vars(models_layout)
     constants = {name: value for name, value in named.items() if name.isupper() and isinstance(value, str)}
-    numbered = {
-        "lease": layout.numbered_name("lease", 1),
-        "stop": layout.numbered_name("stop", 1),
-        "token": layout.numbered_name("token", 1),
-        "outcome": layout.numbered_name("outcome", 1),
-        "exit marker": layout.exit_marker_name("train", 1, 0),
-    }
-    return constants | {
-        name: text.replace("1", "N") if name != "exit marker" else ".exit." for name, text in numbered.items()
-    }
+    numbered = ("lease", "stop", "token", "outcome")
+    assert ".exit." in layout.exit_marker_name("train", 1, 0)
+    return constants | {name: layout.numbered_name(name, 1).replace("1", "N") for name in numbered} | {"exit": ".exit."}
 
 
 def test_every_file_is_described_in_the_formats_pages() -> None:

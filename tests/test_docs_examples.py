@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 from tests.reference_page import PAGES
+from tests.test_frozen import list_commands
 
 from assay.cli.main import build_cli
 from assay.compat.mlrunner import command as mlrunner
@@ -83,6 +84,7 @@ def test_a_study_has_as_many_runs_as_its_page_says(study: str, runs: int, tmp_pa
 
 def test_no_study_shown_gives_a_warning(tmp_path: Path) -> None:
     """An example that makes Assay grumble teaches a bad habit."""
+    assert len(all_studies()) > 20
     warned = {name: [problem.key for problem in plan_of(text, tmp_path).warnings] for name, text in all_studies()}
     assert {name: keys for name, keys in warned.items() if keys} == {}
 
@@ -101,10 +103,6 @@ def test_a_study_that_is_wrong_is_seen(tmp_path: Path) -> None:
         plan_of(text, tmp_path)
 
 
-def test_there_are_studies() -> None:
-    assert len(all_studies()) > 20
-
-
 # ---------------------------------------------------------------- settings
 
 
@@ -118,17 +116,10 @@ def names_in(path: Path, heading: str | None = None) -> set[str]:
     return set(re.findall(r"`\{?([a-z]\w*)\}?(?:\.[A-Z]+)?`", text))
 
 
-def test_every_key_of_a_target_is_described() -> None:
-    assert set(targets.KEYS) - names_in(SETTINGS, "targets") == set()
-
-
-def test_every_key_of_models_is_described() -> None:
+def test_every_key_of_targets_and_models_and_every_placeholder_is_described() -> None:
+    placeholders = {name for names in KNOWN.values() for name in names}
+    assert {*targets.KEYS, *placeholders, *FLAG_NAMES} - names_in(SETTINGS, "targets") == set()
     assert {*models._KEYS, *models._TOLERANCE_KEYS} - names_in(SETTINGS, "models") == set()
-
-
-def test_every_placeholder_is_described() -> None:
-    known = {name for names in KNOWN.values() for name in names}
-    assert {*known, *FLAG_NAMES} - names_in(SETTINGS, "targets") == set()
 
 
 def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
@@ -177,23 +168,14 @@ def section_of(command: str) -> str:
     return found[1]
 
 
-def options_of(command: click.Command) -> set[str]:
-    """Every spelling of every option, those of its subcommands included."""
-    inner = []
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        inner = [each for name in command.list_commands(context) if (each := command.get_command(context, name))]
-    own = {word for option in command.params if isinstance(option, click.Option) for word in option.opts}
-    return own.union(*map(options_of, inner))
-
-
 def known_options(name: str) -> set[str]:
     if name in PARSERS:
         shown = [action for action in PARSERS[name]()._actions if action.help != "==SUPPRESS=="]
         return {word for action in shown for word in action.option_strings} - {"-h", "--help"}
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    return options_of(command)
+    params = [each for _, inner in list_commands(command, ()) for each in inner.params]  # of its subcommands, too
+    return {word for option in params if isinstance(option, click.Option) for word in option.opts}
 
 
 def shown_options(text: str) -> set[str]:
@@ -210,9 +192,5 @@ def test_options_are_found() -> None:
     assert {"-n", "--dry-run", "--slots"} <= known_options("run")
     assert "--file" in known_options("index")
     assert {"-i", "--no_cooldir"} <= known_options("runx")
-    assert shown_options("| `-n`, `--dry-run` | not -x; `diff -u`, `a-b`, `--retry failed` |") == {
-        "-n",
-        "--dry-run",
-        "-u",
-        "--retry",
-    }
+    shown = shown_options("| `-n`, `--dry-run` | not -x; `diff -u`, `a-b`, `--retry failed` |")
+    assert shown == {"-n", "--dry-run", "-u", "--retry"}

@@ -28,6 +28,8 @@ from assay.cli.main import build_cli, run
 TOP = Path(__file__).parent.parent
 FROZEN = Path(__file__).parent / "frozen"
 
+Compare = Callable[[str, str], None]  # name of a file, and its text
+
 
 class File(NamedTuple):
     folder: Path
@@ -53,7 +55,7 @@ _KEPT_RUNS = ("logs", "output", "runs")  # results that stand beside an original
 
 
 @pytest.fixture
-def frozen(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def frozen(request: pytest.FixtureRequest) -> Compare:
     def compare(name: str, text: str) -> None:
         path = FROZEN / name
         if request.config.getoption("--freeze"):
@@ -115,7 +117,7 @@ def render_help(path: tuple[str, ...], command: click.Command) -> str:
     return f"==== {' '.join(path)}\n{command.get_help(context)}\n"
 
 
-def test_help_texts(frozen: Callable[[str, str], None]) -> None:
+def test_help_texts(frozen: Compare) -> None:
     found = list(list_commands(build_cli(), ("assay",)))
     assert len(found) > 60
     frozen("help.txt", "\n".join(render_help(path, command) for path, command in found))
@@ -126,11 +128,7 @@ def test_help_texts(frozen: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.title)
 def test_the_plan_of_a_file(
-    file: File,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    frozen: Callable[[str, str], None],
+    file: File, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], frozen: Compare
 ) -> None:
     enter(file, here, monkeypatch)
     assert run(["run", file.name, "-n", "--json"]) == 0
@@ -150,11 +148,7 @@ def test_the_plan_of_a_file(
 
 @pytest.mark.parametrize("file", EXECUTED, ids=lambda file: file.title)
 def test_the_runs_of_a_file(
-    file: File,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    frozen: Callable[[str, str], None],
+    file: File, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], frozen: Compare
 ) -> None:
     enter(file, here, monkeypatch)
     run(["run", file.name, "-j", "2", "--quiet"])
@@ -178,11 +172,7 @@ def render_run(folder: Path) -> str:
 
 @pytest.mark.parametrize("tool", ["runx", "mlrunner"])
 def test_tables_of_the_originals(
-    tool: str,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    frozen: Callable[[str, str], None],
+    tool: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], frozen: Compare
 ) -> None:
     shutil.copytree(TOP / "tests/formats/originals" / tool, here / "study")
     monkeypatch.chdir(here / "study")
@@ -197,7 +187,7 @@ def test_tables_of_the_originals(
     frozen(f"tables/{tool}.txt", clean("".join(parts), here))
 
 
-def test_the_description_of_the_json_interface(frozen: Callable[[str, str], None]) -> None:
+def test_the_description_of_the_json_interface(frozen: Compare) -> None:
     from assay.web.app import list_entries
     from assay.web.openapi import build_document
     from assay.web.site import Site

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
     study = build_study(entered_bench)
     handle = study.run(slots=3)
     found: list[Run] = []
-    for number, run in enumerate(iter_after(handle, lambda: release(entered_bench, 2))):
+    release(entered_bench, 2)
+    for number, run in enumerate(handle):
         found.append(run)
         release(entered_bench, *([1], [3], [])[number])
     assert [(run.name, run.state, run.metrics) for run in found] == [
@@ -62,11 +62,6 @@ def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
     assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
 
 
-def iter_after(handle: StudyHandle, begin: Any) -> Iterator[Run]:
-    begin()
-    yield from handle
-
-
 def test_only_runs_of_this_call(entered_bench: Bench) -> None:
     release(entered_bench, 1, 2, 4)
     study = build_study(entered_bench)
@@ -82,33 +77,28 @@ def test_a_failure_that_is_retried_is_not_the_end(entered_bench: Bench) -> None:
     assert [(run.attempt, run.state) for run in handle if run.name == "x=3"] == [(3, "failed")]
 
 
+REPEATED = Expected(repeated=frozenset({handles.State.DONE}))
+
+
 @pytest.mark.parametrize(
-    ("run", "expected", "is_running", "is_finished"),
+    ("state", "more", "expected", "is_running", "is_finished"),
     [
-        (Run("a", "running", {}, "", {}, {}), Expected(), True, False),
-        (Run("a", "queued", {}, "", {}, {}), Expected(), False, False),
-        (Run("a", "pruned", {}, "", {}, {}), Expected(), True, True),
-        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), True, False),
-        (Run("a", "failed", {}, "", {}, {}, attempt=1), Expected(retries=1), False, True),
-        (Run("a", "failed", {}, "", {}, {}, attempt=2), Expected(retries=1), True, True),
-        (
-            Run("a", "done", {}, "", {}, {}, ended_at=1.0),
-            Expected(repeated=frozenset({handles.State.DONE})),
-            True,
-            False,
-        ),
-        (
-            Run("a", "done", {}, "", {}, {}, ended_at=9e9),
-            Expected(repeated=frozenset({handles.State.DONE})),
-            True,
-            True,
-        ),
+        ("running", {}, Expected(), True, False),
+        ("queued", {}, Expected(), False, False),
+        ("pruned", {}, Expected(), True, True),
+        ("failed", {"attempt": 1}, Expected(retries=1), True, False),
+        ("failed", {"attempt": 1}, Expected(retries=1), False, True),
+        ("failed", {"attempt": 2}, Expected(retries=1), True, True),
+        ("done", {"ended_at": 1.0}, REPEATED, True, False),
+        ("done", {"ended_at": 9e9}, REPEATED, True, True),
     ],
 )
-def test_when_a_run_counts_as_finished(run: Run, expected: Expected, is_running: bool, is_finished: bool) -> None:
+def test_when_a_run_counts_as_finished(
+    state: str, more: dict[str, Any], expected: Expected, is_running: bool, is_finished: bool
+) -> None:
     handle = object.__new__(StudyHandle)
     handle._expected, handle._began_at = expected, 1e9
-    assert handle._is_finished(run, is_running) is is_finished
+    assert handle._is_finished(Run("a", state, {}, "", {}, {}, **more), is_running) is is_finished
 
 
 def _interrupt(*_: object) -> None:

@@ -39,6 +39,7 @@ def hello(request: {annotation}, console):
 """
 
 Install = Callable[..., None]
+Examine = Callable[[], list[dict[str, str]]]
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,28 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for name in [name for name in sys.modules if "_plugin" in name and not name.startswith("assay")]:
         if name.partition(".")[0].endswith("_plugin"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with the study files `plain.yml` and, with a key of a plug-in, `own.yml`."""
+    monkeypatch.chdir(tmp_path)
+    Path("plain.yml").write_text("command: 'true'\n")
+    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
+    return tmp_path
+
+
+@pytest.fixture
+def examine(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[dict[str, str]]]:
+    """A function that returns the findings of `assay doctor`."""
+
+    def call() -> list[dict[str, str]]:
+        capsys.readouterr()
+        assert run(["doctor", "--json"]) in (0, 1)
+        findings: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
+        return findings
+
+    return call
 
 
 def find_texts() -> dict[str, str]:
@@ -146,17 +169,15 @@ def test_a_function_of_another_distribution_is_part_of_the_face(install: Install
         vars(assay).pop("greet", None)
 
 
-def test_an_executor_of_another_distribution_is_found_by_its_name(install: Install) -> None:
-    text = HEAD + "PLUGIN = Plugin('hello', executors={'elsewhere': 'hello_plugin.executor:Elsewhere'})\n"
-    install("hello", text, executor="from assay.execute.base import Executor\nclass Elsewhere(Executor): ...\n")
-    assert find_executor("elsewhere").__name__ == "Elsewhere"
-
-
-def test_an_executor_that_is_none_is_refused(install: Install) -> None:
-    text = HEAD + "PLUGIN = Plugin('hello', executors={'elsewhere': 'hello_plugin.executor:Elsewhere'})\n"
-    install("hello", text, executor="class Elsewhere: ...\n")
-    with pytest.raises(InfrastructureError, match="Elsewhere is not a subclass of"):
-        find_executor("elsewhere")
+def test_an_executor_of_another_distribution_is_found_by_its_name_and_one_that_is_none_is_refused(
+    install: Install,
+) -> None:
+    names = {name: f"hello_plugin.executor:{name}" for name in ("Elsewhere", "Nothing")}
+    source = "from assay.execute.base import Executor\nclass Elsewhere(Executor): ...\nclass Nothing: ...\n"
+    install("hello", HEAD + f"PLUGIN = Plugin('hello', executors={names})\n", executor=source)
+    assert find_executor("Elsewhere").__name__ == "Elsewhere"
+    with pytest.raises(InfrastructureError, match="Nothing is not a subclass of"):
+        find_executor("Nothing")
 
 
 PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
@@ -239,17 +260,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
-    install: Install, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(install: Install, case: str, examine: Examine) -> None:
     text, reason = BAD[case]
     install("bad", text, ends="print('left')\nraise SystemExit(0)\n")
     assert any(reason in problem for problem in find_texts().values()), find_texts()
     assert "golden" in plugins.find_plugins()
-    capsys.readouterr()
-    assert run(["doctor", "--json"]) in (0, 1)
-    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if reason in each["text"]]
-    assert [each["grade"] for each in found][:1] == ["note"]
+    assert [each["grade"] for each in examine() if reason in each["text"]][:1] == ["note"]
     assert run(["bench", "--help"]) == 0
     assert "bad" not in dict(load_pages())
 
@@ -283,19 +299,21 @@ def fail(*_):
 """
 
 
-def test_a_dialect_that_fails_costs_files_and_folders_of_other_tools_nothing(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install("odd", DIALECTS)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".runx").write_text("LOGROOT: logs\n")
-    (tmp_path / "sweep.yml").write_text("CMD: 'true'\nHPARAMS: {lr: [1, 2]}\n")
-    assert [each.name for each in plugins.find_dialects()][:1] == ["reads"]
-    assert run(["run", "sweep.yml", "-n"]) == 0
-    folder = tmp_path / "logs" / "old" / "first"
+def write_run_of_runx(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "hparams.json").write_text('{"lr": 0.1}')
     (folder / "metrics.csv").write_text("val,1700000000,epoch,1,loss,0.5\n")
+
+
+def test_a_dialect_that_fails_costs_files_and_folders_of_other_tools_nothing(
+    install: Install, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd", DIALECTS)
+    (folder / ".runx").write_text("LOGROOT: logs\n")
+    (folder / "sweep.yml").write_text("CMD: 'true'\nHPARAMS: {lr: [1, 2]}\n")
+    assert [each.name for each in plugins.find_dialects()][:1] == ["reads"]
+    assert run(["run", "sweep.yml", "-n"]) == 0
+    write_run_of_runx(folder / "logs" / "old" / "first")
     capsys.readouterr()
     assert run(["ls", "old"]) == 0
     assert "done" in capsys.readouterr().out
@@ -304,10 +322,7 @@ def test_a_dialect_that_fails_costs_files_and_folders_of_other_tools_nothing(
 def test_a_folder_of_another_tool_is_read_again_when_its_plug_in_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "old" / "first"
-    folder.mkdir(parents=True)
-    (folder / "hparams.json").write_text('{"lr": 0.1}')
-    (folder / "metrics.csv").write_text("val,1700000000,epoch,1,loss,0.5\n")
+    write_run_of_runx(tmp_path / "old" / "first")
     with monkeypatch.context() as without:
         without.setattr(plugins, "find_dialects", tuple)
         assert run(["ls", "old", "--root", str(tmp_path)]) == 0
@@ -321,21 +336,21 @@ def test_a_need_that_is_left_out_takes_those_that_need_it_along(install: Install
     assert {"a", "b", "c"} & set(plugins.find_plugins()) == {"c"}
 
 
-def test_a_command_whose_handler_cannot_be_loaded_is_one_line(
-    install: Install, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("source", "printed"),
+    [
+        ("import nothing_of_this_name\n", ("hello_plugin.command:hello cannot be loaded", "assay doctor")),
+        ("def hello(console): ...\n", ("has no handler with a request",)),
+    ],
+)
+def test_a_command_whose_handler_cannot_be_used_is_one_line(
+    install: Install, source: str, printed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install("hello", HELLO, command="import nothing_of_this_name\n")
+    install("hello", HELLO, command=source)
     assert run(["hello"]) == 4
     error = capsys.readouterr().err
-    assert "hello_plugin.command:hello cannot be loaded" in error
-    assert "assay doctor" in error
+    assert all(each in error for each in printed), error
     assert "Traceback" not in error
-
-
-def test_a_handler_without_a_request_is_one_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    install("hello", HELLO, command="def hello(console): ...\n")
-    assert run(["hello"]) == 4
-    assert "has no handler with a request" in capsys.readouterr().err
 
 
 ODD_VALUES = {  # what a hook names -> what `assay doctor` says about it
@@ -348,21 +363,14 @@ ODD_VALUES = {  # what a hook names -> what `assay doctor` says about it
 
 
 @pytest.mark.parametrize("hook", ODD_VALUES)
-def test_a_value_that_its_hook_cannot_use_is_named(
-    install: Install, hook: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_that_its_hook_cannot_use_is_named(install: Install, hook: str, examine: Examine) -> None:
     install("bad", HEAD + f"PLUGIN = Plugin('bad', {hook})\n", x="number = 3\ndef other(request: 'int | None'): ...\n")
-    assert run(["doctor", "--json"]) in (0, 1)
-    found = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
-    assert [text.startswith(ODD_VALUES[hook]) for text in found] == [True]
+    assert [each["text"].startswith(ODD_VALUES[hook]) for each in examine() if each["name"] == "bad"] == [True]
 
 
-def test_a_step_that_is_none_ends_the_command_in_one_line(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_step_that_is_none_ends_the_command_in_one_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("times", TIMES, steps=STEPS.replace("class Step(RunStep)", "class Step"))
-    monkeypatch.chdir(tmp_path)
-    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
     assert run(["run", "own.yml", "--plain"]) == 4
     assert "times_plugin.steps:Step is not a subclass of assay.launch.steps.RunStep" in capsys.readouterr().err
 
@@ -418,13 +426,11 @@ class Step(RunStep):
 """
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_key_and_an_option_of_another_distribution_take_part_in_a_run(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("times", TIMES, steps=STEPS)
-    monkeypatch.chdir(tmp_path)
-    Path("plain.yml").write_text("command: 'true'\n")
-    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
     Path("wrong.yml").write_text("command: 'true'\ntimes: many\nstudi: x\n")
     for words, line in (("plain.yml --times a --times=b", "times ('a', 'b'): started ended"), ("own.yml", "times 3: ")):
         assert run(["run", *words.split(), "--plain"]) == 0
@@ -441,12 +447,9 @@ def test_a_key_and_an_option_of_another_distribution_take_part_in_a_run(
     assert capsys.readouterr().out.count("--root") == 1
 
 
-def test_an_option_of_a_plug_in_is_a_keyword_of_run(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_an_option_of_a_plug_in_is_a_keyword_of_run(install: Install) -> None:
     install("times", TIMES, steps=STEPS)
-    monkeypatch.chdir(tmp_path)
-    Path("plain.yml").write_text("command: 'true'\n")
     outcome = assay.run("plain.yml", times="a", slots=1).wait()
     assert outcome.ok
     assert "('a',) ended as Report" in outcome.messages
@@ -467,37 +470,34 @@ OPTIONS = {
 }
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_that_a_command_cannot_have_are_named_and_left_out(
-    install: Install, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install, case: str, examine: Examine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, reason = OPTIONS[case]
     head = "from assay.values.options import Request, argument, option\n"
     options = text if text.startswith("Options") else f"class Options(Request):\n    {text}"
     install("bad", HEAD + "PLUGIN = Plugin('bad', options={'run': 'bad_plugin.c:Options'})", c=f"{head}{options}\n")
-    monkeypatch.chdir(tmp_path)
-    Path("plain.yml").write_text("command: 'true'\n")
     assert run(["run", "plain.yml", "-j1", "--json"]) == 0  # -j1: only click reads it, with the options of plug-ins
     assert json.loads(capsys.readouterr().out)["exit_code"] == 0
-    assert run(["doctor", "--json"]) in (0, 1)
-    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
-    assert [reason in each for each in told] == [True], told
+    named = [each["text"] for each in examine() if each["name"] == "bad"]
+    assert [reason in each for each in named] == [True], named
 
 
-def test_options_of_an_unknown_command_are_named(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_an_unknown_command_are_named(install: Install, examine: Examine) -> None:
     install("times", TIMES.replace("bench run", "bench walk"), steps=STEPS)
-    assert run(["doctor", "--json"]) in (0, 1)
-    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "times"]
-    assert told == ["options of 'bench walk': there is no such command"]
+    named = [each["text"] for each in examine() if each["name"] == "times"]
+    assert named == ["options of 'bench walk': there is no such command"]
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("method", ["listen", "end"])
 def test_a_step_that_fails_while_runs_go_on_is_one_warning(
-    install: Install, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = STEPS.replace("self._kinds = []", "self._kinds = ['']")  # none comes where `listen` fails
     install("times", TIMES, steps=f"{steps}    def {method}(self, _): raise RuntimeError('broken')\n")
-    monkeypatch.chdir(tmp_path)
     Path("own.yml").write_text("command: 'true {x}'\nparams: {x: [1, 2]}\n")
     assert run(["run", "own.yml", "--times", "3", "--plain"]) == 0
     printed = capsys.readouterr().err
@@ -505,12 +505,11 @@ def test_a_step_that_fails_while_runs_go_on_is_one_warning(
     assert "2 done" in printed
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_failure_of_a_plug_in_is_not_called_a_bug_of_assay(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("times", TIMES, steps=STEPS + "    def build_result(self): raise RuntimeError('broken')\n")
-    monkeypatch.chdir(tmp_path)
-    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
     assert run(["run", "own.yml", "--plain"]) == 4
     printed = capsys.readouterr().err
     assert "assay: the plug-in times_plugin failed: RuntimeError: broken\n" in printed
@@ -548,17 +547,14 @@ IMPORTERS = {
 
 
 @pytest.mark.parametrize("case", IMPORTERS)
-def test_an_importer_that_cannot_be_used_is_named_and_left_out(
-    install: Install, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_importer_that_cannot_be_used_is_named_and_left_out(install: Install, case: str, examine: Examine) -> None:
     before = find_importers()
     source = f"from assay.record.importers.registry import Importer\nIMPORTERS = {IMPORTERS[case]}\n"
     install("bad", HEAD + "PLUGIN = Plugin('bad', importers=('bad_plugin.c:IMPORTERS',))", c=source)
     assert find_importers() == before
-    assert run(["doctor", "--json"]) in (0, 1)
-    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
-    assert told
-    assert all("must be an Importer with a name of its own" in each for each in told)
+    named = [each["text"] for each in examine() if each["name"] == "bad"]
+    assert named
+    assert all("must be an Importer with a name of its own" in each for each in named)
 
 
 @pytest.mark.parametrize("recognise", ["bad_plugin.c:fail", "bad_plugin.nothing:fail"])
@@ -599,17 +595,15 @@ PAGES = Pages([get("/bad", show)], Navigation("Bad", "/bad"), find_alarms=fail, 
     ],
 )
 def test_a_page_whose_template_is_missing_is_named(
-    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, problem: str
+    install: Install, tmp_path: Path, examine: Examine, text: str | None, problem: str
 ) -> None:
     """By `assay doctor`; its other pages are served."""
     if text is not None:
         (tmp_path / "no-such-template.html").write_text(text)
     pages = DEFECTS.replace("find_alarms", f"templates={str(tmp_path)!r}, find_alarms")
     install("bad", HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.web_pages:PAGES',))\n", web_pages=pages)
-    assert run(["doctor", "--json"]) in (0, 1)
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    told = [each["text"] for each in findings if "template" in each["text"] and each["grade"] == "note"]
-    assert [each[: len(problem)] for each in told] == ([problem] if problem else []), told
+    named = [each["text"] for each in examine() if "template" in each["text"] and each["grade"] == "note"]
+    assert [each[: len(problem)] for each in named] == ([problem] if problem else []), named
     assert "bad" in dict(load_pages())
 
 
@@ -638,12 +632,10 @@ def test_an_answer_of_a_wrong_shape_is_left_out(install: Install, served: Bench,
 
 
 def test_receivers_of_the_settings_need_a_plug_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plugins, "find_plugins", dict)
-    Path("plain.yml").write_text("command: 'true'\n")
     Path("assay.toml").write_text('notify = "true"\n')
     assert run(["run", "plain.yml"]) == 2
-    assert f"notify in {tmp_path}/assay.toml needs a plug-in that is not installed" in capsys.readouterr().err
+    assert f"notify in {folder}/assay.toml needs a plug-in that is not installed" in capsys.readouterr().err
     assert not Path("runs").exists()

@@ -24,6 +24,9 @@ def runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 def test_runs_are_found_and_named(runs: Runs, bench: Bench) -> None:
     assert len(runs) == 4
+    assert (runs[0], runs[-1]) == (next(iter(runs)), list(runs)[-1])
+    with pytest.raises(IndexError):
+        runs[99]
     run = runs[GOOD]
     assert (run.name, run.state, run.params) == (GOOD, "done", {"lr": 0.1, "n": 7})
     assert run.dir == str(bench.root / "fit" / GOOD)
@@ -32,13 +35,6 @@ def test_runs_are_found_and_named(runs: Runs, bench: Bench) -> None:
     assert {each.name for each in runs if each.state == "failed"} == {"lr=0.5,n=7", "lr=0.5,n=8"}
     assert runs[BAD].reason == "train ended with exit code 1"
     assert repr(runs) == f"<4 runs of 'fit' in {str(bench.root)!r}>"
-
-
-def test_runs_have_positions(runs: Runs) -> None:
-    assert runs[0] == next(iter(runs))
-    assert runs[-1] == list(runs)[-1]
-    with pytest.raises(IndexError):
-        runs[99]
 
 
 def test_rows_are_flat(runs: Runs) -> None:
@@ -63,14 +59,11 @@ def test_nothing_hides_anything() -> None:
     }
 
 
-def test_series(runs: Runs) -> None:
+def test_series_and_logs(runs: Runs) -> None:
     series = runs.series(GOOD, "loss")
     assert (series.steps, series.values) == ([1, 2, 3], [3.7, 2.7, 1.7])
     assert all(map(math.isnan, series.times))
     assert runs.series(runs[GOOD], "test.acc").values == [0.7]
-
-
-def test_logs(runs: Runs) -> None:
     assert runs[GOOD].log() == "acc=0.7\n"
     assert runs[GOOD].log("train").startswith("step 1")
 
@@ -97,8 +90,10 @@ def test_unknown_names(runs: Runs) -> None:
     with pytest.raises(NotFoundError) as caught:
         runs.series(GOOD, "lass")
     assert caught.value.hint == "did you mean 'loss'?"
-    with pytest.raises(NotFoundError, match="no study or run named"):
-        assay.runs("fitt")
+    with pytest.raises(NotFoundError, match="no study or run named") as caught:
+        assay.runs("nope")
+    assert caught.value.__context__ is None
+    assert "the studies are fit" in str(caught.value)
 
 
 def test_another_root_and_a_damaged_run(runs: Runs, bench: Bench, tmp_path: Path) -> None:
@@ -165,10 +160,3 @@ def test_a_directory_that_replaced_another_is_read_from_its_beginning(tmp_path: 
     assert (row["loss"], row["loss_best"]) == (7, 7)
     shown = bench.assay("show", "again/run").stdout
     assert "9" in shown.partition("Metrics")[2].partition("\n\n")[0]
-
-
-def test_a_study_that_is_not_there(runs: Runs) -> None:
-    with pytest.raises(NotFoundError) as caught:
-        assay.runs("nope")
-    assert caught.value.__context__ is None
-    assert "the studies are fit" in str(caught.value)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from playwright.sync_api import sync_playwright
 from tests.services import DOCS_PYTHON, TOP
+from tests.test_build import load_script
 
 OUTSIDE = re.compile(r'<(?:script[^>]*src|link[^>]*href|img[^>]*src)="?(?:https?:)?//')
 NAMED, FAILED = "reported on (odd seeds): named", "harmless variants: FAIL"  # of benchmarks/trace_faults.py
@@ -32,26 +31,6 @@ def test_every_page_is_in_the_menu_once() -> None:
     docs = TOP / "docs"
     written = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
     assert sorted(pages_of(yaml.safe_load(text))) == sorted(written | ROOT_PAGES)
-
-
-def test_every_page_is_two_clicks_from_the_start() -> None:
-    docs = TOP / "docs"
-    links = {
-        page: {(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text("utf-8"))}
-        for page in docs.rglob("*.md")
-    }
-    near = links[docs / "index.md"]
-    seen = near.union([docs / "index.md"], *(links.get(page, ()) for page in near))
-    assert sorted(page.name for page in links if page not in seen) == []
-
-
-def load_script(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TOP / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_figures_are_those_that_the_scripts_measured() -> None:

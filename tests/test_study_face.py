@@ -91,13 +91,6 @@ def test_warnings_point_to_the_caller_and_a_definition_with_a_secret_is_for_its_
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_number_of_slots_is_a_number_of_jobs(entered_bench: Bench) -> None:
-    study = Study("grid", **KEYS)
-    for wrong in ({"slots": 0}, {"slots": 2, "jobs": 2}):
-        with pytest.raises(UsageError, match=r"jobs"):
-            study.run(**wrong)
-
-
 # ---------------------------------------------------------------- overrides
 
 
@@ -143,6 +136,8 @@ def test_an_unknown_keyword_names_parameters_and_options(entered_bench: Bench) -
         assay.run("study.yml", lr=object())
     with pytest.raises(UsageError, match="where"):
         assay.run("study.yml", where="lr <")
+    with pytest.raises(UsageError, match="lr is given twice"):
+        assay.load_study("study.yml", lr=2, overrides={"lr": 3})
     assert not entered_bench.root.exists()
 
 
@@ -196,12 +191,6 @@ def test_wrong_words_are_raised_at_once(entered_bench: Bench) -> None:
     with pytest.raises(UsageError, match="notify"):
         study.run(notify="ftp://host")
     assert not entered_bench.root.exists()
-
-
-def test_a_parameter_given_twice(entered_bench: Bench) -> None:
-    study = Study(name="twice", command="echo {x}", params={"x": 1})
-    with pytest.raises(UsageError, match="x is given twice"):
-        study.plan(x=2, overrides={"x": 3})
 
 
 @pytest.mark.needs(search=True)

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from tests.finished_study import Program
+from tests.finished_study import Program, until
 
 from assay.cli.main import run
 
@@ -164,11 +163,7 @@ class UserFolder:
         return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"in vain: {what}"
-            time.sleep(0.02)
-        return found
+        return until(condition, what)
 
     def until_ended(self, study: str, count: int) -> None:
         """Wait until so many jobs of a farm have ended; no program of ours watches them."""

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import process_environment
 from tests.fork_server import ForkedProcess
-from tests.study_processes import PATIENCE_S, StudyProcesses, load_environ, until
+from tests.study_processes import PATIENCE_S, StudyProcesses, until
 
 from assay.follow.attempts import DEATH, MAX_DEATHS
 from assay.record import run_directory
@@ -224,7 +225,7 @@ class Hammer:
         )
         (self.killed_jobs if kind == "job" else self.killed_commands).add(tag)  # before: it may be over in an instant
         with contextlib.suppress(ProcessLookupError):
-            if load_environ(pid) == environ:
+            if process_environment(pid) == environ:
                 os.kill(pid, signal.SIGKILL)
                 self.kills[kind] += 1
 

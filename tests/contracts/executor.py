@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tests.conftest import HOSTILE_NAMES
+from tests.finished_study import until
 
 from assay.errors import InfrastructureError
 from assay.execute import process
@@ -81,8 +82,7 @@ class Runs:
         commands = tuple(Command(n, t, s) for n, t, s in zip(names, texts, limits, strict=False))
         run = name or f"run{self.count}"
         spec = RunSpec("0123456789ab", run, {}, commands, timeout_s=timeout_s, env=env, pythonpath=pythonpath)
-        if log_name:
-            spec = RunSpec(spec.id, run, {}, commands, log_name=log_name)
+        spec = replace(spec, log_name=log_name or spec.log_name)
         record = run_directory.RunRecord(spec, study, run_directory.new_uid(), time.time())
         path = str(self.root / study / run)
         job = render_job(spec, JobText(record.uid, study, layout.CODE_DIR))
@@ -106,13 +106,6 @@ def finish(executor: Executor, handles: Iterable[JobHandle]) -> None:
         assert time.monotonic() < deadline, f"not ended: {left}"
         for handle in executor.wait(1.0):
             left.remove(handle)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
 
 
 def members(*runs: Run) -> set[int]:

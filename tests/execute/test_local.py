@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,13 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
+@pytest.fixture
+def executor() -> Iterator[LocalExecutor]:
+    made = LocalExecutor()
+    yield made
+    made.close()
+
+
 class TestContract(ExecutorContract):
     def another(self) -> LocalExecutor:
         return LocalExecutor()
@@ -80,10 +88,9 @@ class TestCrash:
         assert run.markers() == set()
         assert run.path("lease.1").exists() == (stage == "after publish")
 
-    def test_a_supervisor_killed_after_the_gate_leaves_its_job_alone(self, runs: Runs) -> None:
+    def test_a_supervisor_killed_after_the_gate_leaves_its_job_alone(self, executor: LocalExecutor, runs: Runs) -> None:
         run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 9")
         kill_supervisor(run, "after the gate")
-        executor = LocalExecutor()
         handle = load_history(run.dir).attempts[0].handle
         assert handle is not None
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
@@ -91,13 +98,13 @@ class TestCrash:
         run.path("code/go").touch()
         finish(executor, [handle])
         assert run.markers() == {"train.exit.9"}
-        executor.close()
 
-    def test_job_sh_killed_leaves_no_marker_and_is_gone(self, runs: Runs) -> None:
+    def test_job_sh_killed_leaves_no_marker_and_is_gone(self, executor: LocalExecutor, runs: Runs) -> None:
         run = runs.make("touch up; sleep 1000")
-        executor = LocalExecutor()
         handle = start(executor, run)
         until(run.path("code/up").exists, "the command runs")
+        assert processes.is_alive(handle.pid, handle.start, handle.boot)
+        assert os.getsid(handle.pid) == handle.pid
         os.kill(handle.pid, signal.SIGKILL)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
@@ -105,23 +112,11 @@ class TestCrash:
         assert members(run), "the command lives on: the caller ends it before the next attempt"
         executor.cancel([(handle, run.dir)], 1.0)
         assert members(run) == set()
-        executor.close()
 
 
 class TestHandle:
-    def test_it_names_the_process(self, runs: Runs) -> None:
-        run = runs.make("touch up; sleep 1000")
-        executor = LocalExecutor()
-        handle = start(executor, run)
-        assert processes.is_alive(handle.pid, handle.start, handle.boot)
-        assert os.getsid(handle.pid) == handle.pid
-        executor.cancel([(handle, run.dir)], 5.0)
-        finish(executor, [handle])
-        executor.close()
-
-    def test_another_host_is_never_judged_by_its_pid(self, runs: Runs) -> None:
+    def test_another_host_boot_or_start_is_another_process(self, executor: LocalExecutor, runs: Runs) -> None:
         run = runs.make("true")
-        executor = LocalExecutor()
         handle = start(executor, run)
         finish(executor, [handle])
         foreign = replace(handle, host="elsewhere")
@@ -130,39 +125,28 @@ class TestHandle:
         assert list(executor.wait(0.05)) == []
         with pytest.raises(InfrastructureError, match="elsewhere"):
             executor.cancel([(foreign, run.dir)], 0.1)
-        executor.close()
-
-    def test_an_earlier_boot_and_a_reused_pid_are_gone(self, runs: Runs) -> None:
-        run = runs.make("true")
-        executor = LocalExecutor()
-        handle = start(executor, run)
-        finish(executor, [handle])
         own = replace(handle, pid=os.getpid(), start=processes.own_start())
         assert executor.liveness(own, run.dir) is Liveness.ALIVE
         for other in (replace(own, boot="earlier"), replace(own, start=own.start - 1), replace(own, pid=0)):
             assert executor.liveness(other, run.dir) is Liveness.GONE
             executor.watch(other, run.dir)
             finish(executor, [other])
-        executor.close()
 
 
 class TestUsage:
-    def test_the_peak_of_a_small_job_is_unknown(self, runs: Runs) -> None:
+    def test_the_peak_of_a_small_job_is_unknown(self, executor: LocalExecutor, runs: Runs) -> None:
         """The job inherits our own peak over exec."""
         run = runs.make("true")
-        executor = LocalExecutor()
         handle = start(executor, run)
         finish(executor, [handle])
         usage = executor.usage(handle)
         assert usage is not None
         assert usage.peak_rss_bytes == 0
-        executor.close()
 
-    def test_of_an_ended_job(self, runs: Runs) -> None:
+    def test_of_an_ended_job(self, executor: LocalExecutor, runs: Runs) -> None:
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         large = own + 50_000_000
         run = runs.make(f"{sys.executable} -c 'x = bytearray({large}); sum(range(1_000_000))'")
-        executor = LocalExecutor()
         handle = start(executor, run)
         finish(executor, [handle])
         usage = executor.usage(handle)
@@ -170,22 +154,18 @@ class TestUsage:
         assert usage.peak_rss_bytes > large
         assert usage.cpu_s > 0
         assert executor.usage(handle) is None
-        executor.close()
 
 
 class TestDescriptors:
-    def test_none_of_ours_reach_the_job(self, runs: Runs) -> None:
+    def test_none_of_ours_reach_the_job(self, executor: LocalExecutor, runs: Runs) -> None:
         run = runs.make("ls /proc/self/fd")
-        executor = LocalExecutor()
         given = {fd for fd in range(3, 256) if is_inheritable(fd)}  # inherited from the process that started the tests
         finish(executor, [start(executor, run)])
         seen = {int(fd) for fd in run.text("train.log").split()}
         assert len(seen - given - {0, 1, 2}) == 1  # `ls` has opened the folder that it reads
-        executor.close()
 
-    def test_a_job_without_a_lease_is_reaped_at_once(self, runs: Runs) -> None:
+    def test_a_job_without_a_lease_is_reaped_at_once(self, executor: LocalExecutor, runs: Runs) -> None:
         children = Path(f"/proc/self/task/{os.getpid()}/children")
-        executor = LocalExecutor()
         before = children.read_text()
 
         def full_disk(_handle: JobHandle) -> bool:
@@ -195,7 +175,6 @@ class TestDescriptors:
             executor.submit(runs.make("true").request(), full_disk)
         executor.submit(runs.make("true").request(), lambda _: False)
         assert children.read_text() == before
-        executor.close()
 
     @pytest.mark.parametrize("wanted", [(3, 20, 21), (21, 20), (4, 3)])
     def test_slot_locks_arrive_whatever_their_numbers_are(
@@ -217,25 +196,21 @@ assert len(executor.wait(30)) == 1
         subprocess.run([sys.executable, "-c", text], check=True)
         assert run.text("train.log").split() == [f"{tmp_path}/lock{number}" for number in wanted]
 
-    def test_no_descriptor_is_left_open(self, runs: Runs) -> None:
-        executor = LocalExecutor()
+    def test_no_descriptor_is_left_open(self, executor: LocalExecutor, runs: Runs) -> None:
         finish(executor, [start(executor, runs.make("true"))])
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             finish(executor, [start(executor, runs.make("true"))])
             executor.submit(runs.make("true").request(), lambda _: False)
         assert len(os.listdir("/proc/self/fd")) == before
-        executor.close()
 
 
 class TestSignals:
-    def test_a_job_finds_signals_as_a_shell_would(self, runs: Runs) -> None:
+    def test_a_job_finds_signals_as_a_shell_would(self, executor: LocalExecutor, runs: Runs) -> None:
         """Python ignores SIGPIPE: if a job inherited that, `yes | head` would end with an error."""
         run = runs.make("yes | head -1; echo ${PIPESTATUS[0]}")
-        executor = LocalExecutor()
         finish(executor, [start(executor, run)])
         assert run.text("train.log") == "y\n141\n"
-        executor.close()
 
 
 def test_what_forks_during_the_look_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

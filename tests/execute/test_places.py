@@ -39,14 +39,11 @@ def test_a_run_of_an_executor_that_is_not_installed_can_be_read(tmp_path: Path) 
     assert load_liveness(handle, str(tmp_path)) is Liveness.UNKNOWN
 
 
-def test_executors_by_name() -> None:
+def test_executors_by_name_and_a_suggestion_for_an_unknown_one() -> None:
     executor = build_executor("local")
     assert isinstance(executor, LocalExecutor)
     assert executor.name == "local"
     executor.close()
-
-
-def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(NotFoundError) as caught:
         build_executor("locla")
     assert "local" in str(caught.value.hint)

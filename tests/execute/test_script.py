@@ -43,32 +43,31 @@ class TestByHand:
         assert run.text("train.log") == "1\n"
         assert run.path("end.1").exists()
 
-    def test_each_call_is_a_new_attempt(self, runs: Runs) -> None:
+    def test_each_call_is_a_new_attempt_and_a_leased_one_is_left_to_its_owner(self, runs: Runs) -> None:
         run = runs.make("echo $ASSAY_ATTEMPT")
         bash(run)
+        run.path("lease.2").touch()
         bash(run)
-        assert run.markers() == {"train.exit.0", "train.2.exit.0"}
-        assert run.text("train.2.log") == f"{run.uid}.2\n"
-
-    def test_a_leased_attempt_is_left_to_its_owner(self, runs: Runs) -> None:
-        run = runs.make("true")
-        run.path("lease.1").touch()
         bash(run)
-        assert run.markers() == {"train.2.exit.0"}
+        assert run.markers() == {"train.exit.0", "train.3.exit.0", "train.4.exit.0"}
+        assert run.text("train.4.log") == f"{run.uid}.4\n"
 
-    @pytest.mark.parametrize("call", ["job.sh", "./job.sh"])
-    def test_from_inside_the_directory(self, runs: Runs, call: str) -> None:
-        run = runs.make('echo "$ASSAY_RUN_DIR"')
-        subprocess.run(["bash", call], check=True, cwd=run.dir)
-        assert run.text("train.log") == f"{run.dir}\n"
-
-    def test_as_a_program_from_elsewhere(self, runs: Runs, tmp_path: Path) -> None:
-        run = runs.make("pwd")
-        subprocess.run(["study/run1/job.sh"], check=True, cwd=tmp_path)
-        assert run.text("train.log") == f"{run.dir}/code\n"
-
-    def test_its_exit_code_is_the_run_s(self, runs: Runs) -> None:
-        bash(runs.make("true", "exit 7", "true"), code=7)
+    @pytest.mark.parametrize(
+        ("folder", "call"),
+        [
+            ("study/run1", ["bash", "job.sh"]),
+            ("study/run1", ["bash", "./job.sh"]),
+            (".", ["study/run1/job.sh"]),
+            (".", ["bash", "study/run1/job.sh"]),
+        ],
+    )
+    def test_from_every_folder(self, runs: Runs, tmp_path: Path, folder: str, call: list[str]) -> None:
+        (tmp_path / "trap" / "code").mkdir(parents=True)
+        (tmp_path / "trap" / "study" / "run1").mkdir(parents=True)
+        run = runs.make('echo "$ASSAY_RUN_DIR"; pwd')
+        env = {**os.environ, "CDPATH": str(tmp_path / "trap")}
+        subprocess.run(call, check=True, cwd=tmp_path / folder, env=env)
+        assert run.text("train.log") == f"{run.dir}\n{run.dir}/code\n"
 
 
 class TestToken:
@@ -91,16 +90,11 @@ class TestToken:
         assert run.text("token.1") == ""
         assert not run.path("end.1").exists()
 
-    def test_a_token_that_cannot_be_made_is_said(self, runs: Runs) -> None:
-        run = runs.make("touch ran")
-        run.path("token.1").symlink_to(run.path("missing/token"))
+    @pytest.mark.parametrize("name", ["token.1", "train.exit.0"])
+    def test_a_token_or_marker_that_cannot_be_made_ends_the_run(self, runs: Runs, name: str) -> None:
+        run = runs.make("[ -e ../token.1 ]", "touch ran")
+        run.path(name).symlink_to(run.path("missing/file"))
         bash(run, code=4, ASSAY_ATTEMPT_NUMBER="1", ASSAY_ATTEMPT=f"{run.uid}.1")
-        assert not run.path("code/ran").exists()
-
-    def test_a_marker_that_cannot_be_made_ends_the_run(self, runs: Runs) -> None:
-        run = runs.make("true", "touch ran")
-        run.path("train.exit.0").symlink_to(run.path("missing/marker"))
-        bash(run, code=4)
         assert not run.path("code/ran").exists()
 
     def test_of_many_that_begin_at_once_one_runs(self, runs: Runs) -> None:
@@ -204,14 +198,6 @@ def bash_any(run: Run) -> None:
 
 
 class TestSurroundings:
-    def test_a_cdpath_leads_nowhere(self, runs: Runs, tmp_path: Path) -> None:
-        (tmp_path / "trap" / "code").mkdir(parents=True)
-        (tmp_path / "trap" / "study" / "run1").mkdir(parents=True)
-        run = runs.make("pwd")
-        env = {**os.environ, "CDPATH": str(tmp_path / "trap")}
-        subprocess.run(["bash", "study/run1/job.sh"], check=True, cwd=tmp_path, env=env)
-        assert run.text("train.log") == f"{run.dir}/code\n"
-
     def test_options_of_the_user_s_shell_do_not_matter(self, runs: Runs, tmp_path: Path) -> None:
         (tmp_path / "env").write_text("set -eu\n")
         run = runs.make("exit 3")
@@ -249,16 +235,16 @@ class TestLimits:
         assert run.path("avg.timeout").exists()
         assert not run.path("train.timeout").exists()
 
-    def test_the_smaller_limit_counts(self, runs: Runs) -> None:
-        run = runs.make("sleep 1000", limits=(1.0,), timeout_s=500.0)
-        bash(run, code=124)
-        assert run.path("train.timeout").exists()
-
-    def test_a_command_without_a_limit_beside_one_with(self, runs: Runs) -> None:
-        run = runs.make("true", "exit 124", limits=(50.0, None))
+    @pytest.mark.parametrize(
+        ("text", "limit", "run_limit", "is_late"), [("sleep 1000", 1.0, 500.0, True), ("exit 124", None, None, False)]
+    )
+    def test_the_smaller_limit_counts_for_its_command(
+        self, runs: Runs, text: str, limit: float | None, run_limit: float | None, is_late: bool
+    ) -> None:
+        run = runs.make("true", text, limits=(50.0, limit), timeout_s=run_limit)
         bash(run, code=124)
         assert run.markers() == {"train.exit.0", "avg.exit.124"}
-        assert not run.path("avg.timeout").exists()
+        assert run.path("avg.timeout").exists() is is_late
 
     @pytest.mark.parametrize("launch", ["", "_start"])
     def test_a_command_that_is_longer_than_an_argument_may_be(self, runs: Runs, launch: str) -> None:
@@ -267,13 +253,11 @@ class TestLimits:
         bash(run, code=3, ASSAY_LAUNCH=launch, LC_ALL="C.UTF-8", **{"BASH_FUNC__start%%": '() { eval "$1"; }'})
         assert run.text("train.log") == "70000\n"
 
-    def test_a_fraction_is_rounded_up(self) -> None:
+    def test_a_fraction_is_rounded_up_and_without_a_limit_there_is_no_timeout(self) -> None:
         spec = RunSpec("0", "r", {}, (Command("train", "true", 1.2),), timeout_s=0.1)
         text = render_job(spec, JobText("u", "s", "code"))
         assert "_limit 2;" in text
         assert "_run_limit=1\n" in text
-
-    def test_without_a_limit_there_is_no_timeout(self) -> None:
         spec = RunSpec("0", "r", {}, (Command("train", "true"),))
         assert "timeout" not in render_job(spec, JobText("u", "s", "code")).partition("#:on-demand:")[0]
 

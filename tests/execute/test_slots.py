@@ -8,22 +8,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.executor import Run, Runs, finish, until
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import InfrastructureError
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, find_holders, slots_directory
 from assay.record import run_directory
 from assay.system import processes
 from assay.values.run import JobHandle, Outcome, State
-from assay.values.units import parse_slots
+
+Pool = Callable[..., SlotPool]
 
 
 @pytest.fixture
@@ -32,8 +34,17 @@ def place(tmp_path: Path) -> str:
     return str(tmp_path / "slots")
 
 
-def pool(place: str, *labels: str, priority: int = 0) -> SlotPool:
-    return SlotPool(build_entries(labels), place, priority=priority)
+@pytest.fixture
+def pool(place: str) -> Iterator[Pool]:
+    """A function that makes pools, which are closed at the end."""
+    with ExitStack() as stack:
+
+        def build(*labels: str, **options: Any) -> SlotPool:
+            made = SlotPool(build_entries(labels), place, **options)
+            stack.callback(made.close)
+            return made
+
+        yield build
 
 
 def find_busy(place: str, pool_: SlotPool) -> list[SlotEntry]:
@@ -63,40 +74,14 @@ def take_soon(pool_: SlotPool) -> HeldSlot:
     return taken[0]
 
 
-class TestParse:
-    @pytest.mark.parametrize(
-        ("text", "labels"),
-        [
-            ("0,1", ("0", "1")),
-            ("0", ("0",)),
-            ("0,0,1", ("0", "0", "1")),
-            ("0+1,2", ("0,1", "2")),
-            (" 0 , 1 ,", ("0", "1")),
-            ("cpu", ("cpu",)),
-            ("cpu:3,0", ("cpu", "cpu", "cpu", "0")),
-            ("MIG-1a/2/0", ("MIG-1a/2/0",)),
-            ("GPU-8932f937-d72c", ("GPU-8932f937-d72c",)),
-        ],
-    )
-    def test_forms(self, text: str, labels: tuple[str, ...]) -> None:
-        assert parse_slots(text) == labels
-
-    @pytest.mark.parametrize("text", ["", ",", "cpu:0", "cpu:x", "cpu:-1", "0+", "a b", "0;1"])
-    def test_what_is_no_slot(self, text: str) -> None:
-        with pytest.raises(UsageError) as caught:
-            parse_slots(text)
-        assert caught.value.hint
-
+class TestEntries:
     def test_the_same_device_twice_is_two_places(self) -> None:
         assert [entry.locks for entry in build_entries(["0", "0", "0,1"])] == [("0.0",), ("0.1",), ("0.2", "1.0")]
 
-    def test_spaces_in_a_label_of_a_file(self) -> None:
-        entries = build_entries(["1, 2", "2"])
-        assert entries[0].devices == ("1", "2")
-        assert entries[1].locks == ("2.1",)
-
-    def test_devices(self) -> None:
-        assert [entry.devices for entry in build_entries(["cpu", "0", "1,2"])] == [(), ("0",), ("1", "2")]
+    def test_devices_also_of_a_label_with_spaces_as_in_a_file(self) -> None:
+        entries = build_entries(["cpu", "0", "1, 2", "2"])
+        assert [entry.devices for entry in entries] == [(), ("0",), ("1", "2"), ("2",)]
+        assert entries[3].locks == ("2.1",)
 
     @given(st.lists(st.sampled_from(["0", "1", "0,1", "cpu", "MIG/0"]), max_size=12))
     def test_no_two_entries_share_a_lock(self, labels: list[str]) -> None:
@@ -106,8 +91,8 @@ class TestParse:
 
 
 class TestPool:
-    def test_each_slot_once(self, place: str) -> None:
-        one = pool(place, "0", "1")
+    def test_each_slot_once(self, pool: Pool) -> None:
+        one = pool("0", "1")
         held = [take(one), take(one)]
         assert {slot.entry.label for slot in held} == {"0", "1"}
         assert one.acquire() is None
@@ -116,20 +101,18 @@ class TestPool:
         assert again.entry == held[0].entry
         again.let_go()
         held[1].let_go()
-        one.close()
 
-    def test_two_supervisors_share(self, place: str) -> None:
-        one, two = pool(place, "0"), pool(place, "0", "1")
+    def test_two_supervisors_share(self, pool: Pool) -> None:
+        one, two = pool("0"), pool("0", "1")
         first = take(one)
         second = take(two)
         assert (first.entry.label, second.entry.label) == ("0", "1")
         assert one.acquire() is None
         first.let_go()
         second.let_go()
-        one.close()
 
-    def test_a_slot_of_two_needs_both(self, place: str) -> None:
-        both, single = pool(place, "0,1"), pool(place, "1")
+    def test_a_slot_of_two_needs_both(self, pool: Pool) -> None:
+        both, single = pool("0,1"), pool("1")
         held = take(single)
         assert both.acquire() is None
         held.let_go()
@@ -137,8 +120,6 @@ class TestPool:
         assert len(taken.fds) == 2
         assert single.acquire() is None
         taken.let_go()
-        both.close()
-        single.close()
 
     def test_a_device_that_is_not_usable_now(self, place: str) -> None:
         answers: list[str] = []
@@ -155,8 +136,8 @@ class TestPool:
         held.let_go()
         assert find_busy(place, one) == []
 
-    def test_turns(self, place: str) -> None:
-        one = pool(place, "0", "1", "2")
+    def test_turns(self, pool: Pool) -> None:
+        one = pool("0", "1", "2")
         labels = []
         for _ in range(4):
             held = take(one)
@@ -164,16 +145,22 @@ class TestPool:
             held.let_go()
         assert labels == ["0", "1", "2", "0"]
 
-    def test_a_lock_file_that_was_cleaned_away(self, place: str) -> None:
-        """A program that cleans the temporary directory may remove a lock file: a new file then represents the slot."""
-        one = pool(place, "0")
+    def test_a_lock_file_that_was_cleaned_away(self, place: str, pool: Pool) -> None:
+        """A program that cleans the temporary directory may remove an old lock file: a new file then represents the
+        slot. Taking a slot keeps its file young."""
+        one, path = pool("0"), os.path.join(place, "0.0")
         take(one).let_go()
-        os.unlink(os.path.join(place, "0.0"))
+        os.utime(path, (1, 1))
+        take(one).let_go()
+        assert os.stat(path).st_mtime > 1
+        os.unlink(path)
         held = take(one)
-        assert pool(place, "0").acquire() is None
+        assert pool("0").acquire() is None
         held.let_go()
 
-    def test_a_lock_file_removed_between_open_and_lock(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_lock_file_removed_between_open_and_lock(
+        self, place: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A lock on a file without a name excludes no other process and does not count."""
         original = fcntl.flock
 
@@ -182,18 +169,11 @@ class TestPool:
                 os.unlink(os.path.join(place, "0.0"))
             original(fd, how)
 
-        one = pool(place, "0")
+        one = pool("0")
         with monkeypatch.context() as patch:
             patch.setattr(fcntl, "flock", remove_and_lock)
             assert one._try(one.entries[0]) is None
         take(one).let_go()
-
-    def test_taking_a_slot_keeps_its_file_young(self, place: str) -> None:
-        take(pool(place, "0")).let_go()
-        path = os.path.join(place, "0.0")
-        os.utime(path, (1, 1))
-        take(pool(place, "0")).let_go()
-        assert os.stat(path).st_mtime > 1
 
 
 class TestDirectory:
@@ -201,8 +181,6 @@ class TestDirectory:
         monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "a" / "b"))
         assert slots_directory() == str(tmp_path / "a" / "b")
         assert os.stat(slots_directory()).st_mode & 0o777 == 0o700
-
-    def test_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "file" / "x"))
         with pytest.raises(InfrastructureError, match="slot directory"):
@@ -218,8 +196,9 @@ class TestDirectory:
 
 
 class TestPriority:
-    def test_the_more_important_one_gets_the_next(self, place: str) -> None:
-        low, high = pool(place, "0"), pool(place, "0", priority=5)
+    @pytest.mark.parametrize("priorities", [(0, 5), (-3, 0)])
+    def test_the_more_important_one_gets_the_next(self, pool: Pool, priorities: tuple[int, int]) -> None:
+        low, high = (pool("0", priority=each) for each in priorities)
         held = take(low)
         assert high.acquire() is None
         held.let_go()
@@ -227,19 +206,16 @@ class TestPriority:
         important = take(high)
         important.let_go()
         take(low).let_go()
-        high.close()
-        low.close()
 
-    def test_equals_do_not_wait_for_one_another(self, place: str) -> None:
-        one, two = pool(place, "0", priority=1), pool(place, "0", priority=1)
+    def test_equals_do_not_wait_for_one_another(self, pool: Pool) -> None:
+        one, two = pool("0", priority=1), pool("0", priority=1)
         held = take(one)
         assert two.acquire() is None
         held.let_go()
         take(one).let_go()
-        two.close()
 
-    def test_only_for_the_slots_that_are_wanted(self, place: str) -> None:
-        holder, low, high = pool(place, "0"), pool(place, "0", "1"), pool(place, "0", priority=5)
+    def test_only_for_the_slots_that_are_wanted(self, pool: Pool) -> None:
+        holder, low, high = pool("0"), pool("0", "1"), pool("0", priority=5)
         held = take(holder)
         assert high.acquire() is None
         other = take(low)
@@ -249,19 +225,9 @@ class TestPriority:
         held.let_go()
         high.close()
         take(low).let_go()
-        low.close()
 
-    def test_a_negative_priority(self, place: str) -> None:
-        low, normal = pool(place, "0", priority=-3), pool(place, "0")
-        held = take(low)
-        assert normal.acquire() is None
-        held.let_go()
-        assert low.acquire() is None
-        take(normal).let_go()
-        normal.close()
-
-    def test_a_waiting_supervisor_that_dies_blocks_nobody(self, place: str) -> None:
-        low = pool(place, "0")
+    def test_a_waiting_supervisor_that_dies_blocks_nobody(self, place: str, pool: Pool) -> None:
+        low = pool("0")
         held = take(low)
         text = f"""
 import time
@@ -311,9 +277,11 @@ class TestJobs:
         yield made
         made.close()
 
-    def test_the_lock_lives_as_long_as_the_job(self, place: str, tmp_path: Path, executor: LocalExecutor) -> None:
+    def test_the_lock_lives_as_long_as_the_job(
+        self, place: str, pool: Pool, tmp_path: Path, executor: LocalExecutor
+    ) -> None:
         run = Runs(tmp_path).make("until [ -e go ]; do sleep 0.02; done")
-        one = pool(place, "0")
+        one = pool("0")
         held = take(one)
         handle = executor.submit(run.request(slot_fds=held.fds), run.publish)
         held.let_go()
@@ -323,17 +291,18 @@ class TestJobs:
         run.path("code/go").touch()
         finish(executor, [handle])
         take(one).let_go()
-        one.close()
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-    def test_whatever_becomes_of_the_supervisor(self, place: str, tmp_path: Path, number: signal.Signals) -> None:
+    def test_whatever_becomes_of_the_supervisor(
+        self, place: str, pool: Pool, tmp_path: Path, number: signal.Signals
+    ) -> None:
         run = Runs(tmp_path).make("touch up; until [ -e go ]; do sleep 0.02; done")
         child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, place], stdout=subprocess.PIPE)
         assert child.stdout is not None
         assert child.stdout.readline() == b"running\n"
         child.send_signal(number)
         until(run.path("code/up").exists, "the command runs")
-        one = pool(place, "0")
+        one = pool("0")
         assert one.acquire() is None, "the job holds it"
         run.path("code/go").touch()
         until(lambda: not find_busy(place, one), "the job has let go, dead or frozen supervisor or not")
@@ -341,13 +310,12 @@ class TestJobs:
         child.kill()
         child.wait()
         child.stdout.close()
-        one.close()
 
     def test_a_killed_job_sh_does_not_free_the_slot_while_its_command_runs(
-        self, place: str, tmp_path: Path, executor: LocalExecutor
+        self, place: str, pool: Pool, tmp_path: Path, executor: LocalExecutor
     ) -> None:
         run = Runs(tmp_path).make("touch up; sleep 1000")
-        one = pool(place, "0")
+        one = pool("0")
         held = take(one)
         handle = executor.submit(run.request(slot_fds=held.fds), run.publish)
         held.let_go()
@@ -358,7 +326,6 @@ class TestJobs:
         assert one.acquire() is None
         executor.cancel([(handle, run.dir)], 5.0)
         until(lambda: not find_busy(place, one), "nothing is left")
-        one.close()
 
     def start(self, one: SlotPool, run: Run, executor: LocalExecutor) -> JobHandle:
         """Start a job on the pool's only slot and wait until it runs; the slot's file names it."""
@@ -375,12 +342,12 @@ class TestJobs:
         return handle
 
     def test_what_lives_on_without_the_lock_holds_the_slot(
-        self, place: str, tmp_path: Path, executor: LocalExecutor
+        self, pool: Pool, tmp_path: Path, executor: LocalExecutor
     ) -> None:
         """A worker of Python's subprocess closes what it inherits, and so loses the lock."""
         closing = "import os, time; os.closerange(3, 100); open('up', 'w'); time.sleep(1000)"
         run = Runs(tmp_path).make(f'exec setsid {sys.executable} -c "{closing}"')
-        one, other = pool(place, "0"), pool(place, "0")
+        one, other = pool("0"), pool("0")
         handle = self.start(one, run, executor)
         os.kill(handle.pid, signal.SIGKILL)
         finish(executor, [handle])
@@ -389,15 +356,13 @@ class TestJobs:
         assert (holder.name, holder.is_run, holder.pid == handle.pid) == (run.dir, True, False)
         executor.cancel([(handle, run.dir)], 5.0)
         take(other).let_go()
-        for each in (one, other):
-            each.close()
 
     def test_a_process_that_left_its_attempt_holds_no_slot(
-        self, place: str, tmp_path: Path, executor: LocalExecutor
+        self, pool: Pool, tmp_path: Path, executor: LocalExecutor
     ) -> None:
         """The process has the lock's descriptor, but neither session nor tag of the run."""
         run = Runs(tmp_path).make("env -i setsid sleep 1000 > /dev/null 2>&1 & echo $! > stray; touch up")
-        one, other = pool(place, "0"), pool(place, "0")
+        one, other = pool("0"), pool("0")
         handle = self.start(one, run, executor)
         finish(executor, [handle])
         stray = int(run.path("code/stray").read_text())
@@ -409,12 +374,10 @@ class TestJobs:
             assert other.holders() == []
         finally:
             os.kill(stray, signal.SIGKILL)
-            for each in (one, other):
-                each.close()
 
-    def test_what_writes_the_log_belongs_to_the_run(self, place: str, tmp_path: Path, executor: LocalExecutor) -> None:
+    def test_what_writes_the_log_belongs_to_the_run(self, pool: Pool, tmp_path: Path, executor: LocalExecutor) -> None:
         run = Runs(tmp_path).make("env -i setsid sleep 1000 & echo $! > stray; touch up")
-        one = pool(place, "0")
+        one = pool("0")
         handle = self.start(one, run, executor)
         finish(executor, [handle])
         assert one.acquire() is None
@@ -423,21 +386,18 @@ class TestJobs:
         run_directory.write_outcome(run.dir, Outcome(State.DONE, 1))  # concluding it has ended or permitted that
         take_soon(one).let_go()
         executor.cancel([(handle, run.dir)], 5.0)
-        one.close()
 
-    def test_a_slot_that_was_just_taken_is_not_replaced(self, place: str, tmp_path: Path) -> None:
+    def test_a_slot_that_was_just_taken_is_not_replaced(self, place: str, pool: Pool, tmp_path: Path) -> None:
         """The slot's file still names the previous attempt, whose last process has just ended."""
-        one, other = pool(place, "0"), pool(place, "0")
+        one, other = pool("0"), pool("0")
         held = take(one)
         gone = JobHandle("local", "1", "here", 2**22 + 1, 1, processes.boot_id(), None, 1, 0.0, tag="gone.1")
         held.name_occupant(gone, str(tmp_path / "gone"))
         assert other.acquire() is not None, "nobody of that attempt lives: the file is replaced"
         held.let_go()
-        again, third = take(one := pool(place, "1")), pool(place, "1")
-        assert third.acquire() is None, "named nobody yet"
+        again = take(pool("1"))
+        assert pool("1").acquire() is None, "named nobody yet"
         again.let_go()
-        for each in (one, other, third):
-            each.close()
 
     def test_several_processes_never_hold_one_slot_at_once(self, place: str, tmp_path: Path) -> None:
         text = f"""
@@ -465,17 +425,15 @@ pool.close()
 # ---------------------------------------------------------------- processes that have a lock file open
 
 
-WORDS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-
-
 @contextmanager
 def hold(path: Path, run_dir: str | None = None) -> Iterator[int]:
     """A process that has the file open until the end."""
     env = {key: value for key, value in os.environ.items() if key != "ASSAY_RUN_DIR"}
     env |= {"ASSAY_RUN_DIR": run_dir} if run_dir is not None else {}
+    argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
     with path.open("w") as file:
         process = subprocess.Popen(
-            WORDS, env=env, pass_fds=[file.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            argv, env=env, pass_fds=[file.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
     with process:
         assert process.stdout is not None
@@ -484,20 +442,16 @@ def hold(path: Path, run_dir: str | None = None) -> Iterator[int]:
         process.communicate()
 
 
-def test_a_run_is_named_by_its_directory(tmp_path: Path) -> None:
+def test_a_run_is_named_by_its_directory_and_others_by_their_command_lines(tmp_path: Path) -> None:
     lock = tmp_path / "cpu.0"
     with hold(lock, "/runs/a b/lr=1") as pid:
         (holder,) = find_holders([str(lock)])
         assert (holder.pid, holder.name) == (pid, "/runs/a b/lr=1")
         assert 0 <= time.time() - holder.since < 600
-    assert find_holders([str(lock)]) == []
-
-
-def test_what_is_no_run_is_named_by_its_command_line(tmp_path: Path) -> None:
-    lock = tmp_path / "cpu.0"
     with hold(lock):
         (holder,) = find_holders([str(lock)])
         assert "sys.stdin.read()" in holder.name
+    assert find_holders([str(lock)]) == []
 
 
 def test_several_processes_of_a_run_are_one_and_other_files_do_not_matter(tmp_path: Path) -> None:

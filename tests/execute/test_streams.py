@@ -24,7 +24,6 @@ def run(spec: RunSpec, folder: Path) -> dict[str, str]:
 
 def test_one_log_for_both_by_default(tmp_path: Path) -> None:
     assert run(SPEC, tmp_path) == {"train.log": "out\nerr\n"}
-    assert '> "train$_s.log" 2>&1 < /dev/null' in render_job(SPEC, JobText("uid", "study", "/x"))
 
 
 @pytest.mark.parametrize("timeout_s", [None, 60.0])

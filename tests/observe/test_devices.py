@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import types
@@ -53,23 +54,9 @@ def test_the_fake_is_read_again_at_every_call(fake):
 
 
 def test_a_reading_sums_memory_and_power_and_takes_the_maximum_of_the_rest(fake):
-    one = {
-        "used_bytes": 10,
-        "utilisation": 50,
-        "sm_clock_mhz": 1000,
-        "temperature_c": 60,
-        "power_w": 100.5,
-        "throttle": ["b"],
-    }
-    two = {
-        "used_bytes": 20,
-        "utilisation": 90.5,
-        "sm_clock_mhz": 900,
-        "temperature_c": 70,
-        "power_w": 50,
-        "throttle": ["a", "b"],
-    }
-    fake.gpus(one, two, {"used_bytes": 1000})
+    names = ("used_bytes", "utilisation", "sm_clock_mhz", "temperature_c", "power_w", "throttle")
+    one, two = (10, 50, 1000, 60, 100.5, ["b"]), (20, 90.5, 900, 70, 50, ["a", "b"])
+    fake.gpus(*(dict(zip(names, each, strict=True)) for each in (one, two)), {"used_bytes": 1000})
     assert fake.devices.read([0, 1]) == GpuReading(30, 90.5, 1000, 70, 150.5, ("a", "b"))
     assert fake.devices.read([]) is None
 
@@ -86,15 +73,12 @@ def test_a_gpu_that_is_not_there_is_no_error_and_the_reason_goes_away_again(fake
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"gpus": [{"memory_bytes": "x"}]}', '{"reason": "no driver"}'])
-def test_a_fake_that_cannot_be_read_has_no_gpus(fake, content):
+def test_a_fake_that_is_missing_or_cannot_be_read_has_no_gpus(fake, content):
+    assert fake.devices.list() == ()
+    assert "nvml.json" in fake.devices.reason
     fake.write(content)
     assert fake.devices.list() == ()
     assert fake.devices.reason
-
-
-def test_a_missing_fake_has_no_gpus(fake):
-    assert fake.devices.list() == ()
-    assert "nvml.json" in fake.devices.reason
 
 
 def test_this_machine_has_gpus_or_a_reason():
@@ -110,20 +94,16 @@ def visible(monkeypatch, tmp_path):
     """As on a machine with a card."""
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(device_module, "DEVICE_FOLDER", str(tmp_path))
+    return tmp_path
 
 
-@pytest.mark.usefixtures("visible")
-def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
+def test_a_missing_package_is_named_with_its_install_command_if_there_is_a_device(visible, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     devices = Devices({})
     assert devices.list() == ()
     assert "pip install nvidia-ml-py" in devices.reason
     assert devices.warning == devices.reason  # a GPU is there, and is not used
-
-
-def test_without_a_device_file_nothing_is_loaded_and_nothing_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(device_module, "DEVICE_FOLDER", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (visible / "nvidia0").unlink()
     devices = Devices({})
     assert devices.list() == ()
     assert "no GPU is visible" in devices.reason
@@ -160,18 +140,15 @@ def build_nvml(*, broken=()):
         ],
     }
     nvml.NVMLError, nvml.NVML_CLOCK_SM, nvml.NVML_TEMPERATURE_GPU = NVMLError, 1, 0
-    for name, answer in answers.items():
-        setattr(nvml, name, build_call(name, answer, broken))
-    return nvml
 
-
-def build_call(name, answer, broken):
-    def call(*arguments):
+    def call(*_arguments, name):
         if name in broken:
             raise NVMLError("Not Supported")
-        return answer
+        return answers[name]
 
-    return call
+    for name in answers:
+        setattr(nvml, name, functools.partial(call, name=name))
+    return nvml
 
 
 @pytest.mark.usefixtures("visible")
@@ -204,17 +181,13 @@ def test_figures_that_a_gpu_does_not_offer_are_zero(monkeypatch):
 
 
 @pytest.mark.usefixtures("visible")
-def test_a_driver_that_does_not_answer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken={"nvmlInit"}))
+def test_a_driver_that_does_not_answer_and_a_gpu_that_falls_off_the_bus(monkeypatch):
+    broken = {"nvmlInit"}
+    monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken=broken))
     devices = Devices({})
     assert devices.list() == ()
     assert devices.reason == "no NVIDIA driver answers: Not Supported"
-
-
-@pytest.mark.usefixtures("visible")
-def test_a_gpu_that_falls_off_the_bus(monkeypatch):
-    broken = set()
-    monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken=broken))
+    broken.clear()
     devices = Devices({})
     assert len(devices.list()) == 1
     broken.add("nvmlDeviceGetMemoryInfo")

@@ -70,11 +70,18 @@ def test_changes_staged_or_not_are_in_the_diff_and_new_files_are_named(repositor
     assert state.untracked == ("new file.py",)
 
 
-def test_new_files_alone_do_not_make_it_dirty(repository):
-    repository.commit(a="1\n")
+def test_a_detached_head_and_new_files_alone_do_not_make_it_dirty(repository):
+    commit = repository.commit(a="1\n")
+    repository.git("checkout", "-q", "--detach")
     (repository.path / "note").write_text("x")
     state = load_git(repository.path)
-    assert (state.dirty, state.diff, state.untracked) == (False, "", ("note",))
+    assert (state.commit, state.branch, state.dirty, state.diff, state.untracked) == (
+        commit,
+        None,
+        False,
+        "",
+        ("note",),
+    )
 
 
 def test_the_diff_can_be_applied_to_the_commit(repository, tmp_path):
@@ -95,12 +102,6 @@ def test_a_renamed_file_and_a_subfolder(repository):
     assert state.dirty
     assert "rename from a" in state.diff
     assert state.untracked == ()
-
-
-def test_a_detached_head_has_no_branch(repository):
-    commit = repository.commit(a="1\n")
-    repository.git("checkout", "-q", "--detach")
-    assert (load_git(repository.path).branch, load_git(repository.path).commit) == (None, commit)
 
 
 def test_a_diff_that_is_too_large_is_cut_off_and_says_so(repository, monkeypatch):
@@ -202,16 +203,11 @@ def test_the_python_of_the_job_is_looked_up_without_starting_it(tmp_path, monkey
     assert not (tmp_path / "started").exists()
 
 
-def test_our_own_python_on_the_path_is_no_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+@pytest.mark.parametrize("path", [os.path.dirname(sys.executable), "/none"], ids=["our own", "none"])
+def test_no_other_python_on_the_path(tmp_path, monkeypatch, path):
+    monkeypatch.setenv("PATH", path)
     found = load_environment(tmp_path, [], Devices({ENV_FAKE: "/none"}))
-    assert (found.job_python, found.job_packages) == (None, {})
-
-
-def test_no_python_at_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = load_environment(tmp_path, [], Devices({ENV_FAKE: "/none"}))
-    assert (found.job_python, found.git) == (None, None)
+    assert (found.job_python, found.job_packages, found.git) == (None, {}, None)
 
 
 # ---------------------------------------------------------------- the whole
@@ -254,50 +250,38 @@ def test_the_git_command_is_called_twice_at_most(repository, tmp_path, monkeypat
     assert len(calls.read_text().split()) == 2
 
 
-SAME = {
-    "cpu": "c",
-    "cpu_count": 8,
-    "gpus": (Gpu(0, "H", "u1", 5),),
-    "driver": "1",
-    "python": "3.11.7",
-    "packages": {"torch": "2"},
-}
-
-
-@pytest.mark.parametrize("change", [{"gpus": (Gpu(0, "H", "u2", 5),)}, {"python": "3.11.9"}, {}])
-def test_a_fingerprint_that_stays(change):
-    assert build_fingerprint(**SAME | change) == build_fingerprint(**SAME)
+SAME = {"cpu": "c", "cpu_count": 8, "gpus": (Gpu(0, "H", "u1", 5),), "driver": "1", "python": "3.11.7"}
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "is_same"),
     [
-        {"cpu": "d"},
-        {"cpu_count": 4},
-        {"gpus": ()},
-        {"gpus": (Gpu(0, "A", "u1", 5),)},
-        {"driver": "2"},
-        {"driver": None},
-        {"python": "3.12.7"},
-        {"packages": {"torch": "3"}},
-        {"packages": {}},
+        ({}, True),
+        ({"gpus": (Gpu(0, "H", "u2", 5),)}, True),
+        ({"python": "3.11.9"}, True),
+        ({"cpu": "d"}, False),
+        ({"cpu_count": 4}, False),
+        ({"gpus": ()}, False),
+        ({"gpus": (Gpu(0, "A", "u1", 5),)}, False),
+        ({"driver": "2"}, False),
+        ({"driver": None}, False),
+        ({"python": "3.12.7"}, False),
+        ({"packages": {"torch": "3"}}, False),
+        ({"packages": {}}, False),
     ],
 )
-def test_a_fingerprint_that_changes(change):
-    assert build_fingerprint(**SAME | change) != build_fingerprint(**SAME)
+def test_what_changes_a_fingerprint(change, is_same):
+    same = {**SAME, "packages": {"torch": "2"}}
+    assert (build_fingerprint(**same | change) == build_fingerprint(**same)) is is_same
 
 
-def test_a_git_that_refuses_is_complained_of(repository):
+def test_a_git_that_refuses_is_complained_of(repository, tmp_path):
     """A damaged index, and a repository of another owner, are not the same as no repository."""
-    said = []
-    (repository.path / ".git" / "index").write_bytes(b"damaged")
-    assert load_git(repository.path, said.append) is None
-    assert len(said) == 1
-    assert "git cannot read" in said[0]
-    assert "index file" in said[0]
-
-
-def test_no_repository_is_nothing_to_complain_of(tmp_path):
     said = []
     assert load_git(tmp_path, said.append) is None
     assert said == []
+    (repository.path / ".git" / "index").write_bytes(b"damaged")
+    assert load_git(repository.path, said.append) is None
+    (text,) = said
+    assert "git cannot read" in text
+    assert "index file" in text

@@ -198,8 +198,3 @@ def test_tensors_of_the_second_api_encoded_by_protobuf(write):
         writer.file_writer.add_summary(Summary(value=values), 5)
 
     assert rows(parse_events(write(fill), {})[0]) == [("scalar", 5.0, 0.25), ("double", 5.0, 0.1)]
-
-
-def test_columns_are_the_points():
-    data = record(event(1, simple("a", 1.0))) + record(event(2, simple("b", 2.0), simple("a", 3.0)))
-    assert build_points(parse_events_columns(data, {})[0]) == parse_events(data, {})[0]

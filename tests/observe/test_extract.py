@@ -20,6 +20,10 @@ from assay.values.study import Pattern, Position
 STEP = Pattern("step", r"step (\d+)")
 LOSS = Pattern("loss", rf"loss[= ]({NUMBER})")
 ACC = Pattern("acc", rf"acc[= ]({NUMBER})")
+BOTH = Pattern("any", r"loss (?P<loss>\S+) at (?P<step>\d+)")
+EPOCH = Pattern("epoch", r"epoch (\d+)")
+IT = Pattern("step", r"it\[(\d+)\]")
+NLL = Pattern("loss", r"nll (\S+)")
 
 
 def run(patterns, text, command=None):
@@ -35,39 +39,33 @@ def rows(points):
 # ---------------------------------------------------------------- steps
 
 
-def test_values_belong_to_the_step_of_their_line_and_later_lines_to_the_last():
-    found = run([STEP, LOSS, ACC], "loss=9\nstep 1 loss=0.5\nacc=0.1\nstep 2\nloss=0.4\n")
-    assert rows(found) == [("loss", None, 9.0), ("loss", 1.0, 0.5), ("loss", 2.0, 0.4), ("acc", 1.0, 0.1)]
+@pytest.mark.parametrize(
+    ("patterns", "text", "losses"),
+    [
+        ([STEP, LOSS], "loss=9\nstep 1 loss=0.5\nstep 2\nloss=0.4\n", [(None, 9.0), (1.0, 0.5), (2.0, 0.4)]),
+        # a step to the right counts for its whole line
+        ([STEP, LOSS], "step 1\nloss=0.5 step 2\nloss=0.4 (step 3)\n", [(2.0, 0.5), (3.0, 0.4)]),
+        # of several steps on a line each counts for the values after it
+        ([STEP, LOSS], "loss=0 step 1 loss=1 step 2 loss=2\n", [(1.0, 0.0), (1.0, 1.0), (2.0, 2.0)]),
+        # a step and a value in one match belong together
+        ([BOTH], "loss 0.5 at 1, loss 0.4 at 2\nx\n", [(1.0, 0.5), (2.0, 0.4)]),
+        # an epoch is the position only where there is no step
+        ([EPOCH, LOSS], "epoch 3 loss=1\n", [(3.0, 1.0)]),
+        ([EPOCH, STEP, LOSS], "epoch 3 step 70 loss=1\n", [(70.0, 1.0)]),
+        ([LOSS], "step 1 loss=1\n", [(None, 1.0)]),
+        # several patterns for the step, and for one metric, are read in the order of the log
+        ([STEP, IT, LOSS], "it[1] loss=1\nstep 2 loss=2\nit[3] loss=3\n", [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]),
+        ([STEP, LOSS, NLL], "step 1 loss=1 nll 2\nnll 3\nloss=4\n", [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (1.0, 4.0)]),
+        ([STEP, LOSS], "\r 10%|#    | step 1 loss=0.5\r 20%|██   | step 2 loss=0.4\r\n", [(1.0, 0.5), (2.0, 0.4)]),
+        ([STEP, LOSS], b"\xff\xfe step 1 \xc3 loss=0.5\n\x80loss=2\n", [(1.0, 0.5), (1.0, 2.0)]),
+    ],
+)
+def test_the_step_of_a_value(patterns, text, losses):
+    assert rows(run(patterns, text)) == [("loss", *each) for each in losses]
 
 
-def test_a_step_to_the_right_counts_for_its_whole_line():
-    assert rows(run([STEP, LOSS], "step 1\nloss=0.5 step 2\nloss=0.4 (step 3)\n")) == [
-        ("loss", 2.0, 0.5),
-        ("loss", 3.0, 0.4),
-    ]
-
-
-def test_several_steps_on_a_line_each_rule_what_follows_them():
-    assert rows(run([STEP, LOSS], "loss=0 step 1 loss=1 step 2 loss=2\n")) == [
-        ("loss", 1.0, 0.0),
-        ("loss", 1.0, 1.0),
-        ("loss", 2.0, 2.0),
-    ]
-
-
-def test_a_step_and_a_value_in_one_match_belong_together():
-    both = Pattern("any", r"loss (?P<loss>\S+) at (?P<step>\d+)")
-    assert rows(run([both], "loss 0.5 at 1, loss 0.4 at 2\nx\n")) == [("loss", 1.0, 0.5), ("loss", 2.0, 0.4)]
-
-
-def test_epoch_is_the_position_only_where_there_is_no_step():
-    epoch = Pattern("epoch", r"epoch (\d+)")
-    assert rows(run([epoch, LOSS], "epoch 3 loss=1\n")) == [("loss", 3.0, 1.0)]
-    assert rows(run([epoch, STEP, LOSS], "epoch 3 step 70 loss=1\n")) == [("loss", 70.0, 1.0)]
-
-
-def test_without_a_position_pattern_nothing_has_a_step():
-    assert rows(run([LOSS], "step 1 loss=1\n")) == [("loss", None, 1.0)]
+def test_each_metric_has_the_last_step():
+    assert rows(run([STEP, LOSS, ACC], "step 1 loss=0.5\nacc=0.1\n")) == [("loss", 1.0, 0.5), ("acc", 1.0, 0.1)]
 
 
 def test_a_step_that_is_not_finite_is_skipped():
@@ -76,51 +74,25 @@ def test_a_step_that_is_not_finite_is_skipped():
     assert (extractor.skipped, extractor.example) == (1, "step: 'nan'")
 
 
-def test_several_patterns_for_the_step_are_read_in_the_order_of_the_log():
-    other = Pattern("step", r"it\[(\d+)\]")
-    assert rows(run([STEP, other, LOSS], "it[1] loss=1\nstep 2 loss=2\nit[3] loss=3\n")) == [
-        ("loss", 1.0, 1.0),
-        ("loss", 2.0, 2.0),
-        ("loss", 3.0, 3.0),
-    ]
-
-
 # ---------------------------------------------------------------- groups and names
 
 
-def test_named_groups_name_their_own_metrics():
-    pattern = Pattern("ignored", r"(train|val) (?P<loss>\S+) (?P<acc>\S+)")
-    assert rows(run([pattern], "val 0.5 0.9\n")) == [("loss", None, 0.5), ("acc", None, 0.9)]
-
-
-def test_labels_name_several_groups():
-    pattern = Pattern("loss", r"Loss\s+\(MLM\s+NSP\):\s+([\d\.]+)\s+([\d\.]+)", labels=("MLM", "NSP"))
-    assert rows(run([pattern], "Loss (MLM NSP):  1.5 0.25\n")) == [("loss.MLM", None, 1.5), ("loss.NSP", None, 0.25)]
-
-
 @pytest.mark.parametrize(
-    ("regex", "labels", "names"),
+    ("regex", "labels", "found"),
     [
-        (r"(\d)", (), ("m",)),
-        (r"\d", (), ("m",)),
-        (r"(\d)", ("a",), ("m.a",)),
-        (r"(\d) (\d)", ("a", "b"), ("m.a", "m.b")),
-        (r"(\d) (\d)", ("a",), ("m.0", "m.1")),
-        (r"(\d) (\d)", (), ("m.0", "m.1")),
-        (r"(\d)", ("a", "b"), ("m.0",)),
-        (r"(?P<x>\d) (\d)", (), ("x",)),
+        (r"(\d) ", (), {"m": 1.0}),
+        (r"\d(?= )", (), {"m": 1.0}),
+        (r"(\d) ", ("a",), {"m.a": 1.0}),
+        (r"(\d) (\d)", ("a", "b"), {"m.a": 1.0, "m.b": 2.0}),
+        (r"(\d) (\d)", ("a",), {"m.0": 1.0, "m.1": 2.0}),
+        (r"(\d) (\d)", (), {"m.0": 1.0, "m.1": 2.0}),
+        (r"(\d) ", ("a", "b"), {"m.0": 1.0}),
+        (r"(?P<x>\d) (\d)", (), {"x": 1.0}),
+        (r"(1) (?P<loss>\d)", (), {"loss": 2.0}),
     ],
 )
-def test_names_of_a_patterns_metrics(regex, labels, names):
-    pattern = Pattern("m", regex, labels=labels)
-    assert tuple(dict.fromkeys(point.metric for point in run([pattern], "1 2\n"))) == names
-
-
-def test_several_patterns_for_one_metric_are_merged_by_their_place():
-    other = Pattern("loss", r"nll (\S+)")
-    text = "step 1 loss=1 nll 2\nnll 3\nloss=4\n"
-    expected = [("loss", 1.0, 1.0), ("loss", 1.0, 2.0), ("loss", 1.0, 3.0), ("loss", 1.0, 4.0)]
-    assert rows(run([STEP, LOSS, other], text)) == expected
+def test_names_of_a_patterns_metrics(regex, labels, found):
+    assert {each.metric: each.value for each in run([Pattern("m", regex, labels=labels)], "1 2\n")} == found
 
 
 def test_a_group_that_takes_no_part_says_nothing():
@@ -203,18 +175,6 @@ def test_two_numbers_with_a_comma_between_them_are_two():
 # ---------------------------------------------------------------- bytes and lines
 
 
-def test_progress_bars_end_their_lines_with_a_carriage_return():
-    text = "\r 10%|#    | step 1 loss=0.5\r 20%|██   | step 2 loss=0.4\r\n"
-    assert rows(run([STEP, LOSS], text)) == [("loss", 1.0, 0.5), ("loss", 2.0, 0.4)]
-
-
-def test_undecodable_bytes_do_no_harm():
-    assert rows(run([STEP, LOSS], b"\xff\xfe step 1 \xc3 loss=0.5\n\x80loss=2\n")) == [
-        ("loss", 1.0, 0.5),
-        ("loss", 1.0, 2.0),
-    ]
-
-
 @pytest.mark.parametrize("regex", [r"Genauigkeit für: (\S+)", r"f[üu]r: (\S+)", r"für+: (\S+)", r"\w+ \w+: (\S+)"])
 def test_patterns_and_logs_with_other_letters(regex):
     assert rows(run([Pattern("acc", regex)], "Genauigkeit für: 0.5\n")) == [("acc", None, 0.5)]
@@ -246,22 +206,7 @@ def test_blocks_do_not_change_the_points(monkeypatch):
     assert run([STEP, LOSS, ACC], lines) == whole
 
 
-PIECES = [
-    b"step 1",
-    b"step 22 ",
-    b"loss=0.5",
-    b"loss=nan",
-    b" acc=",
-    b"0.25",
-    b"x",
-    b"\n",
-    b"\r",
-    b"\r\n",
-    b"\n\n",
-    b"\xc3\xbc",
-    b"\xff",
-    b"loss=?",
-]
+PIECES = b"step 1|step 22 |loss=0.5|loss=nan| acc=|0.25|x|\n|\r|\r\n|\n\n|\xc3\xbc|\xff|loss=?".split(b"|")
 PATTERNS = [STEP, Pattern("loss", r"loss=(\S+)"), Pattern("acc", r"acc=([^\s]+)"), Pattern("acc", r"[ü ]acc=\s?(\d)")]
 
 
@@ -372,8 +317,3 @@ def test_a_match_never_spans_lines():
 
 def test_a_newline_inside_a_negated_class_that_begins_with_a_bracket():
     assert find(r"[^]]+(\d)", "a]b1\nc2\n") == [(2, "1"), (5, "2")]
-
-
-def test_a_broken_expression_is_refused():
-    with pytest.raises(re.error):
-        LineRegex("(")

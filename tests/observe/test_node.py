@@ -49,11 +49,6 @@ def find_reader(job: subprocess.Popen[bytes]) -> int:
     return 0
 
 
-def is_running(pid: int) -> bool:
-    stat = processes.load_stat(pid)
-    return stat is not None and not stat.is_zombie
-
-
 def end_command(job: subprocess.Popen[bytes]) -> None:
     for pid in processes.find_descendants(job.pid):
         if Path(f"/proc/{pid}").exists() and b"bytearray" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -82,7 +77,7 @@ def test_readings_while_the_job_runs_and_nobody_afterwards(
         assert reader
         end(run, job)
         job.wait(60)
-        until(lambda: not is_running(reader), "the reader has ended")
+        until(lambda: processes.process_start(reader) is None, "the reader has ended")
     readings = [parse_reading(line) for line in load_lines(run)]
     assert all(reading is not None for reading in readings)
     first = readings[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,16 +133,12 @@ def test_a_parameter_that_no_command_can_name_is_not_advised_to_be_written_into_
     assert "write {b.c}" in str(second)
 
 
-def test_a_parameter_is_an_orphan_where_its_command_is_not_chosen():
+def test_a_parameter_is_an_orphan_where_its_command_is_not_chosen_and_warnings_of_the_file_are_kept():
     commands = (CommandTemplate("train", (Placeholder("a"),)), CommandTemplate("test", (ShellText("t"),)))
     plan = build_plan(study(sweep(commands=("test",), a=[1]), commands=commands))
     assert [warning.key for warning in plan.warnings] == ["a"]
     assert texts(plan) == ["t"]
-
-
-def test_the_files_own_warnings_are_kept():
-    first = build_plan(study(sweep(z=[1]))).warnings
-    assert build_plan(study(sweep(a=[1]), warnings=first)).warnings == first
+    assert build_plan(study(sweep(a=[1]), warnings=plan.warnings)).warnings == plan.warnings
 
 
 def test_a_run_carries_what_the_study_says():
@@ -171,7 +169,8 @@ AXES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 5), min_
 @given(st.lists(AXES, min_size=1, max_size=3), st.integers(1, 2))
 def test_every_distinct_combination_is_run_once_per_repeat_under_one_name(grids, repeat):
     plan = build_plan(study(*(sweep(**axes) for axes in grids), repeat=repeat))
-    wanted = {canonical(row) for axes in grids for row in _product(axes)}
+    rows = [dict(zip(axes, values, strict=True)) for axes in grids for values in product(*axes.values())]
+    wanted = {canonical(row) for row in rows}
     assert {canonical(run.params) for run in plan.runs} == wanted
     assert len(plan.runs) == len(wanted) * repeat
     assert len({run.id for run in plan.runs}) == len({run.name.casefold() for run in plan.runs}) == len(plan.runs)
@@ -181,13 +180,6 @@ def test_every_distinct_combination_is_run_once_per_repeat_under_one_name(grids,
 def test_a_plan_is_the_same_every_time(grids, subset):
     one = study(*(sweep(**axes) for axes in grids), subset=subset)
     assert build_plan(one) == build_plan(one)
-
-
-def _product(axes: dict) -> list[dict]:
-    found: list[dict] = [{}]
-    for name, values in axes.items():
-        found = [{**row, name: value} for row in found for value in values]
-    return found
 
 
 def test_adding_a_sweep_changes_no_id():
@@ -215,13 +207,9 @@ def test_an_unknown_title_is_refused_with_a_suggestion():
         select(build_titled(), titles=["tow"])
     assert "no title named 'tow'" in caught.value.render()
     assert "did you mean 'two'" in caught.value.render()
-
-
-def test_a_title_where_nothing_has_one_is_refused():
     untitled = Study("s", "native", "f.yml", "/work", (), (Sweep({}),))
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(NotFoundError, match=r"nothing in f.yml has a title"):
         select(untitled, titles=["x"])
-    assert "nothing in f.yml has a title" in caught.value.render()
 
 
 @pytest.mark.parametrize("sample", [0, -3])
@@ -230,12 +218,9 @@ def test_a_sample_of_nothing_is_refused(sample):
         select(build_titled(), sample=sample)
 
 
-def test_nothing_asked_for_is_everything():
-    assert select(build_titled()) == build_titled()
-
-
 def test_a_title_selects_every_sweep_that_has_it():
     assert [list(sweep.axes) for sweep in select(build_titled(), titles=["one"]).sweeps] == [["a"], ["c"]]
+    assert select(build_titled()) == build_titled()
 
 
 def test_a_sample_is_drawn_per_sweep_and_follows_from_its_seed():
@@ -243,8 +228,5 @@ def test_a_sample_is_drawn_per_sweep_and_follows_from_its_seed():
     assert found.subset == Subset(2, 5, per_sweep=True)
     assert len(build_plan(found).runs) == 6
     assert build_plan(found) == build_plan(select(build_titled(), sample=2, seed=5))
-
-
-def test_a_sample_without_a_seed_says_which_one_it_took():
     seeds = {select(build_titled(), sample=2).subset.seed for _ in range(5)}
-    assert len(seeds) > 1
+    assert len(seeds) > 1, "without a seed one is drawn"

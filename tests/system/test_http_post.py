@@ -24,6 +24,8 @@ def test_an_answer() -> None:
         assert post(f"{url}/a?b=c", b"body", HEADERS) == (200, b"ok")
     assert heard[0].startswith(b"POST /a?b=c HTTP/1.1\r\n")
     assert b"Bearer secret" in heard[0]
+    with answering([OK + b"Content-Length: 99999999999\r\n\r\nshort"]) as url:  # it announces more than it sends
+        assert post(url, b"", HEADERS) == (200, b"short")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +65,6 @@ def test_an_answer_that_breaks_off_leaves_no_open_socket() -> None:
         thread.join()
         gc.collect()
     assert [str(each.message) for each in caught] == []
-
-
-def test_an_answer_that_is_announced_longer_than_it_is() -> None:
-    with answering([OK + b"Content-Length: 99999999999\r\n\r\nshort"]) as url:
-        assert post(url, b"", HEADERS) == (200, b"short")
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,10 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-def test_descendants_are_found_across_sessions(family):
+def test_descendants_are_found_across_sessions_and_ended_alone(family):
     wait_for(lambda: len(find_descendants(family.pid)) == 3)
     assert family.pid not in find_descendants(family.pid)
     assert find_descendants(family.pid) < find_descendants(os.getpid())
-
-
-def test_all_of_them_are_ended_and_nobody_else(family):
-    wait_for(lambda: len(find_descendants(family.pid)) == 3)
     assert end_descendants(family.pid)
     assert find_descendants(family.pid) == set()
     assert family.poll() is None
@@ -75,11 +71,6 @@ def test_only_memory_that_is_used_weighs():
         process.stdout.readline()
         assert 100 << 20 < processes.measure_memory([process.pid]) < 200 << 20
         process.stdin.close()
-
-
-def test_nobody_weighs_nothing():
-    assert processes.measure_memory([2**22 + 1]) == 0
-    assert find_descendants(2**22 + 1) == set()
 
 
 # ---------------------------------------------------------------- one process
@@ -106,6 +97,8 @@ def test_a_process_that_is_not_there_says_nothing():
     assert list(processes.find_open_files(process.pid)) == []
     assert not processes.exists(process.pid)
     assert not processes.is_ignoring(process.pid, signal.SIGINT)
+    assert processes.measure_memory([process.pid]) == 0
+    assert find_descendants(process.pid) == set()
 
 
 def test_what_a_process_is_and_holds(tmp_path: Path) -> None:
@@ -124,28 +117,18 @@ def test_what_a_process_is_and_holds(tmp_path: Path) -> None:
         assert not processes.is_writing(own, str(read.fileno()))
 
 
-def test_an_ignored_signal_is_seen() -> None:
-    process = subprocess.Popen(["bash", "-c", "trap '' INT; echo; read -r line"], stdin=-1, stdout=-1)
-    with process:
+def test_variables_command_line_and_ignored_signals_of_a_process() -> None:
+    argv, env = ["bash", "-c", "trap '' INT; echo -; read -r line"], {"A": "1", "AB": "x=y", "E": ""}
+    with subprocess.Popen(argv, env=env, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        assert processes.is_ignoring(process.pid, signal.SIGINT)
-        assert not processes.is_ignoring(process.pid, signal.SIGTERM)
-        process.kill()
-
-
-def test_the_variables_of_a_process() -> None:
-    process = subprocess.Popen(["cat", "-"], env={"A": "1", "AB": "x=y", "E": ""}, stdin=-1, stdout=-1, bufsize=0)
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"-\n")
-        assert process.stdout.read(1) == b"-"  # it has its environment, which it has not yet during exec
+        assert process.stdout.readline() == b"-\n"  # it has its environment, which it has not yet during exec
         assert processes.load_variable(process.pid, "AB") == b"x=y"
         assert processes.load_variable(process.pid, "A") == b"1"
         assert processes.load_variable(process.pid, "B") == b""
-        assert processes.load_command_line(process.pid) == "cat -"
-        assert processes.describe_process(process.pid) == f"cat - (pid {process.pid})"
+        assert processes.load_command_line(process.pid) == " ".join(argv)
+        assert processes.describe_process(process.pid) == f"{' '.join(argv)} (pid {process.pid})"
+        assert processes.is_ignoring(process.pid, signal.SIGINT)
+        assert not processes.is_ignoring(process.pid, signal.SIGTERM)
         process.kill()
 
 
@@ -178,10 +161,7 @@ MOUNTS = """\
 def test_the_file_system_of_a_folder(tmp_path: Path, folder: str, kind: str) -> None:
     (tmp_path / "mounts").write_text(MOUNTS)
     assert processes.find_file_system(folder, str(tmp_path / "mounts")) == kind
-
-
-def test_an_unreadable_table(tmp_path: Path) -> None:
-    assert processes.find_file_system("/", str(tmp_path / "none")) is None
+    assert processes.find_file_system(folder, str(tmp_path / "none")) is None
 
 
 def test_what_a_measured_command_starts_behind_loads_little() -> None:

@@ -17,12 +17,9 @@ def tty():
     os.close(leader)
 
 
-def test_colours_only_on_a_terminal(tty):
+def test_when_there_are_colours(tty):
     assert terminal.use_color(tty, {"TERM": "xterm"})
     assert not terminal.use_color(io.StringIO(), {"TERM": "xterm"})
-
-
-def test_no_color_and_dumb_terminals_are_respected(tty):
     assert not terminal.use_color(tty, {"TERM": "xterm", "NO_COLOR": "1"})
     assert not terminal.use_color(tty, {"TERM": "dumb"})
     assert terminal.use_color(tty, {"TERM": "xterm", "NO_COLOR": ""})  # empty counts as unset
@@ -30,23 +27,18 @@ def test_no_color_and_dumb_terminals_are_respected(tty):
     assert not terminal.use_color(tty, {"FORCE_COLOR": "1", "NO_COLOR": "1"})
 
 
-def test_a_closed_stream_is_no_terminal():
+def test_width_only_where_there_is_a_terminal(tty):
     stream = io.StringIO()
+    assert terminal.terminal_width(stream) is None
+    assert terminal.terminal_width(stream, 100) == 100
+    assert terminal.terminal_width(tty)
     stream.close()
     assert not terminal.is_terminal(stream)
 
 
-def test_width_only_where_there_is_a_terminal(tty):
-    assert terminal.terminal_width(io.StringIO()) is None
-    assert terminal.terminal_width(io.StringIO(), 100) == 100
-    assert terminal.terminal_width(tty)
-
-
-def test_can_encode():
-    ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    utf8_stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    assert terminal.can_encode(utf8_stream, "⠿")
-    assert not terminal.can_encode(ascii_stream, "⠿")
+@pytest.mark.parametrize(("encoding", "expected"), [("utf-8", True), ("ascii", False)])
+def test_can_encode(encoding, expected):
+    assert terminal.can_encode(io.TextIOWrapper(io.BytesIO(), encoding=encoding), "⠿") is expected
 
 
 def test_paint_wraps_and_resets():

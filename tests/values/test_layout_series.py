@@ -9,33 +9,21 @@ def test_attempts_that_the_newest_one_continues_count():
     assert split_series(names, [9]) == ([names[1], names[0]], [names[3], names[2]])
 
 
-def test_the_newest_attempt_counts():
-    old, new = "a1-r0-host-10-1.jsonl", "a2-r0-host-11-2.jsonl"
-    assert split_series([new, old]) == ([new], [old])
-
-
-def test_the_tenth_attempt_is_newer_than_the_second():
-    assert split_series(["a10-r0-h-1-1.jsonl", "a2-r0-h-1-1.jsonl"])[0] == ["a10-r0-h-1-1.jsonl"]
-
-
-def test_several_processes_of_one_attempt_count_together():
-    names = ["a1-r0-h-1-1.jsonl", "a1-r0-h-2-1.jsonl"]
-    assert split_series(names) == (names, [])
-
-
-def test_the_lowest_rank_speaks_for_all():
-    names = ["a1-r1-h-2-1.jsonl", "a1-r0-h-1-1.jsonl", "a1-r2-h-3-1.jsonl"]
-    assert split_series(names)[0] == ["a1-r0-h-1-1.jsonl"]
-    assert split_series(names[::2])[0] == ["a1-r1-h-2-1.jsonl"]
-
-
-def test_other_files_count_as_the_first_attempt():
-    assert split_series(["mine.jsonl", "notes.txt"]) == (["mine.jsonl"], [])
-    assert split_series(["mine.jsonl", "a2-r0-h-1-1.jsonl"]) == (["a2-r0-h-1-1.jsonl"], ["mine.jsonl"])
-
-
-def test_nothing_there():
-    assert split_series([]) == ([], [])
+@pytest.mark.parametrize(
+    ("used", "others"),
+    [
+        (["a10-r0-host-11-2.jsonl"], ["a2-r0-host-10-1.jsonl"]),  # the newest attempt
+        (["a1-r0-h-1-1.jsonl", "a1-r0-h-2-1.jsonl"], []),  # several processes of an attempt
+        (["a1-r0-h-1-1.jsonl"], ["a1-r1-h-2-1.jsonl", "a1-r2-h-3-1.jsonl"]),  # the lowest rank
+        (["a1-r1-h-2-1.jsonl"], ["a1-r2-h-3-1.jsonl"]),
+        (["a2-r0-h-1-1.jsonl"], ["mine.jsonl"]),  # other files belong to the first attempt
+        (["mine.jsonl"], []),
+        ([], []),
+    ],
+)
+def test_which_files_count(used, others):
+    assert split_series([*others, *used]) == (used, others)
+    assert split_series(["notes.txt", *used, *others]) == (used, others)
 
 
 @pytest.mark.parametrize("host", ["node7", "node7.farm.example"])

@@ -45,21 +45,17 @@ def test_numbers_come_back(field: int, value: int) -> None:
     assert read_varint(rest) == (value, b"")
 
 
-@given(st.integers(1, 100), st.text(st.characters(codec="utf-8"), max_size=300))
-def test_texts_come_back(field: int, value: str) -> None:
+@given(st.integers(1, 100), st.text(st.characters(codec="utf-8"), max_size=300), st.floats(allow_nan=False))
+def test_texts_and_doubles_come_back(field: int, value: str, number: float) -> None:
     key, rest = read_varint(protobuf.text(field, value))
     size, content = read_varint(rest)
     assert (key, size) == (field << 3 | 2, len(content))
     assert content.decode() == value
+    assert struct.unpack("<d", protobuf.double(1, number)[1:]) == (number,)
 
 
 def test_half_a_character_is_no_reason_to_fail() -> None:
     assert protobuf.text(1, "\ud800") == protobuf.text(1, "?")
-
-
-@given(st.floats(allow_nan=False))
-def test_doubles_come_back(value: float) -> None:
-    assert struct.unpack("<d", protobuf.double(1, value)[1:]) == (value,)
 
 
 def test_what_was_written_is_read_again() -> None:

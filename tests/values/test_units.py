@@ -8,16 +8,18 @@ from assay.values.units import parse_slots
 
 @pytest.mark.parametrize("text", ["", ",", " , "])
 def test_no_slot(text):
-    with pytest.raises(UsageError, match="no slot in"):
+    with pytest.raises(UsageError, match="no slot in") as caught:
         parse_slots(text)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
     "text", ["cpu:0", "cpu:-1", "cpu:many", "0;1", "0+", "+1", "a b", "foo", "cpu4", "0+x", "\N{SUPERSCRIPT TWO}"]
 )
 def test_a_bad_slot_is_named(text):
-    with pytest.raises(UsageError, match="bad slot"):
+    with pytest.raises(UsageError, match="bad slot") as caught:
         parse_slots(text)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ def test_a_bad_slot_is_named(text):
         ("0", ("0",)),
         ("0,1", ("0", "1")),
         ("0+1,2+3", ("0,1", "2,3")),
-        ("0, 0", ("0", "0")),
+        (" 0 , 0 ,", ("0", "0")),
         ("cpu", ("cpu",)),
         ("cpu:3", ("cpu", "cpu", "cpu")),
         ("cpu,cpu", ("cpu", "cpu")),

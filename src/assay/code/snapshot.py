@@ -137,6 +137,8 @@ def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snap
 
 def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     """Return the files that differ between two snapshots of the store, by name; none if one of them is missing."""
+    import filecmp
+
     try:
         manifests = [_load_manifest(os.path.join(store, digest)) for digest in (old, new)]
     except AssayError:
@@ -145,19 +147,9 @@ def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     left, right = (os.path.join(store, digest, _TREE) for digest in (old, new))
     changed = [ChangedFile(path, f"{right}/{path}", is_new=True) for path in after - before]
     changed += [ChangedFile(path, f"{left}/{path}") for path in before - after]
-    for path in before & after:
-        if not _is_same_file(f"{left}/{path}", f"{right}/{path}"):
-            changed.append(ChangedFile(path, f"{right}/{path}"))
+    _, different, unreadable = filecmp.cmpfiles(left, right, before & after, shallow=False)
+    changed += [ChangedFile(path, f"{right}/{path}") for path in (*different, *unreadable)]
     return sorted(changed, key=lambda change: change.name)
-
-
-def _is_same_file(one: str, other: str) -> bool:
-    try:
-        import filecmp
-
-        return filecmp.cmp(one, other, shallow=False)
-    except (OSError, ValueError):  # the copy was removed, or never existed
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +230,15 @@ class _Contents:
             self._make_folders(target, path, made)
         for file in self.present():
             self._make_folders(target, os.path.dirname(file.path), made)
-            self._copy_file(file, f"{target}/{file.path}")
+            copy = f"{target}/{file.path}"
+            try:
+                copy_file(f"{self.source}/{file.path}", copy, mode=file.mode, mtime_ns=file.mtime_ns)
+            except FileNotFoundError:
+                self.gone.add(file.path)
+            except PermissionError as error:
+                raise unreadable_error([file.path]) from error
+            else:
+                self.digests[file.path] = _hash_file(copy)
         for path, destination in self.symlinks:
             self._make_folders(target, os.path.dirname(path), made)
             os.symlink(destination, f"{target}/{path}")
@@ -249,16 +249,6 @@ class _Contents:
         self._make_folders(target, os.path.dirname(path), made)
         os.mkdir(f"{target}/{path}", self.modes.get(path, 0o777) | stat.S_IRWXU)
         made.add(path)
-
-    def _copy_file(self, file: FileEntry, target: str) -> None:
-        try:
-            copy_file(f"{self.source}/{file.path}", target, mode=file.mode, mtime_ns=file.mtime_ns)
-        except FileNotFoundError:
-            self.gone.add(file.path)
-            return
-        except PermissionError as error:
-            raise unreadable_error([file.path]) from error
-        self.digests[file.path] = _hash_file(target)
 
     def settled(self, looked_at_ns: int) -> Seen:
         """Return digests that may be kept: those of files that were not changed in the last tick of their clock."""
@@ -296,7 +286,18 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
         contents.copy(f"{aside}/{_TREE}")
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
-            json.dump(asdict(_build_manifest(contents)), stream)
+            manifest = _Manifest(
+                format=_FORMAT,
+                source=contents.source,
+                files=tuple((file.path, file.mode, file.mtime_ns) for file in contents.present()),
+                modes={path: mode for path, mode in contents.modes.items() if mode & 0o055 != 0o055},
+                secret=contents.secret,
+                symlinks=tuple(contents.symlinks),
+                empty=tuple(contents.empty),
+                linked=contents.linked,
+                bytes=sum(file.size for file in contents.present()),
+            )
+            json.dump(asdict(manifest), stream)
         target = os.path.join(store, digest)
         try:
             rename(aside, target)
@@ -306,21 +307,6 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return digest
-
-
-def _build_manifest(contents: _Contents) -> _Manifest:
-    files = contents.present()
-    return _Manifest(
-        format=_FORMAT,
-        source=contents.source,
-        files=tuple((file.path, file.mode, file.mtime_ns) for file in files),
-        modes={path: mode for path, mode in contents.modes.items() if mode & 0o055 != 0o055},
-        secret=contents.secret,
-        symlinks=tuple(contents.symlinks),
-        empty=tuple(contents.empty),
-        linked=contents.linked,
-        bytes=sum(file.size for file in files),
-    )
 
 
 def _load_seen(store: StrPath) -> Seen:

@@ -55,7 +55,9 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
         return Place(handle.host)
     executor = try_executor(handle.executor)
     number = executor.find_job(handle, run_dir) if executor else ""
-    return Place(_load_node(run_dir, handle.attempt), f"{handle.executor} {number}".rstrip())
+    token = try_text(os.path.join(run_dir, layout.numbered_name("token", handle.attempt))).split()
+    host = token[0].removeprefix(_SSH) if token else ""  # the machine that took the attempt's token
+    return Place(host if host not in ("", layout.NO_HOST) else None, f"{handle.executor} {number}".rstrip())
 
 
 def load_entry(run_dir: str, handle: JobHandle) -> str:
@@ -81,13 +83,6 @@ def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
     """Return why the farm has not started a job, as far as a supervisor has recorded the reason."""
     log = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES)
     return next((line[len(_WAITS) :] for line in reversed(log.splitlines()) if line.startswith(_WAITS)), "")
-
-
-def _load_node(run_dir: str, attempt: int) -> str | None:
-    """Return the machine that took the attempt's token."""
-    words = try_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
-    host = words[0].removeprefix(_SSH) if words else ""
-    return host if host not in ("", layout.NO_HOST) else None
 
 
 def render_place(place: Place, handle: JobHandle) -> str:

@@ -236,7 +236,10 @@ class Cancellation:
             processes.signal_all(self.left, signal.SIGKILL)
             self._kills += 1
         else:  # a process forked since the last check has not been signalled yet
-            processes.signal_all(_leaders_first(self.left - self._signalled, self._attempts), signal.SIGTERM)
+            leaders = {attempt.leader for attempt in self._attempts}
+            # job.sh before its command: a command that answers TERM with exit 0 must not count as finished
+            leaders_first = sorted(self.left - self._signalled, key=lambda pid: (pid not in leaders, pid))
+            processes.signal_all(leaders_first, signal.SIGTERM)
             self._signalled |= self.left
         return False
 
@@ -247,9 +250,3 @@ def end_attempts(attempts: Sequence[AttemptProcesses], grace_s: float) -> bool:
     while not ending.look():
         time.sleep(_POLL_S)
     return not ending.left
-
-
-def _leaders_first(pids: set[int], attempts: Sequence[AttemptProcesses]) -> list[int]:
-    """Sort job.sh before its command: a command that answers TERM with exit 0 must not count as finished."""
-    leaders = {attempt.leader for attempt in attempts}
-    return sorted(pids, key=lambda pid: (pid not in leaders, pid))

@@ -109,7 +109,7 @@ def _check_ends(history: TrialHistory) -> Step | None:
 # ---------------------------------------------------------------- the suspects
 
 
-class _Graph:
+class _CommitGraph:
     """Sets of commits as bits of an integer."""
 
     def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
@@ -135,7 +135,7 @@ class _Graph:
 
 
 def _halve(history: TrialHistory) -> Step:
-    graph = _Graph(history.parents)
+    graph = _CommitGraph(history.parents)
     tip, suspects = _find_suspects(history, graph)
     if not suspects:
         return Stuck("the trials contradict one another: a commit is good whose ancestors were all found bad")
@@ -146,7 +146,7 @@ def _halve(history: TrialHistory) -> Step:
     return _confirm(history, tip, members) if len(members) == 1 else Culprit(tuple(members))
 
 
-def _find_suspects(history: TrialHistory, graph: _Graph) -> tuple[str, int]:
+def _find_suspects(history: TrialHistory, graph: _CommitGraph) -> tuple[str, int]:
     tip = history.bad
     suspects = graph.reach(tip) & ~graph.reach(history.good)
     for commit in dict.fromkeys(trial.commit for trial in history.trials):
@@ -158,7 +158,7 @@ def _find_suspects(history: TrialHistory, graph: _Graph) -> tuple[str, int]:
     return tip, suspects
 
 
-def _choose(candidates: Sequence[str], suspects: int, graph: _Graph) -> str:
+def _choose(candidates: Sequence[str], suspects: int, graph: _CommitGraph) -> str:
     total = suspects.bit_count()
 
     def left(commit: str) -> int:

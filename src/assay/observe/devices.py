@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -82,7 +82,16 @@ class Devices:
         """Return one reading for these GPUs: sums of memory and power, maxima of the rest. None if none can be read."""
         readings: list[GpuReading | None] = [self._ask(methodcaller("read", index), None) for index in indices]
         found = [reading for reading in readings if reading is not None]
-        return _build_reading(found) if found else None
+        if not found:
+            return None
+        return GpuReading(
+            memory_bytes=sum(reading.memory_bytes for reading in found),
+            utilisation=max(reading.utilisation for reading in found),
+            sm_clock_mhz=max(reading.sm_clock_mhz for reading in found),
+            temperature_c=max(reading.temperature_c for reading in found),
+            power_w=sum(reading.power_w for reading in found),
+            throttle=tuple(sorted({reason for reading in found for reason in reading.throttle})),
+        )
 
     def _ask(self, question: Callable[[NvmlSource | FakeSource], T], otherwise: T) -> T:
         if not self._is_open:
@@ -114,17 +123,6 @@ class Devices:
 
 def is_gpu_visible() -> bool:
     return any(re.match(_DEVICE_FILE, name) for name in list_names(DEVICE_FOLDER))
-
-
-def _build_reading(found: Sequence[GpuReading]) -> GpuReading:
-    return GpuReading(
-        memory_bytes=sum(reading.memory_bytes for reading in found),
-        utilisation=max(reading.utilisation for reading in found),
-        sm_clock_mhz=max(reading.sm_clock_mhz for reading in found),
-        temperature_c=max(reading.temperature_c for reading in found),
-        power_w=sum(reading.power_w for reading in found),
-        throttle=tuple(sorted({reason for reading in found for reason in reading.throttle})),
-    )
 
 
 # ---------------------------------------------------------------- NVML

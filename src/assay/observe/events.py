@@ -9,6 +9,7 @@ find the next record: reading stops there, and the state's `problem` reports it.
 from __future__ import annotations
 
 import struct
+from functools import reduce
 from typing import Any
 
 from assay.observe.columns import Columns, add_value
@@ -83,17 +84,9 @@ def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | 
 # ---------------------------------------------------------------- checksum
 
 
-def _build_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return tuple(table)
-
-
-_TABLE = _build_table()
+_TABLE = tuple(  # for each byte, eight steps of the division
+    reduce(lambda crc, _: (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0), range(8), byte) for byte in range(256)
+)
 
 
 def crc32c(data: bytes) -> int:

@@ -41,8 +41,8 @@ class _Skip(NamedTuple):
     text: str
 
 
-class _Rule:
-    """A compiled pattern and the metric of each of its groups."""
+class _CompiledPattern:
+    """A pattern as an expression, and the metric of each of its groups."""
 
     def __init__(self, pattern: Pattern) -> None:
         try:
@@ -67,7 +67,7 @@ class Extractor:
     def __init__(self, patterns: Sequence[Pattern], command: str | None = None) -> None:
         """`command` leaves out the patterns for other commands' logs; None keeps all."""
         mine = [pattern for pattern in patterns if None in (command, pattern.command) or pattern.command == command]
-        self._rules = [_Rule(pattern) for pattern in mine]
+        self._rules = [_CompiledPattern(pattern) for pattern in mine]
         names = {metric for rule in self._rules for _, metric in rule.groups}
         self.position_metric = next((name for name in POSITIONS if name in names), None)
         self.position: float | None = None

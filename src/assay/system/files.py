@@ -261,9 +261,6 @@ class Tail:
             self.offset = 0
         if status.st_size <= self.offset:
             return b""  # usually polls end here, without opening the file
-        return self._read(limit)
-
-    def _read(self, limit: int) -> bytes:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

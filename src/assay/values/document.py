@@ -90,14 +90,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Notes, each an item of a list on a page, and a line on a terminal."""
+    """A list of notes; each is an item on a page, and a line on a terminal."""
 
     items: Sequence[Content]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings, in the given order; `most` are shown, and the number of the others."""
+    """Findings in the given order; at most `most` are shown, then the number of the others."""
 
     items: Sequence[Finding]
     most: int = 20

@@ -373,7 +373,9 @@ def _compare_columns(where: Where, comparison: WhereComparison, rows: int, resol
             where.refuse(f"{right.name} holds several values: write it on the left", right.column)
         seconds: Any = map(_normalise, other.values)
     elif isinstance(right, tuple):
-        seconds = repeat(frozenset(_mark(_as_seconds(where, left, column, each)) for each in right), rows)
+        wanted = [_as_seconds(where, left, column, each) for each in right]
+        # the keys of the set distinguish 1 and true
+        seconds = repeat(frozenset((each.__class__ is bool, each) for each in wanted), rows)
     elif sign == "~":
         seconds = repeat(re.compile(fnmatch.translate(render_value(right))), rows)
     else:
@@ -448,11 +450,6 @@ def _render_known(value: Any) -> Any:
 
 # The functions below are called once for each row, with normalised values.
 _NUMBERS = frozenset((int, float))
-
-
-def _mark(value: Any) -> tuple[bool, Any]:
-    """Return a key by which a set distinguishes 1 and true."""
-    return value.__class__ is bool, value
 
 
 def _is_equal(first: Any, second: Any) -> int:
