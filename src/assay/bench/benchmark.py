@@ -68,7 +68,7 @@ class Benchmark:
         *,
         samples: Mapping[str, Iterable[object]] | None = None,
     ) -> None:
-        """Report what was measured. Called again, it adds to the report, or replaces values of the same name.
+        """Report what was measured. A second call adds to the report, or replaces values of the same name.
 
         `metrics` is a list of `{"name", "value", "min_value", "max_value"}`, the bounds being optional; a value outside
         its bounds fails the benchmark. `samples` are raw measurements by metric; those of `measure` are added, and its
@@ -271,7 +271,7 @@ def measure(
     before: Callable[[], object] | None = None,
     shortest_s: float = _SHORTEST_S,
 ) -> Timing:
-    """Call `function` again and again; seconds per call.
+    """Call `function` repeatedly and return the seconds per call.
 
     `repeats` samples, or as many as fit into `seconds` (at least 10, at most 1000) after `warmup` calls (or a tenth
     of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, your

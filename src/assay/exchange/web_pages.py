@@ -68,12 +68,12 @@ async def take_upload(request: Request, store: Store) -> Response:
     except OSError as error:  # such as a full disk
         return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
-        await run_in_threadpool(making.__exit__, None, None, None)  # it may remove thousands of files
+        await run_in_threadpool(making.__exit__, None, None, None)  # removing the unpacked files may take long
 
 
 def _store(store: Store, request: Request, site: Site, path: str, aside: str) -> Response:
     stored, answer = store(request, site, path, aside)
-    for study in dict.fromkeys(each.study for each in stored):  # so that the link in the answer shows them
+    for study in dict.fromkeys(each.study for each in stored):  # the link in the answer shows the new runs
         site.snapshots.refresh(study)
     return answer
 

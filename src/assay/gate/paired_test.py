@@ -120,7 +120,7 @@ def _simulate(looks: Sequence[int]) -> Any:
 
 
 def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -> Judged:
-    """The verdict at a look. The pairs are those of the first seeds, in their order."""
+    """Return the verdict at a look. The pairs are those of the first seeds, in their order."""
     failed_a, failed_b = sum(pair.is_bad_a for pair in pairs), sum(pair.is_bad_b for pair in pairs)
     changes, good, threshold = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)

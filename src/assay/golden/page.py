@@ -105,7 +105,7 @@ class GoldenPage:
     drift: Sequence[doc.Block]
     recording: Sequence[doc.Block]
     problems: tuple[str, ...]
-    commands: Sequence[tuple[str, str]] = ()  # what each does, and its line
+    commands: Sequence[tuple[str, str]] = ()  # what each command does, and the command itself
 
 
 def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:

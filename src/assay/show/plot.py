@@ -134,7 +134,7 @@ def _choose_signs(chart: LineChart, plain: bool) -> list[str]:
 
 def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
     cells: Cells = {}
-    order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points over lines
+    order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points are drawn over lines
     for number, line in order:
         for x, y in _trace(line, area):
             cell = cells.setdefault((x // area.dots[0], y // area.dots[1]), _Cell(line=number))

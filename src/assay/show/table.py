@@ -22,8 +22,8 @@ _SHORT_NAME = 12  # a shorter name is never cut for parts that all share: `trial
 _READABLE_NAME = 32  # columns of a rank are dropped for a name up to this width
 _READABLE_TEXT = 16  # and for another text up to this width
 _READABLE_HEADER = 14
-_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first one that all names contain
-_EXTRA_DIGITS = 2  # digits too many that a number may show, for an even column
+_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names contain is taken
+_EXTRA_DIGITS = 2  # so many digits more than needed may be shown, for an even column
 
 
 # ---------------------------------------------------------------- cells

@@ -22,7 +22,7 @@ from assay.values.environment import Environment
 FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# clocks that a power limit or an application keeps lower are this machine's settings; these are trouble
+# reasons of trouble; clocks that a power limit or an application keeps lower are settings of the machine
 TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
 
 
@@ -157,7 +157,7 @@ def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -
 # ---------------------------------------------------------------- AMD, by rocm-smi
 
 _TIMEOUT_S = 20.0
-_NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
+_NAMES = ("card series", "device name", "card model", "card sku")  # the first value that is more than a number counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class EnvironmentTable:
     metrics: tuple[str, ...]
     rows: tuple[TableRow, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions, of any metric
-    disturbed: tuple[str, ...] = ()  # metrics for which some of them do not count
+    disturbed: tuple[str, ...] = ()  # metrics for which some executions do not count
 
 
 def load_table(
@@ -107,7 +107,7 @@ def build_table(
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Describe them as `8 failed, 2 contaminated`."""
+    """Describe what was left out, as in `8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 

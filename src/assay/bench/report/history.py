@@ -121,7 +121,7 @@ def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
     rows = [[[value for value, counts in group if counts is kind] for group in groups] for kind in (True, False)]
     heights = [[statistics.median(found) if found else None for found in row] for row in rows]
     known = [height for row in heights for height in row if height is not None]
-    low, room = min(known) / 2, max(known) / 2 - min(known) / 2  # halves: the difference of two huge values overflows
+    low, room = min(known) / 2, max(known) / 2 - min(known) / 2  # halved: differences of huge values overflow
     lines = [
         "".join(_GAP if h is None else _BARS[min(7, int(8 * ((h / 2 - low) / room))) if room else 0] for h in row)
         for row in heights

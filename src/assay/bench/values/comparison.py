@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 SKIPPED = "skipped"
 UNOBSERVED = "not observed"
 REFUSED = "refused as contaminated"
-DISTURBED = (CONTAMINATED, UNOBSERVED)  # disturbed by others, perhaps: drawn grey
+DISTURBED = (CONTAMINATED, UNOBSERVED)  # perhaps disturbed by other processes: drawn grey
 TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # counted with `--all`
 
 # ---------------------------------------------------------------- trials, A against B

@@ -60,7 +60,7 @@ def fetch(
         if not os.path.lexists(job.target):
             os.makedirs(os.path.dirname(job.target), exist_ok=True)
             with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
-                if not os.path.lexists(job.target):  # else another process was faster
+                if not os.path.lexists(job.target):  # if it exists by now, another process was faster
                     _bring(job)
                     return
         _check_cached(job)

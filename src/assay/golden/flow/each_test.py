@@ -42,7 +42,7 @@ def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> Golden
     """Record every test of the file."""
     if options.counting:
         return _each_test(load_golden_file(options.file, ("run",)), options, hooks or RunHooks(), count_test)
-    # the original gathers even without the flags of a check
+    # the original tool gathers even without the flags of a check
     needs: Sequence[Mode] = ("gather",) if options.is_harness and not options.replicas else ("gather", "run")
     file = load_golden_file(options.file, needs)
     tests = choose_tests(file, options.tests)
@@ -217,6 +217,6 @@ def check_golden(
     )
     report = check_file(options)
     if report.interrupted:
-        raise KeyboardInterrupt  # it has stopped the runs; this program learns of it as of any other Ctrl-C
+        raise KeyboardInterrupt  # the check has stopped its runs
     findings = tuple(finding for test in report.tests for finding in test.verdict.findings)
     return Judgement(report.kind, int(report.exit_code(allow_changed)), findings, render_golden(report))

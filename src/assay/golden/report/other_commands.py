@@ -373,7 +373,7 @@ def _build_row(moved: Moved) -> list[Any]:
 
 
 def _describe_moved(metric: str, parts: Mapping[str, Moved]) -> str:
-    """`the environment moved loss by +2e-7, the code by 0`."""
+    """Render the parts as in `the environment moved loss by +2e-7, the code by 0`."""
     environment = _describe_part(parts["environment"].shift)
     code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
     text = f"the environment moved {metric} by {environment}, the code {code}"

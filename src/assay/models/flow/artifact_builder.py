@@ -36,7 +36,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import LOCK_FILE, try_lock_file
 from assay.values.plain import build_plain, parse_plain
 
-_UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by executing a tool, never from the store
+_UNREPEATABLE = ("ir_dir", "profile_dir")  # fields of a job: dumps come from executing a tool, never from the store
 
 _IR_TOO_NEW = re.compile(
     r"IR version \d+ is newer than .* knows \((?P<most>\d+)\)"
@@ -59,7 +59,7 @@ class Dumps:
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
-    name: str | None = None  # of the sub-folder, if the case's name is not unique: it may be tested for several chips
+    name: str | None = None  # the sub-folder's, if several chips are tested and the case's name is not unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +111,15 @@ class Scratch(tempfile.TemporaryDirectory[str]):
 
 @dataclass(slots=True)
 class ArtifactBuilder:
-    """One per process. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; inputs of
-    failed steps are kept in `failure_dir`; `slices` are the executed steps with their times."""
+    """Each process has one. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; inputs
+    of failed steps are kept in `failure_dir`; `slices` are the executed steps with their times."""
 
     store: ArtifactStore
     limits: StepLimits = field(default_factory=StepLimits)
     recompute: bool = False
     live: bool = False
     explain_to: Callable[[str], None] | None = None
-    dumps: Dumps = field(default_factory=Dumps)  # of the tested target, never of the reference
+    dumps: Dumps = field(default_factory=Dumps)  # dumps of the tested target; the reference has none
     failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # about inputs of back ends, and dumps

@@ -213,8 +213,8 @@ class Rows:
     def _start_copy(self, facts: dict[str, Any] | None) -> None:
         self._weights = [(each, hashes.to("cpu", non_blocking=True)) for each, hashes in self._weights]
         for slots in self._slots.values():
-            slots.copy()  # also marks the end of all copies
-        loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counted from the end
+            slots.copy()  # its event also marks the end of all copies
+        loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counts from the end
         self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
         self._pending, self._new_points, self._weights = [], [], []
 

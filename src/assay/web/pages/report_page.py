@@ -53,7 +53,7 @@ from assay.values.state import FAILED, State
 ROWS = 200  # of the table by default
 _MOST_CURVES = 3  # metrics with curves
 _MOST_RUNS = 1000  # points in each chart of the parameters, so that the page stays small enough for mail
-_MOST_POINTS = 4000  # of all charts of single parameters together
+_MOST_POINTS = 4000  # points of all charts of single parameters together
 _MOST_FAILED = 10  # failed runs that are shown with the end of their log
 _MOST_NAMED = 100
 _TAIL_LINES = 25
