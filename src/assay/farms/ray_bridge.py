@@ -47,6 +47,10 @@ _FEW = 8  # so many jobs are asked for one by one; for more, one answer lists al
 # ---------------------------------------------------------------- seen from the supervisor
 
 
+class SilentError(InfrastructureError):
+    """Ray has not answered in time; the call may still be executed."""
+
+
 class Bridge:
     """A child process that is connected to Ray. Executors of the same cluster in this process share one."""
 
@@ -93,7 +97,7 @@ class Bridge:
             self._connection.send((self._number, name, arguments))
             while True:
                 if limit_s is not None and not self._connection.poll(limit_s):
-                    raise InfrastructureError(f"Ray has not answered within {limit_s:g} s")
+                    raise SilentError(f"Ray has not answered within {limit_s:g} s")
                 number, problem, answer = self._connection.recv()
                 if number == self._number:  # other numbers answer a call that was interrupted
                     break
