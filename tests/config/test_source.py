@@ -272,7 +272,8 @@ def test_a_path_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for path, words in [
         ("gone", "there is no file"),
-        ("", "folder"),
+        (".", "folder"),
+        ("", "an empty text"),
         ("file/x", "there is no file"),
         ("a\0b", "cannot be read"),
     ]:

@@ -179,6 +179,8 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
 
 def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
     """Load a text file; `shown` is its path as the user wrote it, `how_to` describes such a file if it is missing."""
+    if not shown:
+        raise UsageError("an empty text does not name a file", how_to() if how_to else None)
     try:
         with open(file, "rb") as stream:
             data = stream.read()
