@@ -234,9 +234,10 @@ ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job wer
 def kill_members(run: Run) -> set[int]:
     """Those that were there: one that is forked during the search is seen the next time."""
     found = members(run)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # job.sh does not see its command die
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     return found
 
 

@@ -175,13 +175,8 @@ class _Reader:
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
             extras={key: self._ask_plugin(key, sweeps, None) for key in self._keys[len(KEYS) :] if key in self._top},
-            warnings=tuple(dict.fromkeys((*_find_references(sweeps), *self._find_env_references(sweeps)))),
+            warnings=tuple(dict.fromkeys(_find_references(sweeps, self._node("env")))),
         )
-
-    def _find_env_references(self, sweeps: tuple[Sweep, ...]) -> Iterator[Problem]:
-        node, names = self._node("env"), {name for sweep in sweeps for name in sweep.axes}
-        for entry in node.items() if node else ():
-            yield from _build_reference(entry.node.text, names, join_key("env", entry.key), entry.node.position)
 
     # ------------------------------------------------------------ overrides
 
@@ -411,8 +406,11 @@ class _Reader:
         self._problems.add(message, key, command.position, hint)
 
 
-def _find_references(sweeps: tuple[Sweep, ...]) -> Iterator[Problem]:
-    """Yield a warning for each value that has the name of another parameter in braces, as a command would."""
+def _find_references(sweeps: tuple[Sweep, ...], env: Node | None) -> Iterator[Problem]:
+    """Yield a warning for each value that has the name of a parameter in braces, as a command would."""
+    names = {name for sweep in sweeps for name in sweep.axes}
+    for entry in env.items() if env else ():
+        yield from _build_reference(entry.node.text, names, join_key("env", entry.key), entry.node.position)
     for sweep in sweeps:
         for name, axis in sweep.axes.items():
             values = axis.values if isinstance(axis, Choices) else ()

@@ -373,21 +373,19 @@ class RayExecutor(SubmitExecutor):
                 )
             return False
         if self._load_token(*key) is not None:
-            return self._is_given_up(handle, key, reason)
+            limit_s = self._report_absence(handle.native_id, reason)
+            after = render_duration(limit_s)
+            self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+            return time.monotonic() - self._absent_since[handle.native_id] > limit_s
         said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
         self._report_once(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
         if ours:
             self._taken_back[key] = f"it waited in the queue, and {said}"
         return bool(ours)
 
-    def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
-        """Whether to give up a begun job of a cluster that does not answer; without its dashboard it may go on."""
-        limit_s = self._report_absence(handle.native_id, reason)
-        self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {render_duration(limit_s)}"
-        return time.monotonic() - self._absent_since[handle.native_id] > limit_s
-
     def _report_absence(self, cluster: str, reason: str) -> float:
-        """Report once that a cluster does not answer; return after how long what runs there is given up."""
+        """Report once that a cluster does not answer; return after how long what runs there is given up.
+        Jobs go on without a dashboard, but not without the head."""
         is_dashboard = ray_farm.is_jobs_address(cluster)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
         after = render_duration(limit_s)
