@@ -255,7 +255,7 @@ def _correct_mark(mark: Any, starts: list[int]) -> Any:
     import yaml
 
     line = bisect(starts, mark.index) - 1
-    return yaml.Mark(mark.name, mark.index, line, mark.index - starts[line], None, None)
+    return yaml.Mark(mark.name, mark.index, line, mark.index - starts[line], None, 0)
 
 
 def _find_lines(text: str) -> list[int]:
