@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.command_line import Cli
+from tests.finished_study import Bench
 
 from assay.config.load import load_study
 from assay.config.places import choose_asked_farm, choose_farm
@@ -73,6 +75,29 @@ def test_the_study_before_the_project_before_the_user_before_the_engine(folder: 
 def test_a_farm_of_the_settings_that_the_study_names_or_that_is_usual(folder: Path) -> None:
     assert choose(*write(folder, "on: big\n", "[farms.big]\nkind = 'slurm'\n")).name == "big"
     assert choose(*write(folder, "", "farm = 'slurm'\n")).kind == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("study", "project", "words", "is_reported"),
+    [
+        ("", "farm = 'slrum'\n", [], True),
+        ("", "farm = 'slrum'\n", ["--on", "local"], False),
+        ("on: local\n", "farm = 'slrum'\n", [], False),
+        ("", "farm = 'local'\n", [], False),
+    ],
+)
+def test_an_unknown_farm_of_the_settings_is_named(
+    own_bench: Bench, cli: Cli, study: str, project: str, words: list[str], is_reported: bool
+) -> None:
+    """It may be one that another study's file defines."""
+    own_bench.write("study.yml", FILE + study)
+    own_bench.write("assay.toml", project)
+    result = cli("run", "study.yml", "-n", *words)
+    assert (result.code, result.out) == (0, "echo 1\n")
+    warning = (
+        f"warning: the farm 'slrum' of {own_bench.folder}/assay.toml is not known here: the runs stay on this machine"
+    )
+    assert result.err.startswith(warning) is is_reported
 
 
 def test_what_one_run_needs_is_asked_of_the_engine(folder: Path) -> None:
