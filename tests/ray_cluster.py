@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +59,22 @@ class RayCluster:
     def kill(self) -> None:
         """All of its processes at once, and those of its jobs."""
         end_marked(self.mark)
+
+
+@contextlib.contextmanager
+def serve_answer() -> Iterator[str]:
+    """The address of a server that answers once, and that is not Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError), server.accept()[0] as connection:
+                connection.sendall(b"!")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 @contextlib.contextmanager

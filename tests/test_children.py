@@ -23,7 +23,9 @@ def lists():
 
 def call_child(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "assay", "child", *words]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_only_the_process_of_a_benchmark_loads_what_is_in_the_working_folder() -> None:
@@ -45,6 +47,25 @@ def test_a_child_that_does_not_exist(words: list[str], tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "bench" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs(bench=True, models=True)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name] for name in ("bench-trial", "model", "worker")),
+        *([name, "x", "y", "z"] for name in ("readings", "bench-trial", "model", "worker")),
+        *(["model", ".", text] for text in ("{", "{}", "[]", "none.json")),
+        *(["model", "none", "{}"], ["bench-trial", ".", ".", "x", "true"], ["bench-trial", "none", ".", "-", "true"]),
+        *(["worker", "99"], ["worker", "-1"], ["readings", "1", "x", "tag.1"]),
+    ],
+)
+def test_arguments_that_assay_does_not_give(words: list[str], tmp_path: Path) -> None:
+    done = call_child(*words, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"assay: Assay starts this process itself, as `python -m assay child {words[0]} ")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.needs(bench=True)

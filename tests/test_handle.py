@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -183,6 +184,18 @@ def test_the_best_of_two_objectives_goes_by_the_first(entered_bench: Bench) -> N
 
 
 # ---------------------------------------------------------------- watching
+
+
+def test_a_supervisor_that_was_killed_names_a_command_for_its_runs(entered_bench: Bench) -> None:
+    handle = build_study(entered_bench).run(root="my runs", slots=3)
+    until(lambda: len(handle.runs) == 3 and all(run.state == "running" for run in handle.runs), "they run")
+    os.kill(handle._process.pid, signal.SIGKILL)
+    outcome = handle.wait()
+    assert (outcome.exit_code, set(outcome.states.values())) == (4, {"running"})
+    message = outcome.messages.splitlines()[-1]
+    assert message == "the supervisor was ended by signal 9; its runs go on: assay ls 'my runs/waits'"
+    release(entered_bench, 1, 2, 3)
+    until(lambda: {run.state for run in handle.runs} == {"done", "failed"}, "they end")
 
 
 def test_watching_in_a_terminal_prints_lines(entered_bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ CHILDREN = {
 
 
 def run_child(name: str) -> int | None:
-    from assay.errors import InfrastructureError  # not before `assay.cli` has settled what Ctrl-C does
+    from assay.errors import AssayError  # not before `assay.cli` has settled what Ctrl-C does
     from assay.plugins import Merged, load
 
     children = Merged("children", CHILDREN)
@@ -23,11 +23,10 @@ def run_child(name: str) -> int | None:
         print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)
         return 2
     try:
-        main = load(children[name])
-    except InfrastructureError as error:
+        result: int | None = load(children[name])()
+    except AssayError as error:
         print(f"assay: {error.message}", file=sys.stderr)
         return int(error.exit_code)
-    result: int | None = main()
     return result
 
 

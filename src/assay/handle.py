@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import ExitCode, UsageError
-from assay.follow.api import StudyLocation, open_index_of
+from assay.follow.api import StudyLocation, open_index_of, show_command
 from assay.reading.api import (
     SummaryOptions,
     choose_best,
@@ -303,7 +303,8 @@ class StudyHandle:
         if code == -signal.SIGTERM:  # before it could start anything: later it handles the signal
             code = int(ExitCode.INTERRUPTED)
         if code < 0:
-            messages += f"the supervisor was ended by signal {-code}; its runs go on: assay ls {self.dir}\n"
+            command = show_command(["ls"], StudyLocation(self.root, self.name))
+            messages += f"the supervisor was ended by signal {-code}; its runs go on: {command}\n"
             return RunOutcome(int(ExitCode.INTERNAL), {run.name: run.state for run in self.runs}, (), messages)
         report = json.loads(answer) if answer else {"runs": [], "checks": []}
         states = {each["name"]: each["state"] for each in report["runs"]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
@@ -43,6 +43,20 @@ def find_problems() -> tuple[PluginProblem, ...]:
     with suppress(InfrastructureError):  # of pages: by the plug-in that serves them, with the libraries that they need
         found += (find_function("pages.find_problems") or tuple)()
     return tuple(found)
+
+
+def read_child_words(name: str, words: Sequence[str], **kinds: Callable[[str], Any]) -> list[Any]:
+    """Return the arguments of a child process as these kinds, which raise ValueError or OSError for invalid ones.
+
+    Raises UsageError for other arguments than those that Assay gives.
+    """
+    try:
+        if len(words) != len(kinds):
+            raise ValueError(f"not with {len(words)} arguments")  # noqa: TRY301 reported below
+        return [kind(word) for kind, word in zip(kinds.values(), words, strict=True)]
+    except (ValueError, OSError) as error:
+        call = f"python -m assay child {' '.join((name, *map(str.upper, kinds)))}"
+        raise UsageError(f"Assay starts this process itself, as `{call}` ({error})") from error
 
 
 def load(text: str) -> Any:

@@ -161,9 +161,11 @@ class Run:
         params = place.load_params()
         earlier = _earlier.get(place.dir) if place.dir else None  # the script's last run in this directory
         config = {**(earlier.config if earlier else {}), **build_mapping(options.get("config"))}
-        for name in [name for name in params if name in config and not _is_same(config[name], params[name])]:
-            text = f"config.{name} is {config[name]!r}; the parameter of the study is {params[name]!r}"
-            say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
+        for name, param in params.items():
+            given = config.get(name, param)
+            if build_plain(given) != param and str(given) != str(param):
+                text = f"config.{name} is {given!r}; the parameter of the study is {param!r}"
+                say_once(_WHO, f"config.{name}", f"{text}. The script goes on with its own value.")
         self.config: _Values = _Values({**params, **config}, lambda _changed: self._write_config())
         self.summary: _Values = _Values(dict(earlier.summary) if earlier else {}, self._log_summary)
         _earlier[place.dir] = self
@@ -428,10 +430,6 @@ def _combine(fold: str, before: Any, value: float, count: int) -> float:
     if fold == "last" or not isinstance(before, int | float) or before != before:  # noqa: PLR0124 NaN
         return value
     return {"min": min(before, value), "max": max(before, value), "mean": before + (value - before) / count}[fold]
-
-
-def _is_same(given: Any, param: Any) -> bool:
-    return build_plain(given) == param or str(given) == str(param)
 
 
 # ---------------------------------------------------------------- the functions of the module

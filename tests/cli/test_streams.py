@@ -60,6 +60,13 @@ def test_too_few_descriptors_are_reported_as_such(folder: Path) -> None:
     assert "no more file descriptors: this shell allows 64 open files (raise the limit: ulimit -n 1024)" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["run ../z.yml", "ls --root ../runs", "sum z", "logs ../runs/z/x=1", "doctor"])
+def test_a_folder_that_has_been_removed_is_named(folder: Path, command: str) -> None:
+    done = shell(folder, f"mkdir gone && cd gone && rmdir ../gone && {ASSAY} {command}")
+    message = "assay: the current folder has been removed; go to another one: cd"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (4, message)
+
+
 def test_a_full_disk_is_found_before_anything_starts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

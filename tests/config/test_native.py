@@ -256,6 +256,22 @@ def test_every_other_field():
     assert found.resources == Resources(2, 4, 10_000_000_000, 3)
 
 
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("params: {lr: 1, min_lr: '{lr}'}", [("min_lr", "{lr}", 2)]),
+        ("params:\n  lr: 1\n  b: [x, 'a{lr}{lr}/{run.dir}']", [("b", "{lr}", 4), ("b", "{run.dir}", 4)]),
+        ("params: {lr: 1, b: [['{lr}', 2]]}", [("b", "{lr}", 2)]),
+        ("params: {lr: 1}\nsweep: [{b: '{lr}'}, {c: '{b}', d: '{c}'}]", [("b", "{lr}", 3), ("d", "{c}", 3)]),
+        ("params: {lr: 1}\nenv: {A: '{lr}', B: '{x}'}", [("env.A", "{lr}", 3)]),
+        ("params: {lr: 1, b: ['{{lr}}', '${lr}', '{x}', '{lr', 'lr'], c: {range: 3}}", []),
+    ],
+)
+def test_a_value_that_names_a_parameter_in_braces_gives_a_warning(more, found):
+    warnings = study("command: echo\n" + more).warnings
+    assert [(each.key, each.message.split()[0], each.position.line) for each in warnings] == found
+
+
 def test_code_may_be_live_in_a_word():
     assert study("command: a\ncode: live\n").code == CodePolicy("live")
 

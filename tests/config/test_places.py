@@ -9,7 +9,7 @@ import pytest
 from assay.config.load import LoadOptions, load_study
 from assay.config.places import choose_asked_farm, choose_farm
 from assay.config.settings import load_settings
-from assay.errors import AssayError, ConfigError, UsageError
+from assay.errors import ConfigError, UsageError
 from assay.values.study import Study
 
 MISSING = "no installed plug-in submits runs to farms"
@@ -46,21 +46,16 @@ def test_a_name_of_a_call_or_of_settings(folder: Path, asked: str | None, env: d
     assert "assay doctor" in str(caught.value.hint)
 
 
-def render(error: AssayError) -> str:
-    return "".join(str(error.render()))
-
-
-def test_a_name_in_the_file_has_its_position(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "asked", "place"),
+    [("on: slurm\n", None, "2:5 on"), ("farms:\n  big: {kind: slurm}\n", "big", "3:3 farms.big")],
+)
+def test_a_name_and_a_section_of_the_file_have_positions(
+    folder: Path, more: str, asked: str | None, place: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_farm(write(folder, "on: slurm\n"), None, load_settings(str(folder), {}))
-    assert render(caught.value).startswith(f"study.yml:2:5 on: {MISSING}")
-
-
-def test_a_section_of_the_file_has_its_position(folder: Path) -> None:
-    study = write(folder, "farms:\n  big: {kind: slurm}\n")
-    with pytest.raises(ConfigError) as caught:
-        choose_farm(study, "big", load_settings(str(folder), {}))
-    assert render(caught.value).startswith(f"study.yml:3:3 farms.big: {MISSING}")
+        choose_farm(write(folder, more), asked, load_settings(str(folder), {}))
+    assert caught.value.render().startswith(f"study.yml:{place}: {MISSING}")
 
 
 @pytest.mark.needs(compat=True)
@@ -72,4 +67,4 @@ def test_a_section_of_another_tool_matters_to_those_who_use_it(folder: Path) -> 
     for name, position in (("big", ":2:1 big: "), ("old", ":3:1 old: ")):
         with pytest.raises(ConfigError) as caught:
             choose_farm(study, name, settings)
-        assert f"{position}{MISSING}" in render(caught.value)
+        assert f"{position}{MISSING}" in caught.value.render()

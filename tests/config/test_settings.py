@@ -32,8 +32,9 @@ def user_file(place, text):
         ("root = 3", "1:8 root:", "must be a string"),
         ('farm = ""', "1:8 farm:", "must be a string"),
         ("slots = 3", "1:9 slots:", "must be a list"),
-        ("slots = []", "1:9 slots:", "must be a list"),
-        ("slots = [true]", "1:9 slots:", "must be a list"),
+        ("slots = []", "1:9 slots:", "is an empty list"),
+        ("slots = [0, true]", "1:13 slots:", "must be a device"),
+        ("slots = [0, ' ']", "1:13 slots:", "must be a device"),
         ("[more]\nx = 1", "1:2 more:", "unknown setting"),
     ],
 )

@@ -52,6 +52,28 @@ def test_broken_files_are_refused_with_their_place(text, place, words):
     assert words in message
 
 
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("b: [1, 2\n", "f.yml:2:4"),
+        ("b: *gone\n", "f.yml:2:4"),
+        ("b: @home\n", "f.yml:2:4"),
+        ("b:\n\t- c\n", "f.yml:3:1"),
+        ("b: " + 101 * "[", "f.yml:2:103"),
+        ("? [1, 2]\n: x\n", "f.yml:2:3"),
+        ("b", "f.yml:2:2"),
+    ],
+)
+def test_lines_are_counted_as_editors_count_them(text, place, character):
+    """YAML also ends a line at these characters."""
+    start = f'a: "x{character}y"\n'
+    assert refusal(start + text).startswith(place)
+    (node,) = parse_documents(f"{start}b: [{{c: 1}}]\n", "f.yml")
+    (inner,) = node.find("b").elements()[0].items()
+    assert inner.position == Position("f.yml", 2, 6)
+
+
 @given(st.text(alphabet="ab: \n[]{}'\"-,#&*", max_size=40))
 def test_no_place_lies_behind_the_end_of_the_file(text):
     try:
@@ -250,7 +272,8 @@ def test_a_path_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for path, words in [
         ("gone", "there is no file"),
-        ("", "folder"),
+        (".", "folder"),
+        ("", "an empty text"),
         ("file/x", "there is no file"),
         ("a\0b", "cannot be read"),
     ]:

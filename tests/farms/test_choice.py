@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.command_line import Cli
+from tests.finished_study import Bench
 
 from assay.config.load import load_study
 from assay.config.places import choose_asked_farm, choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError
-from assay.values.study import Study
+from assay.values.study import Farm, Study
 
 FILE = "command: echo {a}\nparams: {a: [1]}\n"
 
@@ -31,11 +33,15 @@ def write(folder: Path, study: str = "", project: str = "", user: str = "", **en
     return load_study("study.yml"), load_settings(str(folder), {"HOME": str(folder / "home"), **env})
 
 
+def choose(study: Study, settings: Settings, name: str | None = None) -> Farm:
+    farm = choose_farm(study, name, settings)
+    assert farm is not None
+    return farm
+
+
 def test_an_engine_needs_no_section(folder: Path) -> None:
     study, settings = write(folder)
-    slurm, ssh = (choose_farm(study, name, settings) for name in ("slurm", "ssh:user@host"))
-    assert slurm is not None
-    assert ssh is not None
+    slurm, ssh = (choose(study, settings, name) for name in ("slurm", "ssh:user@host"))
     assert (slurm.kind, slurm.options) == ("slurm", {})
     assert (ssh.kind, ssh.options) == ("ssh", {"hosts": ("user@host",)})
     assert choose_farm(study, "local", settings) is None
@@ -45,9 +51,7 @@ def test_an_engine_needs_no_section(folder: Path) -> None:
 def test_values_are_read_with_their_units(folder: Path) -> None:
     keys = "{kind: slurm, partition: gpu, time: 1h30m, memory: 2GiB, gpus: 2, flags: [--exclusive, --nice=5]}"
     study, settings = write(folder, f"on: cluster\nfarms: {{cluster: {keys}}}\n")
-    farm = choose_farm(study, None, settings)
-    assert farm is not None
-    assert farm.options == {
+    assert choose(study, settings).options == {
         "partition": "gpu",
         "time": 5400.0,
         "memory": 2 * 2**30,
@@ -60,8 +64,8 @@ def test_the_study_before_the_project_before_the_user_before_the_engine(folder: 
     user = "[farms.slurm]\nkind = 'slurm'\nqos = 'user'\n[farms.b]\nkind = 'slurm'\nqos = 'user'\n"
     project = "[farms.b]\nkind = 'slurm'\nqos = 'project'\n[farms.c]\nkind = 'ray'\naddress = 'auto'\n"
     study, settings = write(folder, "farms: {c: {kind: ssh, hosts: [a, b], slots: 2}}\n", project, user)
-    chosen = [choose_farm(study, name, settings) for name in ("slurm", "b", "c")]
-    assert [(farm.kind, dict(farm.options)) for farm in chosen if farm] == [
+    chosen = [choose(study, settings, name) for name in ("slurm", "b", "c")]
+    assert [(farm.kind, dict(farm.options)) for farm in chosen] == [
         ("slurm", {"qos": "user"}),
         ("slurm", {"qos": "project"}),
         ("ssh", {"hosts": ("a", "b"), "slots": 2}),
@@ -69,23 +73,37 @@ def test_the_study_before_the_project_before_the_user_before_the_engine(folder: 
 
 
 def test_a_farm_of_the_settings_that_the_study_names_or_that_is_usual(folder: Path) -> None:
-    study, settings = write(folder, "on: big\n", "[farms.big]\nkind = 'slurm'\n")
-    farm = choose_farm(study, None, settings)
-    assert farm is not None
-    assert farm.name == "big"
-    study, settings = write(folder, "", "farm = 'slurm'\n")
-    farm = choose_farm(study, None, settings)
-    assert farm is not None
-    assert farm.kind == "slurm"
+    assert choose(*write(folder, "on: big\n", "[farms.big]\nkind = 'slurm'\n")).name == "big"
+    assert choose(*write(folder, "", "farm = 'slurm'\n")).kind == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("study", "project", "words", "is_reported"),
+    [
+        ("", "farm = 'slrum'\n", [], True),
+        ("", "farm = 'slrum'\n", ["--on", "local"], False),
+        ("on: local\n", "farm = 'slrum'\n", [], False),
+        ("", "farm = 'local'\n", [], False),
+    ],
+)
+def test_an_unknown_farm_of_the_settings_is_named(
+    own_bench: Bench, cli: Cli, study: str, project: str, words: list[str], is_reported: bool
+) -> None:
+    """It may be one that another study's file defines."""
+    own_bench.write("study.yml", FILE + study)
+    own_bench.write("assay.toml", project)
+    result = cli("run", "study.yml", "-n", *words)
+    assert (result.code, result.out) == (0, "echo 1\n")
+    warning = (
+        f"warning: the farm 'slrum' of {own_bench.folder}/assay.toml is not known here: the runs stay on this machine"
+    )
+    assert result.err.startswith(warning) is is_reported
 
 
 def test_what_one_run_needs_is_asked_of_the_engine(folder: Path) -> None:
     study, settings = write(folder, "resources: {gpus: 2, cpus: 4}\nfarms: {a: {kind: slurm, cpus: 8}}\n")
-    bare, own = choose_farm(study, "slurm", settings), choose_farm(study, "a", settings)
-    assert bare is not None
-    assert own is not None
-    assert bare.options == {"gpus": 2, "cpus": 4}
-    assert own.options == {"gpus": 2, "cpus": 8}
+    assert choose(study, settings, "slurm").options == {"gpus": 2, "cpus": 4}
+    assert choose(study, settings, "a").options == {"gpus": 2, "cpus": 8}
 
 
 def test_an_unknown_name_is_told_what_there_is_and_where(folder: Path) -> None:

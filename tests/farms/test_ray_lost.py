@@ -144,5 +144,28 @@ def test_a_dashboard_that_does_not_answer_is_named_and_given_up(
             assert members(run), "the first copy may go on: its watcher ends it"
 
 
+def test_a_head_that_does_not_answer_is_named_before_ray_gives_it_up(cluster: RayCluster, tmp_path: Path) -> None:
+    """Its machine has lost its network: no connection is closed, and Ray waits for it for a minute."""
+    run = Runs(tmp_path).make("touch up; sleep 1000")
+    with contextlib.closing(RayExecutor(Farm("pool", "ray", options={"address": cluster.address}))) as executor:
+        handle = start(executor, run)
+        until(run.path("code/up").exists, "it runs")
+        heads = [pid for pid, line in find_marked(cluster.mark).items() if "gcs_server" in line or "ray::Tasks" in line]
+        assert len(heads) == 2
+        for pid in heads:
+            os.kill(pid, signal.SIGSTOP)
+        messages: list[str] = []
+        until(lambda: executor.wait(0.1) or messages.extend(executor.take_messages()) or messages, "it is named")
+        assert executor._bridge is not None, "Ray still waits"
+        (message,) = messages
+        assert message.startswith(f"the Ray cluster at {cluster.address} does not answer (timed out): ")
+        for pid in heads:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: executor.wait(0.1) or executor._silent_since is None, "it is asked again")
+        assert executor.liveness(handle, run.dir) is Liveness.ALIVE
+        executor.cancel([(handle, run.dir)], 0.0)
+        finish(executor, [handle])
+
+
 def load_all(bench: Bench, run: Path) -> tuple[History, str, str]:
     return load_history(str(run)), (run / "job.log").read_text(), bench.assay("sum", "fit", "--csv").stdout

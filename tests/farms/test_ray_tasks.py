@@ -18,12 +18,12 @@ from typing import ClassVar
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 from tests.finished_study import Bench
-from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, start_ray
+from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, serve_answer, start_ray
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.execute import process
 from assay.execute.places import load_liveness
-from assay.farms import ray_nodes, ray_tasks
+from assay.farms import ray_farm, ray_nodes, ray_tasks
 from assay.farms.ray_bridge import Bridge
 from assay.farms.ray_tasks import RayExecutor
 from assay.farms.submit import parse_token
@@ -234,9 +234,10 @@ ELSEWHERE = "sed -i s/^[^[:space:]]*/elsewhere/ ../token.1"  # as if the job wer
 def kill_members(run: Run) -> set[int]:
     """Those that were there: one that is forked during the search is seen the next time."""
     found = members(run)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # job.sh does not see its command die
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     return found
 
 
@@ -320,8 +321,7 @@ class TestAnotherCluster:
 
     def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("touch ran")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            cluster = f"127.0.0.1:{server.getsockname()[1]}"
+        with serve_answer() as cluster:
             handle = self.submitted(run, cluster)
             assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
         assert not run.path("token.1").exists()
@@ -466,6 +466,17 @@ class TestRefusals:
         with pytest.raises(error, match=words):
             RayExecutor.check(Farm("far", "ray", options={"address": address}))
 
+    @pytest.mark.parametrize("before", ["", "http://", "https://"])
+    def test_an_address_that_takes_connections_and_never_answers(
+        self, monkeypatch: pytest.MonkeyPatch, before: str
+    ) -> None:
+        monkeypatch.setattr(ray_farm, "_ANSWER_S", 0.2)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"{before}127.0.0.1:{server.getsockname()[1]}"
+            with pytest.raises(InfrastructureError, match=f"at {address}: .*timed out"):
+                RayExecutor.check(Farm("far", "ray", options={"address": address}))
+            assert ray_farm.find_absence(address).endswith("timed out")
+
     def test_a_cluster_that_asks_for_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ray says that it cannot connect, and not why."""
 
@@ -474,8 +485,8 @@ class TestRefusals:
 
         monkeypatch.setattr(Bridge, "call", fail)
         monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            farm = Farm("far", "ray", options={"address": f"127.0.0.1:{server.getsockname()[1]}"})
+        with serve_answer() as address:
+            farm = Farm("far", "ray", options={"address": address})
             with pytest.raises(InfrastructureError) as caught:
                 RayExecutor.check(farm)
             assert "RAY_AUTH_MODE=token" in str(caught.value.hint)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -51,6 +52,13 @@ class Study:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     monkeypatch.chdir(tmp_path)
     return Study(tmp_path)
+
+
+def test_the_name_of_a_folder_makes_no_lines_of_its_own(study: Study) -> None:
+    study.report.prepared = replace(study.report.prepared, location=StudyLocation(os.path.abspath("a\nb"), "s"))
+    study.add(State.FAILED)
+    assert [line for line in study.render().splitlines() if line.startswith("b")] == []
+    assert "a\\nb/s/r0/train.log" in study.render()
 
 
 def test_all_runs_are_done(study: Study) -> None:

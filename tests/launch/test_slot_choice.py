@@ -13,6 +13,7 @@ from assay.errors import UsageError
 from assay.execute.slots import build_entries
 from assay.launch.slot_choice import choose_slots
 from assay.observe import devices
+from assay.system.fast_dataclasses import replace
 from assay.values.study import Resources, Study
 
 GIB = 1 << 30
@@ -67,6 +68,17 @@ class TestGiven:
         slots = choose_slots(study(), ("0", "9"), NOTHING)
         assert all(slots.usable(entry) for entry in build_entries(slots.labels))
         assert slots.env == {}
+
+    def test_numbers_without_a_gpu_are_named(self, machine) -> None:
+        machine(0, 0)
+        (warning,) = choose_slots(study(), ("0", "cpu", "1,7", "7", "9", "GPU-ab"), NOTHING).warnings
+        assert "GPU 7 and GPU 9 do not exist: this machine has the GPUs 0, 1;" in warning
+        assert choose_slots(study(), ("0,1", "cpu"), NOTHING).warnings == ()
+        taken_as_given = replace(study(("7",)), dialect="mlrunner")
+        assert choose_slots(taken_as_given, None, NOTHING).warnings == ()
+        assert choose_slots(taken_as_given, ("7",), NOTHING).warnings != ()
+        machine(None)
+        assert choose_slots(study(), ("7",), NOTHING).warnings == (), "it may be a device of another vendor"
 
     @pytest.mark.parametrize(
         ("labels", "cpus", "threads"),

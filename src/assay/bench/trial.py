@@ -20,6 +20,8 @@ from assay.errors import ExitCode
 from assay.execute.machine_lease import MachineLease
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
+from assay.plugins import read_child_words
+from assay.system.files import require_folder
 from assay.values import layout
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -28,10 +30,14 @@ _ASK_S = 0.25
 
 
 def main() -> int:
-    run_dir, folder, wait, text = sys.argv[1:]
-    lease = MachineLease("benchmark") if wait != "-" else None
-    if lease is not None and not _enter(lease, float(wait)):
-        print(f"assay: this machine was not free within {wait} s: other benchmarks or checks run here", file=sys.stderr)
+    run_dir, folder, wait, text = read_child_words(
+        "bench-trial", sys.argv[1:], run_dir=require_folder, folder=str, wait_s=_parse_wait, command=str
+    )
+    lease = MachineLease("benchmark") if wait is not None else None
+    if lease is not None and not _enter(lease, wait):
+        print(
+            f"assay: this machine was not free within {wait:g} s: other benchmarks or checks run here", file=sys.stderr
+        )
         return int(ExitCode.INTERNAL)
     outlook, began, devices = ForeignLoad(os.cpu_count() or 1), time.monotonic(), Devices()
     outlook.mark()
@@ -54,6 +60,10 @@ def main() -> int:
             watch.tick(time.time(), tag)
     write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN), tag))
     return code if code >= 0 else 128 - code
+
+
+def _parse_wait(word: str) -> float | None:
+    return None if word == "-" else float(word)
 
 
 def _enter(lease: MachineLease, wait_s: float) -> bool:

@@ -136,6 +136,8 @@ def _explain(error: OSError) -> int | None:
     elif error.errno in _SYSTEM:
         silence(sys.stdout)
         _print_error(f"assay: {error.strerror}{where or ': the output could not be written'}")
+    elif error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd()
+        _print_error("assay: the current folder has been removed; go to another one: cd")
     else:
         return None
     return int(ExitCode.INTERNAL)
@@ -232,12 +234,15 @@ def _report_bug(error: Exception) -> int:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile("w", prefix="assay-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}")
-    _print_error(
-        f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n"
-        f"  the details are in {file.name}; please send them to us with what you did"
-    )
+    text = f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}"
+    options: Any = {"prefix": "assay-crash-", "suffix": ".txt", "delete": False, "encoding": "utf-8"}
+    try:
+        with tempfile.NamedTemporaryFile("w", errors="replace", **options) as file:
+            file.write(text)
+        details = f"the details are in {file.name}; please send them to us with what you did"
+    except OSError:  # no folder for temporary files, or a full disk
+        details = f"please send us these details with what you did:\n{text}"
+    _print_error(f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n  {details}")
     return int(ExitCode.INTERNAL)
 
 

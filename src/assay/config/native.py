@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -26,12 +26,14 @@ from assay.values.study import (
     At,
     Axis,
     Check,
+    Choices,
     CodePolicy,
     CommandTemplate,
     Farm,
     MetricFile,
     Pattern,
     Placeholder,
+    Position,
     Problem,
     Random,
     Resources,
@@ -173,6 +175,7 @@ class _Reader:
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
             extras={key: self._ask_plugin(key, sweeps, None) for key in self._keys[len(KEYS) :] if key in self._top},
+            warnings=tuple(dict.fromkeys(_find_references(sweeps, self._node("env")))),
         )
 
     # ------------------------------------------------------------ overrides
@@ -401,6 +404,25 @@ class _Reader:
     def _undefined(self, command: CommandTemplate, message: str, hint: str) -> None:
         key = "command" if "commands" not in self._top else join_key("commands", command.name)
         self._problems.add(message, key, command.position, hint)
+
+
+def _find_references(sweeps: tuple[Sweep, ...], env: Node | None) -> Iterator[Problem]:
+    """Yield a warning for each value that has the name of a parameter in braces, as a command would."""
+    names = {name for sweep in sweeps for name in sweep.axes}
+    for entry in env.items() if env else ():
+        yield from _build_reference(entry.node.text, names, join_key("env", entry.key), entry.node.position)
+    for sweep in sweeps:
+        for name, axis in sweep.axes.items():
+            values = axis.values if isinstance(axis, Choices) else ()
+            texts = "\n".join(str(value) for value in values if isinstance(value, str | list))
+            yield from _build_reference(texts, sweep.axes, name, axis.position)
+
+
+def _build_reference(text: str, names: Collection[str], key: str, position: Position | None) -> Iterator[Problem]:
+    for name in dict.fromkeys(re.findall(r"(?<![{$])\{([\w.-]+)\}(?!\})", text)):
+        if name in names or name in RUN_VALUES:
+            message = f"{{{name}}} is passed on as this text: only commands can use the values of parameters and runs"
+            yield Problem(message, key, position, f"write {{{name}}} into the command instead")
 
 
 # ---------------------------------------------------------------- metrics and checks

@@ -177,11 +177,9 @@ class _Reader(Fields):
         return tuple(each.strip() for each in value)
 
     def _read_slots(self, node: Node) -> tuple[str, ...]:
-        value = node.value
-        plain = isinstance(value, list) and all(
-            isinstance(slot, int | str) and not isinstance(slot, bool) and str(slot).strip() for slot in value
-        )
-        if not plain or not value:
-            self.refuse(node, "slots", "a list of devices", 'as in slots = [0, 1], ["0,1", "2,3"] or ["cpu", "cpu"]')
-            return ()
-        return tuple(str(slot).strip() for slot in value)
+        wanted = 'a list such as [0, 1], ["0,1", "2,3"] or ["cpu", "cpu"]'
+        slots = self.elements(node, "slots", wanted)
+        for each in slots:
+            if type(each.value) not in (int, str) or not str(each.value).strip():
+                self.refuse(each, "slots", f"a device, in {wanted}")
+        return tuple(str(each.value).strip() for each in slots)

@@ -10,6 +10,7 @@ Aliases share one node; a document that would expand to an unreasonable size is 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Literal
@@ -28,6 +29,7 @@ MAX_DEPTH = 100
 TAG = "tag:yaml.org,2002:"
 _KINDS: dict[str, Kind] = {"MappingNode": "mapping", "SequenceNode": "sequence", "ScalarNode": "scalar"}
 _QUOTES_HINT = "put the whole value into quotes if it begins with one of { [ * & ! % @ ` or holds ': ' or ' #'"
+_EXTRA_BREAK = re.compile("[\x85\u2028\u2029]")
 _NEVER_CLOSED = "a quote or bracket is opened and never closed"
 _NUMBER = r"[-+]?(?:0|[1-9][0-9]*)"
 _EXPONENT = r"(?:[eE][-+]?[0-9]+)?"
@@ -177,6 +179,8 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
 
 def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
     """Load a text file; `shown` is its path as the user wrote it, `how_to` describes such a file if it is missing."""
+    if not shown:
+        raise UsageError("an empty text does not name a file", how_to() if how_to else None)
     try:
         with open(file, "rb") as stream:
             data = stream.read()
@@ -229,7 +233,34 @@ def compose(text: str, file: str, flavour: Flavour) -> list[Any]:
         raise _explain_character(error, text, file) from None
     finally:
         loader.dispose()
+    if _EXTRA_BREAK.search(text):
+        _correct_marks(documents, text)
     return documents
+
+
+def _correct_marks(nodes: list[Any], text: str) -> None:
+    """Give the nodes of a document, and all nodes inside, the positions that editors show."""
+    seen: set[int] = set()
+    pending, starts = list(nodes), _find_lines(text)
+    while pending:
+        node = pending.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            node.start_mark = _correct_mark(node.start_mark, starts)
+            children = [] if node.id == "scalar" else node.value
+            pending += [each for child in children for each in (child if isinstance(child, tuple) else (child,))]
+
+
+def _correct_mark(mark: Any, starts: list[int]) -> Any:
+    import yaml
+
+    line = bisect(starts, mark.index) - 1
+    return yaml.Mark(mark.name, mark.index, line, mark.index - starts[line], None, 0)
+
+
+def _find_lines(text: str) -> list[int]:
+    """Return the index at which each line begins: YAML ends a line at _EXTRA_BREAK too, editors do not."""
+    return [0, *(each.end() for each in re.finditer("\r\n?|\n", text))]
 
 
 def _check_depth(text: str, file: str) -> None:
@@ -243,7 +274,7 @@ def _check_depth(text: str, file: str) -> None:
     except yaml.YAMLError:
         return  # composing raises the same error and explains it
     if event is not None:
-        position = _position(file, event.start_mark)
+        position = _position(file, _correct_mark(event.start_mark, _find_lines(text)))
         raise build_error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
 
 
@@ -434,6 +465,9 @@ def build_error(message: str, position: Position, hint: str | None = None, key: 
 
 
 def _explain(error: Any, text: str, file: str) -> ConfigError:
+    starts = _find_lines(text)
+    error.problem_mark = error.problem_mark and _correct_mark(error.problem_mark, starts)
+    error.context_mark = error.context_mark and _correct_mark(error.context_mark, starts)
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return build_error(f"broken YAML: {error}", Position(file, 1, 1))
@@ -441,8 +475,8 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     opened = _find_open(error, text)
     if opened is not None:
         message = f"broken YAML: this {text[opened.index]} is not closed"
-        return build_error(message, _position(file, opened), _NEVER_CLOSED)
-    lines = text.splitlines()
+        return build_error(message, _position(file, _correct_mark(opened, starts)), _NEVER_CLOSED)
+    lines = re.split("\r\n?|\n", text.rstrip())
     line = lines[mark.line] if mark.line < len(lines) else ""
     if mark.line >= len(lines):  # the error is after the last character
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]

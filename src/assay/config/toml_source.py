@@ -53,7 +53,7 @@ def parse_toml(text: str, file: str) -> Node:
         return _Scanner(text, file).scan()
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        last = text.rstrip().split("\n")  # tomllib reports "at end of document"
+        last = text.rstrip(" \t\r\n").split("\n")  # tomllib reports "at end of document"
         line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
         hint = "strings need quotes in TOML"

@@ -41,10 +41,15 @@ _OBJECT_STORE_BYTES = 100_000_000  # the tasks need none; Ray would reserve a th
 _LOG_TAIL_BYTES = 4096
 _NOTICE_S = 0.5
 _HEAD = "node:__internal_head__"  # a resource of Ray's head node alone, 1 of it
+_TOKEN_HINT = "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 _FEW = 8  # so many jobs are asked for one by one; for more, one answer lists all jobs of the cluster
 
 
 # ---------------------------------------------------------------- seen from the supervisor
+
+
+class SilentError(InfrastructureError):
+    """Ray has not answered in time; the call may still be executed."""
 
 
 class Bridge:
@@ -79,7 +84,9 @@ class Bridge:
             found = self.call("connect", address, dict(sizes), limit_s=_CONNECT_S)
         except InfrastructureError as error:
             self.close()
-            raise InfrastructureError(error.message, error.hint or _suggest(address)) from error
+            # Ray does not report that a cluster asks for a token, the default of newer versions
+            may_need_token = self.is_shared and not os.environ.get("RAY_AUTH_MODE")
+            raise InfrastructureError(error.message, error.hint or (_TOKEN_HINT if may_need_token else None)) from error
         except BaseException:
             self.close()
             raise
@@ -93,7 +100,7 @@ class Bridge:
             self._connection.send((self._number, name, arguments))
             while True:
                 if limit_s is not None and not self._connection.poll(limit_s):
-                    raise InfrastructureError(f"Ray has not answered within {limit_s:g} s")
+                    raise SilentError(f"Ray has not answered within {limit_s:g} s")
                 number, problem, answer = self._connection.recv()
                 if number == self._number:  # other numbers answer a call that was interrupted
                     break
@@ -128,13 +135,6 @@ def find_bridge(address: str, sizes: Mapping[str, float]) -> Bridge:
     check_address(address)
     _bridges[key] = Bridge(key, address, sizes)
     return _bridges[key]
-
-
-def _suggest(address: str) -> str | None:
-    """Return a hint about tokens: Ray does not report that a cluster asks for one, the default of newer versions."""
-    if address == LOCAL or os.environ.get("RAY_AUTH_MODE"):
-        return None
-    return "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 
 
 def _build_environment(is_shared: bool) -> dict[str, str]:

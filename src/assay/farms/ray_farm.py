@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,9 @@ from assay.values.study import Farm
 
 LOCAL = "local"
 _REACH_S = 5.0
+_ANSWER_S = 10.0
+# what a client of gRPC sends first; Ray's head answers it with settings of its own
+_GRPC_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _DASHBOARD_PORTS = {"http": 80, "https": 443}
 
 Nodes = Sequence[Mapping[str, float]]
@@ -105,7 +109,7 @@ def check_address(address: str) -> None:
             "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in http://10.0.0.1:8265",
         )
     hint = "start one (`ray start --head`), or correct `address`"
-    _reach(host, int(port), f"there is no Ray cluster at {address}", hint)
+    _reach(host, int(port), f"there is no Ray cluster at {address}", hint, _build_hello())
 
 
 def find_absence(address: str) -> str:
@@ -115,10 +119,23 @@ def find_absence(address: str) -> str:
             _check_dashboard(address)
         else:
             host, _, port = address.rpartition(":")
-            _reach(host, int(port), "", "")
-    except (InfrastructureError, UsageError) as error:
-        return error.message.rpartition(": ")[2]
+            _reach(host, int(port), "", "", _build_hello())
+    except _UnreachableError as error:
+        return error.reason
+    except UsageError as error:
+        return error.message
     return ""
+
+
+class _UnreachableError(InfrastructureError):
+    def __init__(self, what: str, reason: str, hint: str) -> None:
+        super().__init__(f"{what}: {reason}", hint)
+        self.reason = reason
+
+
+def _build_hello() -> bytes:
+    """Return what Ray's head answers; a head with TLS (RAY_USE_TLS) would not answer plain text."""
+    return b"" if os.environ.get("RAY_USE_TLS", "0") not in ("", "0") else _GRPC_HELLO
 
 
 def _check_dashboard(address: str) -> None:
@@ -133,17 +150,27 @@ def _check_dashboard(address: str) -> None:
         "it is a process of the head node: `pip install 'ray[default]'` there, then "
         "`ray start --head --dashboard-host=0.0.0.0`; or correct `address`"
     )
-    question = f"HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode() if parts.scheme == "http" else b""
-    _reach(host, port, f"there is no Ray dashboard at {address}", hint, question)
+    question = f"HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
+    _reach(host, port, f"there is no Ray dashboard at {address}", hint, question, tls=parts.scheme == "https")
 
 
-def _reach(host: str, port: int, what: str, hint: str, question: bytes = b"") -> None:
-    """Whether a server answers a request at all: the port of a frozen process takes connections."""
+def _reach(host: str, port: int, what: str, hint: str, question: bytes, *, tls: bool = False) -> None:
+    """Check that a server answers a request at all: the port of a frozen process takes connections."""
     try:
         with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
-            if question:
+            connection.settimeout(_ANSWER_S)
+            if tls:
+                _greet(connection, host)
+            elif question:
                 connection.sendall(question)
                 connection.recv(1)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InfrastructureError(f"{what}: {reason}", hint) from error
+        raise _UnreachableError(what, getattr(error, "strerror", None) or str(error), hint) from error
+
+
+def _greet(connection: socket.socket, host: str) -> None:
+    """Begin TLS. Whether the certificate is valid is Ray's client's affair: its refusal is an answer too."""
+    import ssl
+
+    with contextlib.suppress(ssl.SSLError):
+        ssl.create_default_context().wrap_socket(connection, server_hostname=host).close()

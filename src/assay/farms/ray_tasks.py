@@ -24,7 +24,7 @@ from assay.execute.base import EndKind, Publish
 from assay.execute.script import quote_text
 from assay.farms import ray_farm, ray_nodes
 from assay.farms.engines import LOST_AFTER_S
-from assay.farms.ray_bridge import Bridge, find_bridge
+from assay.farms.ray_bridge import Bridge, SilentError, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
 from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
@@ -40,11 +40,13 @@ from assay.values.study import Farm
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between checks of files, if Ray does not report an end by itself
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
+_SILENCE_S = 5.0  # limit of an answer about tasks, after which it is examined whether the head can be reached
 _LOOK_S = 30.0  # limit of a dashboard's answer, and the time until the reason is reported why no job begins
 _NODES_S = 5.0  # between requests for the list of living nodes
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between checks whether a cluster without connection is there
 _SETTLE_S = 20.0  # how long Ray may take to report the end of a job
+_MOST_SILENCE_S = 60.0  # limit of the answers about tasks together; then the connection is closed
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
 _BATCH_S = 0.05  # the first of several jobs that are submitted together waits no longer than this for the others
@@ -65,6 +67,7 @@ class RayExecutor(SubmitExecutor):
         self._asked_at, self._nodes_at, self._idle_since = 0.0, 0.0, time.monotonic()
         self._dead_hosts: Sequence[str] = ()
         self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was tried last, why it was not reached
+        self._silent_since: float | None = None  # since when questions about tasks have had no answer
         self._absent_since: dict[str, float] = {}  # by cluster: since when it cannot be reached
         self._taken_back: dict[Key, str] = {}
         self._silences: dict[Key, str] = {}  # by attempt: why it is given up, if its node or cluster does not answer
@@ -208,7 +211,11 @@ class RayExecutor(SubmitExecutor):
     def _explain_wait(self) -> None:
         """Report why no job of ours begins: others use the cluster, or the node that could run the job has left."""
         now, bridge, watched = time.monotonic(), self._bridge, self._watched.items()
-        if bridge is None or any(key not in self._waiting or each.native_id != bridge.cluster for key, each in watched):
+        if (
+            bridge is None
+            or self._silent_since is not None
+            or any(key not in self._waiting or each.native_id != bridge.cluster for key, each in watched)
+        ):
             self._idle_since = now
         elif watched and now - self._idle_since >= _LOOK_S:
             self._idle_since = now
@@ -261,12 +268,23 @@ class RayExecutor(SubmitExecutor):
         """Ask about attempts by their tags: a directory may be removed and made again."""
         try:
             bridge = self._connect()
-            limit_s = timeout_s + _LOOK_S if bridge.takes_jobs else None
+            patience_s = _LOOK_S if bridge.takes_jobs else _SILENCE_S
+            limit_s = timeout_s + patience_s if bridge.is_shared else None
             ends: Mapping[str, Ended | None] = bridge.call("look", list(keys), timeout_s, limit_s=limit_s)
-        except InfrastructureError:  # the cluster has died; the files show how its jobs ended
-            self._drop_bridge()
+        except InfrastructureError as error:  # the cluster has died; the files show how its jobs ended
+            if not isinstance(error, SilentError) or bridge.takes_jobs or not self._is_still_asked(bridge):
+                self._drop_bridge()
             return {}
+        self._silent_since = None
         return {keys[tag]: end for tag, end in ends.items()}
+
+    def _is_still_asked(self, bridge: Bridge) -> bool:
+        """Report that the head of a cluster does not answer about tasks. Ray itself waits for it for a minute."""
+        now = time.monotonic()
+        self._silent_since = self._silent_since or now
+        if reason := self._probe(bridge.cluster):
+            self._report_absence(bridge.cluster, reason)
+        return now - self._silent_since < _MOST_SILENCE_S
 
     def _is_shared(self, handle: JobHandle) -> bool:
         return not handle.native_id.startswith(LOCAL)
@@ -334,7 +352,7 @@ class RayExecutor(SubmitExecutor):
         """Return whether the job runs on a machine that the cluster has given up. Ray ends its task only minutes later
         if nothing has closed the connection: the machine has frozen, or its network is down."""
         token = self._load_token(*key)
-        if token is None or self._bridge is None or self._bridge.takes_jobs:
+        if token is None or self._bridge is None or self._bridge.takes_jobs or self._silent_since is not None:
             return False
         if time.monotonic() - self._nodes_at > _NODES_S:
             self._nodes_at = time.monotonic()
@@ -355,21 +373,27 @@ class RayExecutor(SubmitExecutor):
                 )
             return False
         if self._load_token(*key) is not None:
-            return self._is_given_up(handle, key, reason)
+            limit_s = self._report_absence(handle.native_id, reason)
+            after = render_duration(limit_s)
+            self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+            return time.monotonic() - self._absent_since[handle.native_id] > limit_s
         said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
         self._report_once(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
         if ours:
             self._taken_back[key] = f"it waited in the queue, and {said}"
         return bool(ours)
 
-    def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
-        """Whether to give up a begun job of a cluster that does not answer; without its dashboard it may go on."""
-        is_dashboard = ray_farm.is_jobs_address(handle.native_id)
+    def _report_absence(self, cluster: str, reason: str) -> float:
+        """Report once that a cluster does not answer; return after how long what runs there is given up.
+        Jobs go on without a dashboard, but not without the head."""
+        is_dashboard = ray_farm.is_jobs_address(cluster)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
-        where, after = f"the Ray cluster at {handle.native_id}", render_duration(limit_s)
-        self._report_once(f"{where} does not answer ({reason}): what runs there is given up after {after}")
-        self._silences[key] = f"{where} has not answered for {after}"
-        return time.monotonic() - self._absent_since[handle.native_id] > limit_s
+        after = render_duration(limit_s)
+        if cluster not in self._reported:
+            self._reported.add(cluster)
+            said = f"the Ray cluster at {cluster} does not answer ({reason}): what runs there is given up after {after}"
+            self._messages.append(said)
+        return limit_s
 
     def _probe(self, cluster: str) -> str:
         """Return why the cluster cannot be reached; empty if it can."""
@@ -381,6 +405,7 @@ class RayExecutor(SubmitExecutor):
                 self._absent_since.setdefault(cluster, time.monotonic())
             else:
                 self._absent_since.pop(cluster, None)
+                self._reported.discard(cluster)
         return reason
 
     def _report_once(self, message: str) -> None:
@@ -446,6 +471,7 @@ class RayExecutor(SubmitExecutor):
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None
+        self._silent_since = None
 
 
 def _check_demand(farm: Farm, bridge: Bridge) -> None:

@@ -57,8 +57,12 @@ def describe_outcome(report: Report, elapsed_s: float) -> str:
     location = report.prepared.location
     return (
         f"{location.name}: {formatting.render_count(len(report.entries), 'run')}: {', '.join(counts) or 'nothing ran'}"
-        f" after {formatting.render_duration(elapsed_s)}, in {os.path.relpath(location.dir)}"
+        f" after {formatting.render_duration(elapsed_s)}, in {_show_path(location.dir)}"
     )
+
+
+def _show_path(path: str) -> str:
+    return formatting.clean(os.path.relpath(path))  # a folder's name may have line breaks
 
 
 def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
@@ -66,13 +70,13 @@ def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
 
     for entry in failed[:_IN_FULL]:
         log = _find_log(entry)
-        tail = build_tail(log, os.path.relpath(log)) if log else ()
+        tail = build_tail(log, _show_path(log)) if log else ()
         yield Details(Span(_describe_failed(entry), "failed"), list(tail))
     listed: list[Block] = []
     for entry in failed[_IN_FULL:_LISTED]:
         listed.append(Text(Span(_describe_failed(entry), "failed")))
         log = _find_log(entry)
-        listed += [Text(os.path.relpath(log), indent=1)] if log else []
+        listed += [Text(_show_path(log), indent=1)] if log else []
     if len(failed) > _LISTED:
         listed.append(Text(f"and {len(failed) - _LISTED} more that failed"))
     yield Section(listed)

@@ -172,12 +172,7 @@ class DirBuilder:
         try:
             if record is not None:
                 _write_secrets(run_dir, spec)
-                write_atomic(
-                    os.path.join(run_dir, layout.JOB_FILE),
-                    _render_job(_find_private(record, spec, run_dir)),
-                    0o777,
-                    repair=True,
-                )
+                _write_job(run_dir, _find_private(record, spec, run_dir))
                 return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
             return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
         except OSError as error:
@@ -195,8 +190,8 @@ class DirBuilder:
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
             _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
-                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
-            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
+                _write_job(run_dir, record)
+            _write_record(run_dir, record)
             return f"{layout.RUN_FILE} was written again from the study file"
         kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{run_directory.new_uid()}")
         os.makedirs(os.path.dirname(kept), exist_ok=True)
@@ -224,8 +219,8 @@ class DirBuilder:
             changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
             renewed = replace(record, spec=changed)
             _write_secrets(run_dir, spec)
-            write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed), repair=True)
-            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
+            _write_job(run_dir, renewed)
+            _write_record(run_dir, renewed)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""
@@ -408,7 +403,7 @@ class DirBuilder:
         if spec.private is None:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(entry.dir, layout.SECRETS_FILE))
-        write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(entry.record), repair=True)
+        _write_record(entry.dir, entry.record)
 
     def remake_entry(self, entry: Entry) -> None:
         """Prepare a pulled run to continue here, with job.sh and code/ from this study's file."""
@@ -429,8 +424,8 @@ class DirBuilder:
                 record = replace(record, search_from=old.search_from, search=old.search)
             put_away(run_dir, received, spec)
             self._fill(run_dir, spec, run_dir)
-            write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
-            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
+            _write_job(run_dir, record)
+            _write_record(run_dir, record)
             write_received(run_dir, replace(received, adopted_by=by, adopted_at=time.time()))
             return record
 
@@ -706,6 +701,14 @@ def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
         if not os.path.exists(kept):
             write_atomic(kept, before, 0o777)
         write_atomic(job, text, 0o777, repair=True)
+
+
+def _write_job(run_dir: str, record: run_directory.RunRecord) -> None:
+    write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777, repair=True)
+
+
+def _write_record(run_dir: str, record: run_directory.RunRecord) -> None:
+    write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
 
 
 def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:

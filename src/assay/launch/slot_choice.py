@@ -18,6 +18,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.processes import find_folder
 from assay.values import layout
 from assay.values.environment import Gpu
+from assay.values.hooks import NATIVE
 from assay.values.study import Resources, Study
 from assay.values.units import CPU
 
@@ -53,7 +54,9 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
     given = asked or from_environment or study.slots or settings.slots
     if given:
-        return Slots(tuple(given), devices, env=_fair_share(given, study.resources))
+        is_foreign = study.dialect != NATIVE.name and bool(study.slots) and not asked and not from_environment
+        warnings = () if is_foreign else _find_missing(given, devices)
+        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), warnings=warnings)
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
     is_nested = layout.ENV_SLOT in os.environ  # called from a run, which has one slot
@@ -73,6 +76,18 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
         f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}",
         "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
     )
+
+
+def _find_missing(labels: Sequence[str], devices: Devices) -> tuple[str, ...]:
+    """Return a warning about GPUs that do not exist. Where NVML finds none, numbers may be devices of other vendors."""
+    named = [int(word) for word in dict.fromkeys(",".join(labels).split(",")) if word.isdecimal()]
+    found = {gpu.index for gpu in devices.list()} if named else set()
+    missing = [f"GPU {index}" for index in named if found and index not in found]
+    if not missing:
+        return ()
+    verb, there = "does" if len(missing) == 1 else "do", ", ".join(map(str, sorted(found)))
+    what = f"{' and '.join(missing)} {verb} not exist: this machine has the GPUs {there}"
+    return (f"{what}; what runs on such a slot sees no GPU (choose others with --slots)",)
 
 
 def _cpu_slots(resources: Resources, devices: Devices) -> Slots:

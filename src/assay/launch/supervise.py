@@ -78,7 +78,6 @@ class LoopSettings:
     prune: Callable[[Sequence[Entry]], Mapping[str, Ending]] = lambda _entries: {}
     source: RunSource | None = None
     budget: Budget | None = None
-    clock: Callable[[], float] = time.monotonic
 
 
 class Supervisor:
@@ -120,7 +119,7 @@ class Supervisor:
             folder, name = os.path.split(entry.dir)
             self._reconcile(entry, is_new=name not in present[folder])
         settings = self.settings
-        next_tick = next_look = settings.clock()
+        next_tick = next_look = time.monotonic()
         while (self.queue or self.running or self.count_left()) and not self.interrupted and not self.leave:
             self._fill_slots()
             self._count_wait()
@@ -129,7 +128,7 @@ class Supervisor:
             if not (self.queue or self.running or self.count_left()):
                 break
             self._create_ahead()
-            ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock())))
+            ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - time.monotonic())))
             self._refill(ended)
             self._take_ended(ended)
             if ended and self.count_left():
@@ -137,10 +136,10 @@ class Supervisor:
             has_more = self.queue or self.count_left()
             if settings.leaves and (self.problem or not has_more) and self.executor.is_handed_over():
                 self.leave = True
-            now = settings.clock()
+            now = time.monotonic()
             if now >= next_tick:
                 self._tick()
-                next_tick = settings.clock() + settings.tick_s
+                next_tick = time.monotonic() + settings.tick_s
             if now >= next_look:
                 self.look_at_others()
                 next_look = now + LOOK_S
@@ -291,19 +290,19 @@ class Supervisor:
             self._leased_since = None
             return True
         if self._leased_since is None:
-            self._leased_since = self.settings.clock()
+            self._leased_since = time.monotonic()
         self._waiting_since = None
         return False
 
     @property
     def leased_s(self) -> float:
         """Return how long a start has waited for the machine lease."""
-        return 0.0 if self._leased_since is None else self.settings.clock() - self._leased_since
+        return 0.0 if self._leased_since is None else time.monotonic() - self._leased_since
 
     @property
     def waited_s(self) -> float:
         """Return how long all runs here have waited for a slot that others hold."""
-        return 0.0 if self._waiting_since is None else self.settings.clock() - self._waiting_since
+        return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def _count_wait(self) -> None:
         if self._leased_since is not None:
@@ -313,7 +312,7 @@ class Supervisor:
             self._waiting_since = None
             return
         if self._waiting_since is None:
-            self._waiting_since = self.settings.clock()
+            self._waiting_since = time.monotonic()
         limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait and self.queue else None
         if limit_s is not None and self.waited_s >= limit_s:
             self.problem = InfrastructureError(

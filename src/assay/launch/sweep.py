@@ -60,7 +60,7 @@ from assay.values.hooks import NATIVE
 from assay.values.run import Plan, RunSpec, State
 from assay.values.secrets import hide_assignment, hide_spec
 from assay.values.state import RETRY
-from assay.values.study import STUDY_NAME_RULE, Pattern, Study, is_study_name
+from assay.values.study import LOCAL, STUDY_NAME_RULE, Pattern, Problem, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
@@ -87,6 +87,10 @@ def prepare(options: RunOptions) -> Prepared:
     study = select(study, options.titles or None, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
+    if farm is None and options.on is None and study.farm is None and settings.farm not in (None, LOCAL):
+        message = f"the farm {settings.farm!r} of {settings.farm_from} is not known here: the runs stay on this machine"
+        hint = "correct the name, define the farm, or choose this machine: --on local"
+        study = replace(study, warnings=(*study.warnings, Problem(message, hint=hint)))
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
     for step in find_steps(prepared):
         prepared = step.prepare(prepared)

@@ -28,7 +28,8 @@ from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step
-from assay.system.files import read_text, write_atomic
+from assay.plugins import read_child_words
+from assay.system.files import read_text, require_folder, write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
@@ -37,10 +38,10 @@ POINTS_FILE = "model.jsonl"  # in the folder metrics/
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    run_dir, text = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
+    run_dir, request = read_child_words("model", words, run_dir=require_folder, request=_load_request)
     try:
-        content = json.loads(text if text.startswith("{") else read_text(text))
-        return int(examine(parse_plain(ModelRequest, content), run_dir).exit_code)
+        return int(examine(request, run_dir).exit_code)
     except (AssayError, OSError) as error:
         # an error of the system: a full disk, a folder without permission to write
         refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
@@ -48,6 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(OSError):  # the waiting command raises it again
             write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(told)))
         return int(refused.exit_code)
+
+
+def _load_request(text: str) -> ModelRequest:
+    try:
+        return parse_plain(ModelRequest, json.loads(text if text.startswith("{") else read_text(text)))
+    except (TypeError, KeyError) as error:
+        raise ValueError(error) from error
 
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:

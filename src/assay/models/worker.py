@@ -23,6 +23,7 @@ from assay.errors import AssayError
 from assay.models.backends.base import Backend, BackendError, Made, first_line
 from assay.models.backends.registry import BACKENDS, OwnCode, build_backend, locate
 from assay.models.values.model import Job, Step, StepEnding, StepOutcome, Target
+from assay.plugins import read_child_words
 from assay.system.fast_dataclasses import fields, replace
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain
@@ -32,8 +33,7 @@ _REAP_MS = 1000
 
 
 def main() -> None:
-    reply = int(sys.argv[1])
-    os.set_inheritable(reply, False)
+    (reply,) = read_child_words("worker", sys.argv[1:], reply=_keep_descriptor)
     adopt_orphans()
     guard = os.getpid()
     worker = os.fork()
@@ -42,6 +42,12 @@ def main() -> None:
         Worker(reply).serve()
         os._exit(0)
     watch(worker, reply)
+
+
+def _keep_descriptor(word: str) -> int:
+    os.write(int(word), b"")  # raises OSError if it cannot be written to
+    os.set_inheritable(int(word), False)
+    return int(word)
 
 
 # ---------------------------------------------------------------- the guard

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from assay.observe.devices import Devices
+from assay.plugins import read_child_words
 from assay.system import processes
 from assay.system.fast_dataclasses import asdict
 from assay.system.processes import ProcessStat
@@ -187,7 +188,7 @@ def main() -> int:
     """
     if len(sys.argv) == 1:
         return 0
-    watcher, job, tag = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    watcher, job, tag = read_child_words("readings", sys.argv[1:], watcher=int, job=int, tag=str)
     sampler = TreeSampler(job, tag, ignored=os.getpid())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus, devices = [int(part) for part in visible if part.strip().isdecimal()], Devices()

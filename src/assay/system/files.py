@@ -210,6 +210,12 @@ def is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
+def require_folder(path: str) -> str:
+    """Return the path of a folder; raise OSError for another one."""
+    os.scandir(path).close()
+    return path
+
+
 def list_names(folder: str) -> set[str]:
     """Return all names in a folder with one call; empty if it cannot be read."""
     try:

@@ -186,6 +186,15 @@ class TestReadme:
         ]
         assert said.lines[-1] == "No task failed."
 
+    def test_a_changed_command_leaves_a_script_that_can_be_executed(self, user: UserFolder) -> None:
+        user.well("mlrunner")
+        script = user.folder / "output/Norm_new-Moment_0.1/job.sh"
+        before = script.read_text(), script.stat().st_mode
+        user.write("params.yaml", PARAMS.replace("train.py", "train.py --fast"))
+        user.well("mlrunner")
+        assert script.read_text() != before[0]
+        assert script.stat().st_mode == before[1]
+
     def test_assay_run_runs_the_same(self, user: UserFolder) -> None:
         before = user.everything()
         shown = user.well("mlrunner", "--dry-run").lines[3::2]
