@@ -30,13 +30,7 @@ _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
 _TENSOR_TYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
 _SHAPE_DIMENSION, _SHAPE_UNKNOWN = 2, 3
 # TensorFlow's DataType -> format of one element in tensor_content
-_CONTENT = dict(
-    zip(
-        (1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23),
-        ("<f", "<d", "<i", "<B", "<h", "<b", "<q", "<?", "<H", "<e", "<I", "<Q"),
-        strict=True,
-    )
-)
+_CONTENT = dict(zip((1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23), "fdiBhbq?HeIQ", strict=True))
 # TensorFlow's DataType -> the field that has the elements otherwise
 _FIELDS = {1: 5, 2: 6, 3: 7, 4: 7, 5: 7, 6: 7, 9: 10, 10: 11, 14: 13, 17: 7, 19: 13, 22: 16, 23: 17}
 _FLOATS = (1, 2)
@@ -153,8 +147,8 @@ def _decode_scalar_tensor(tensor: bytes) -> float | None:
 def _unpack(content: bytes, dtype: int) -> float | None:
     if dtype == _BFLOAT16:  # the upper half of a float
         content, dtype = b"\0\0" + content, 1
-    form = _CONTENT.get(dtype)
-    if form is None or len(content) != struct.calcsize(form):
+    form = f"<{_CONTENT.get(dtype, '')}"
+    if not content or len(content) != struct.calcsize(form):
         return None
     return float(struct.unpack(form, content)[0])
 

@@ -31,7 +31,7 @@ State = dict[str, Any]
 ParsedColumns = tuple[Columns, int, State]
 
 _NUMBERS = {int, float}
-_TENSOR = re.compile(rb"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
+_TENSOR = re.compile(r"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
 _EXAMPLE_CHARACTERS = 80
 # counters of a state, also in that of a log: the thing that is counted, and the key of its first example
 UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
@@ -150,9 +150,8 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
             return {}, consumed, state
         text = lines.pop(0).decode("utf-8-sig", "replace")
         state["delimiter"] = max(",\t;", key=text.count)
-        import csv
-
-        state["header"] = [name.strip() for name in next(csv.reader([text], delimiter=state["delimiter"]))]
+        cells = _read_csv_line(text, state["delimiter"]) or text.split(state["delimiter"])
+        state["header"] = [name.strip() for name in cells]
     columns: Columns = {}
     header = state["header"]
     rows = _read_csv(lines, state, len(header))
@@ -229,7 +228,7 @@ def _parse_uniform_logx(data: bytes, state: State, *, final: bool, brief: bool) 
     state = {**state, "kind": "logx"}
     if text.startswith("start,"):
         line, _, text = text.partition("\n")
-        _note_start(line.encode(), line.encode().split(b","), state)
+        _note_start(line.encode(), line.split(","), state)
     columns = _split_uniform(text, brief) if text.startswith("val,") and '"' not in text else None
     return None if columns is None else (columns, consumed, state)
 
@@ -271,27 +270,23 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
     lines, consumed = _split_lines(data, final=final)
     state = {**state, "kind": "logx"}
     columns: Columns = {}
-    rows = [line.split(b",") for line in lines] if b'"' not in data else [_split_quoted(line) for line in lines]
-    for line, row in zip(lines, rows, strict=True):
-        if row[0] == b"val":
-            _add_logx_row(columns, row, state)
+    for line in lines:
+        row = _read_csv_line(line.decode("utf-8", "replace"), ",")
+        if row[:1] == ["val"]:
+            _add_logx_row(columns, line, row, state)
         else:
             _note_start(line, row, state)
     return columns, consumed, state
 
 
-def _split_quoted(line: bytes) -> list[bytes]:
-    return [cell.encode() for cell in _read_csv_line(line.decode("utf-8", "replace"), ",")] or [b""]
-
-
-def _note_start(line: bytes, row: list[bytes], state: State) -> None:
+def _note_start(line: bytes, row: list[str], state: State) -> None:
     """Read `start,start/step,0,timestamp,T`: each initialize writes one; the first is the run's start.
 
     `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either.
     """
-    is_start = row[0] == b"start" and len(row) in (3, 5)
+    is_start = row[:1] == ["start"] and len(row) in (3, 5)
     time = parse_number(row[4]) if is_start and len(row) == 5 else None
-    if is_start and (time is not None or row[1:] == [b"start/step", b"0"]):
+    if is_start and (time is not None or row[1:] == ["start/step", "0"]):
         state["untimed"] = time is None
     else:
         _count_damage(state, line)
@@ -299,26 +294,25 @@ def _note_start(line: bytes, row: list[bytes], state: State) -> None:
         state.setdefault("start", time)
 
 
-def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
-    names = [name.decode("utf-8", "replace") for name in row[1::2]]
-    values = [_parse_cell(cell) for cell in row[2::2]]
+def _add_logx_row(columns: Columns, line: bytes, row: list[str], state: State) -> None:
+    names, values = row[1::2], [_parse_cell(cell) for cell in row[2::2]]
     last = "epoch" if state.get("untimed") else "timestamp"  # a line without its last key was cut off
     if len(names) != len(values) or last not in names:
-        _count_damage(state, b",".join(row))
+        _count_damage(state, line)
         return
     for name, cell, value in zip(names, row[2::2], values, strict=True):
         if value is None and cell:
-            _count_unread(state, f"{name}={cell.decode('utf-8', 'replace')}")
+            _count_unread(state, f"{name}={cell}")
     found = dict(zip(names, values, strict=True))
     place, time = _or_none(found.pop("epoch", None)), _or_none(found.pop("timestamp", None))
     for name, value in found.items():
         if value is not None:
             add_value(columns, name, place, value, time)
         else:
-            _note_text(state, name, place, row[2 * names.index(name) + 2].decode("utf-8", "replace"))
+            _note_text(state, name, place, row[2 * names.index(name) + 2])
 
 
-def _parse_cell(cell: bytes) -> float | None:
+def _parse_cell(cell: str) -> float | None:
     """Parse a number, or a tensor of one: `tensor(0.2000, device='cuda:0')` is how old versions of logx wrote it."""
     number = parse_number(cell)
     if number is None and (match := _TENSOR.fullmatch(cell)):
