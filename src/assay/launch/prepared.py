@@ -205,13 +205,8 @@ class Report:
         return ExitCode.worst(codes)
 
 
-_EXIT_CODES = {
-    State.FAILED: ExitCode.FAILED,
-    State.TIMEOUT: ExitCode.FAILED,
-    State.LOST: ExitCode.FAILED,
-    State.STOPPED: ExitCode.FAILED,
-    State.DAMAGED: ExitCode.INTERNAL,
-}
+_BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
+_EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
 
 
 def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:

@@ -182,10 +182,8 @@ class DirBuilder:
         """Write run.json again if job.sh names the same run, or the run is alive; else move the damaged folder away."""
         history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
         is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
-        handle = history.last.handle if history.last else None
-        is_live = (
-            handle is not None and load_liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
-        )
+        handle = history.last.handle if history.last and not history.state.is_over else None
+        is_live = handle is not None and load_liveness(handle, run_dir) is not Liveness.GONE
         if history.attempts and (is_same or is_live):
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
             _write_secrets(run_dir, spec)
@@ -226,12 +224,9 @@ class DirBuilder:
         """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""
         for spec in (each for each in specs if each.name in self._present):
             run_dir = self._prepared.dir_of(spec)
+            job, secrets = (try_text(os.path.join(run_dir, name)) for name in (layout.JOB_FILE, layout.SECRETS_FILE))
             # in a directory made before its variable was declared secret, the value is in job.sh
-            if spec.private is None or f". ./{layout.SECRETS_FILE}" not in try_text(
-                os.path.join(run_dir, layout.JOB_FILE)
-            ):
-                continue
-            if try_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
+            if spec.private and f". ./{layout.SECRETS_FILE}" in job and secrets != render_secrets(spec):
                 _write_secrets(run_dir, spec)
 
     def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:
@@ -371,9 +366,8 @@ class DirBuilder:
     def _report_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
         """Report the first run that starts with an older snapshot, and the command that takes the current code."""
         code, options = record.code_hash, self._prepared.options
-        if self.snapshot is None or code in (None, self.snapshot.hash, *self._reported) or options.old_code:
-            return
-        if entry.spec.id in options.origins or options.force:
+        is_asked = options.old_code or options.force or entry.spec.id in options.origins
+        if is_asked or self.snapshot is None or code in (None, self.snapshot.hash, *self._reported):
             return
         self._reported.add(str(code))
         other = self._with_other_code([replace(entry, record=record)])
@@ -480,15 +474,9 @@ class DirBuilder:
             return []
         old = self._with_other_code([e for e in entries if e.finished_here])
         kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
-        notes = []
-        if old:
-            notes.append(f"{render_count(len(old.names), 'run')} ran with the recorded snapshot: {old.describe()}")
-        if kept:
-            notes.append(
-                f"{render_count(len(kept.names), 'run')} kept: {kept.describe()}; most edits do not alter results"
-            )
         self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
-        return notes
+        found = ((old, "ran with the recorded snapshot", ""), (kept, "kept", "; most edits do not alter results"))
+        return [f"{render_count(len(x.names), 'run')} {how}: {x.describe()}{more}" for x, how, more in found if x]
 
     def _with_other_code(self, entries: Sequence[Entry]) -> _OtherCode | None:
         assert self.snapshot is not None
@@ -585,14 +573,9 @@ def _is_result(path: str, measured: Sequence[str]) -> bool:
         return True
     if "/" in path:
         return os.path.dirname(path) == layout.METRICS_DIR and path.endswith(".jsonl")
-    numbered = layout.parse_numbered(path)
-    is_end = layout.parse_exit_marker(path) is not None or layout.parse_timeout_marker(path) is not None
-    return (
-        path in _KEPT
-        or path.endswith(".log")
-        or is_end
-        or (numbered is not None and numbered[0] in ("stop", "outcome"))
-    )
+    if path in _KEPT or path.endswith(".log") or layout.parse_exit_marker(path) or layout.parse_timeout_marker(path):
+        return True
+    return (layout.parse_numbered(path) or ("",))[0] in ("stop", "outcome")
 
 
 @dataclass(slots=True)
@@ -608,13 +591,10 @@ class _OtherCode:
 
     def describe(self) -> str:
         """Describe the files, changed ones before new ones."""
-        changed = [name for name, is_new in self.files.items() if not is_new]
-        new = [name for name, is_new in self.files.items() if is_new]
         parts = []
-        if changed:
-            parts.append(f"{join_first(changed, _NAMED_FILES)} {'has' if len(changed) == 1 else 'have'} changed since")
-        if new:
-            parts.append(f"{join_first(new, _NAMED_FILES)} {'is' if len(new) == 1 else 'are'} new")
+        for is_new, one, several in ((False, "has changed since", "have changed since"), (True, "is new", "are new")):
+            if names := [name for name, is_its in self.files.items() if is_its is is_new]:
+                parts.append(f"{join_first(names, _NAMED_FILES)} {one if len(names) == 1 else several}")
         return ", ".join(parts)
 
 
@@ -624,10 +604,8 @@ def _find_damage(run_dir: str, is_shared: bool) -> str | None:
         return "it is not a folder" if os.path.lexists(run_dir) else None
     if not is_run_dir(run_dir) and (is_shared or is_foreign_dir(run_dir)):
         return None
-    damage = run_directory.find_damage(run_dir)
-    if damage is not None:
-        return damage
-    return f"{layout.JOB_FILE} is empty, incomplete or missing" if _is_cut(run_dir) else None
+    cut = f"{layout.JOB_FILE} is empty, incomplete or missing"
+    return run_directory.find_damage(run_dir) or (cut if _is_cut(run_dir) else None)
 
 
 def _is_cut(run_dir: str) -> bool:

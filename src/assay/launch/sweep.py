@@ -414,8 +414,7 @@ def _build_entry(
     spec: RunSpec, prepared: Prepared, again: frozenset[State], base: int, since: int | None = None
 ) -> Entry:
     options = prepared.options
-    abandons = State.LOST in options.retry
-    policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=State.LOST in options.retry)
     names = options.commands or spec.chosen  # -c replaces the commands that a part of the file asks for
     wanted = None if names is None else frozenset(names)
     return Entry(spec, prepared.dir_of(spec), policy, wanted=wanted, since=since)
