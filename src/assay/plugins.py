@@ -23,6 +23,7 @@ from assay.values.hooks import NATIVE, Dialect, Folder, Part, Plugin, PluginProb
 
 __all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plug-in imports
 GROUP = "assay.plugins"
+DOCTOR_HINT = "`assay doctor` lists what is installed"
 _OWN = "assay"
 
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
@@ -74,8 +75,7 @@ def load(text: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        hint = "`assay doctor` lists what is installed"
-        raise InfrastructureError(f"{text} cannot be loaded: {_describe(error)}", hint) from error
+        raise InfrastructureError(f"{text} cannot be loaded: {_describe(error)}", DOCTOR_HINT) from error
 
 
 def merge(hook: str) -> dict[str, Any]:
@@ -183,17 +183,13 @@ def _load_quietly(target: str) -> tuple[Any, ...] | str:
     import io
 
     printed = io.StringIO()
-    module, _, name = target.partition(":")
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
-            value = getattr(import_module(module), name)
-        lines = printed.getvalue().strip().splitlines()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 whatever a foreign module does
-        return f"{target} cannot be loaded: {_describe(error)}"
-    if lines:
-        return f"{module} prints when it is imported: {lines[0][:80]!r}"
+            value = load(target)
+    except InfrastructureError as error:
+        return error.message
+    if lines := printed.getvalue().strip().splitlines():
+        return f"{target.partition(':')[0]} prints when it is imported: {lines[0][:80]!r}"
     if isinstance(value, tuple) and not value:
         return f"{target} is an empty tuple"
     return value if isinstance(value, tuple) and not hasattr(value, "_fields") else (value,)

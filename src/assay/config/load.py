@@ -58,7 +58,7 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
 
 
 def _build_missing(message: str, key: str, position: Position) -> ConfigError:
-    return build_error(message, position, "`assay doctor` lists what is installed", key)
+    return build_error(message, position, plugins.DOCTOR_HINT, key)
 
 
 def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:

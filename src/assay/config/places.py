@@ -8,12 +8,11 @@ from assay.config.fields import Fields
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.config.source import Item, Problems
 from assay.errors import ConfigError, UsageError
-from assay.plugins import load_all
+from assay.plugins import DOCTOR_HINT, load_all
 from assay.system.fast_dataclasses import NamedTuple
 from assay.values.study import LOCAL, Farm, Problem, Study
 
 _MISSING = "no installed plug-in submits runs to farms"
-_HINT = "`assay doctor` lists what is installed"
 
 
 class Places(NamedTuple):
@@ -32,7 +31,7 @@ def read_farm(entry: Item, key: str) -> Farm:
     """Read one section of a file. Its problems are kept with the farm, since they matter only if the farm is used."""
     places, problems = find_places(), Problems()
     if places is None:
-        problems.add(_MISSING, key, entry.position, _HINT)
+        problems.add(_MISSING, key, entry.position, DOCTOR_HINT)
     farm = places.read_farm(Fields(problems), entry, key) if places is not None else None
     if farm is not None and not problems.found:
         return farm
@@ -59,7 +58,7 @@ def _ask_places(study: Study, name: str) -> Places:
     if places is not None:
         return places
     if name not in study.farms:
-        raise UsageError(_MISSING, _HINT)
+        raise UsageError(_MISSING, DOCTOR_HINT)
     farm = study.farms[name]  # the file defines it
     key = farm.problems[0].key if farm.problems else name
-    raise ConfigError([Problem(_MISSING, key, farm.position, _HINT)])
+    raise ConfigError([Problem(_MISSING, key, farm.position, DOCTOR_HINT)])
