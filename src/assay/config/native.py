@@ -268,14 +268,11 @@ class _Reader:
         if (node := self._node("resources")) is None:
             return Resources()
         entries = self._fields.mapping(node, "resources", ("gpus", "cpus", "gpu_memory", "runs_per_gpu"))
-
-        def count(name: str, minimum: int) -> int:
-            return self._fields.child(
-                entries, name, "resources", partial(self._fields.integer, minimum=minimum), minimum
-            )
-
+        integer, least = self._fields.integer, {"gpus": 0, "cpus": 1, "runs_per_gpu": 1}
+        readers: dict[str, Any] = {name: partial(integer, minimum=low) for name, low in least.items()}
+        counts = {name: self._fields.child(entries, name, "resources", readers[name], least[name]) for name in least}
         memory = self._fields.child(entries, "gpu_memory", "resources", self._fields.size, None)
-        return Resources(count("gpus", 0), count("cpus", 1), memory, count("runs_per_gpu", 1))
+        return Resources(gpu_memory_bytes=memory, **counts)
 
     def _resume(self, commands: tuple[CommandTemplate, ...]) -> Resume | None:
         """Read `resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""

@@ -25,16 +25,9 @@ if TYPE_CHECKING:
     from assay.values.secrets import SecretRules
 
 PATTERNS = ("secret_names", "secret_files")
-VALUES = ("root", "slots", "farm", "max_wait", "notify", "index", *PATTERNS)
+ENVIRONMENT = {key: f"ASSAY_{key.upper()}" for key in ("root", "slots", "farm", "max_wait", "notify", "index")}
+VALUES = (*ENVIRONMENT, *PATTERNS)
 KEYS = (*VALUES, "farms")  # besides the tables that plug-ins read
-ENVIRONMENT = {
-    "root": "ASSAY_ROOT",
-    "slots": "ASSAY_SLOTS",
-    "farm": "ASSAY_FARM",
-    "max_wait": "ASSAY_MAX_WAIT",
-    "notify": "ASSAY_NOTIFY",
-    "index": "ASSAY_INDEX",
-}
 _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a header in pyproject.toml: our table, or one inside it
 
 
