@@ -73,14 +73,8 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
 
 
 def _build_moves(history: NightHistory) -> Table:
-    columns = (
-        Column("since"),
-        Column("metric"),
-        Column("effect", align="right"),
-        Column("interval", align="right"),
-        Column("nights", "number"),
-        Column("state"),
-    )
+    sizes = [Column(name, align="right") for name in ("effect", "interval")]
+    columns = (Column("since"), Column("metric"), *sizes, Column("nights", "number"), Column("state"))
     rows = []
     for move in history.moves:
         night = history.nights[move.at]
@@ -94,13 +88,8 @@ def _build_moves(history: NightHistory) -> Table:
 def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:
     names = list(dict.fromkeys(name for night in history.nights for name in night.levels))
     levels = [Column(name, align="right") for name in names]
-    columns = (
-        Column("night"),
-        Column("verdict", "state"),
-        Column("runs", "number"),
-        *levels,
-        Column("accepted", rank=1),
-    )
+    first = (Column("night"), Column("verdict", "state"), Column("runs", "number"))
+    columns = (*first, *levels, Column("accepted", rank=1))
     rows: list[list[Any]] = []
     for night in nights:
         shown = [render_number(night.levels[name], 6) if name in night.levels else None for name in names]
