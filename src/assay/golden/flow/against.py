@@ -148,10 +148,9 @@ class _Check:
         doubts = [Finding(VerdictKind.INCONCLUSIVE, self.request.source or "", text) for text in dead]
         passed = [f"{metric}: {each.message}" for metric, each in found if each.kind is VerdictKind.PASS]
         shown = {*metrics} - {rule.metric for rule in rules}
+        source = self.files[0].name if len(self.files) == 1 else self.request.source or ""
         return GoldenTestReport(
-            test=os.path.basename(
-                os.path.abspath(self.files[0].name if len(self.files) == 1 else self.request.source or "")
-            ),
+            test=os.path.basename(os.path.abspath(source)),
             manifest=self.request.against or "",
             verdict=Verdict.of([*verdict.findings, *doubts], verdict.comparisons),
             segments=(SegmentReport(segment.start_step, "", verdict, reports),),

@@ -168,12 +168,9 @@ def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport
 
 def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
     """Describe where to look, and that a configuration that is equal bit for bit may have been ignored."""
-    logs = [(state.log, each) for state, each in zip(states, report.segments, strict=True) if state.log]
-    lines = [
-        f"log: {log} ({report.name}, segment {each.start_step})"
-        for log, each in logs
-        if each.verdict.kind is not VerdictKind.PASS
-    ]
+    judged = zip(states, report.segments, strict=True)
+    bad = [(state.log, each) for state, each in judged if state.log and each.verdict.kind is not VerdictKind.PASS]
+    lines = [f"log: {log} ({report.name}, segment {each.start_step})" for log, each in bad]
     pairs = [
         (track.values, recordings)
         for each in report.segments

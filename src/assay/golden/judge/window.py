@@ -148,15 +148,9 @@ def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding
         f"{render_effect(float(relative[worst]))} in {render_steps(pair.steps, starts, worst)}, and a golden of one "
         "recording does not show how much of that is noise; gather with replicas"
     )
-    return Finding(
-        VerdictKind.INCONCLUSIVE,
-        pair.subject,
-        message,
-        float(effects.check[worst]),
-        float(effects.golden[worst]),
-        float(pair.steps[starts[worst]]),
-        float(relative[worst]),
-    )
+    numbers = (effects.check[worst], effects.golden[worst], pair.steps[starts[worst]], relative[worst])
+    value, expected, step, effect = map(float, numbers)
+    return Finding(VerdictKind.INCONCLUSIVE, pair.subject, message, value, expected, step, effect)
 
 
 # ---------------------------------------------------------------- unmatched
@@ -262,17 +256,10 @@ class WindowReport:
         marked = () if kind is VerdictKind.PASS else np.flatnonzero(marks)
         ends = [_find_ends(self.pair.steps, self.starts, int(window)) for window in marked]
         step = self._find_onset(marks) if sure else self.pair.steps[self.starts[int(np.argmax(marks))]]
-        return Finding(
-            kind,
-            self.pair.subject,
-            self.render_message(kind, marks, worst, step),
-            float(self.effects.check[worst]),
-            float(self.effects.golden[worst]),
-            float(step),
-            float(shown[worst]),
-            interval,
-            tuple((float(first), float(last)) for first, last in ends),
-        )
+        message = self.render_message(kind, marks, worst, step)
+        value, expected, effect = (float(each[worst]) for each in (self.effects.check, self.effects.golden, shown))
+        stretches = tuple((float(first), float(last)) for first, last in ends)
+        return Finding(kind, self.pair.subject, message, value, expected, float(step), effect, interval, stretches)
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
         """Whether the effect of a window is reported. A window that fails by its worse part reports that part; a

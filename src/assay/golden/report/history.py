@@ -60,10 +60,8 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
         breaks = {0: f"{render_count(hidden, 'earlier night')}; --all shows them"} if hidden else None
         yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(_build_nights(history, nights), breaks=breaks),)),))
         yield doc.Only(("html",), (doc.Section(list(_build_charts(history)), "Levels"),))
-        yield doc.Only(
-            ("html", "markdown"),
-            (doc.Section((doc.TableBlock(_build_nights(history, history.nights)),), "All nights"),),
-        )
+        every = doc.TableBlock(_build_nights(history, history.nights))
+        yield doc.Only(("html", "markdown"), (doc.Section((every,), "All nights"),))
     open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
     yield doc.Findings([each for each in history.verdict.findings if each.kind in open_kinds])
     yield doc.Notes(history.notes)
