@@ -120,10 +120,8 @@ def _read_signal(fields: Fields, node: Node, key: str) -> str | None:
         return text
     name, has_time, before = text.removeprefix("SIG").partition("@")
     if name not in SIGNALS:
-        problem, hint = (
-            f"{name!r} is not a signal that a job can be sent",
-            f"one of {', '.join(SIGNALS)}, as in USR1@2m",
-        )
+        problem = f"{name!r} is not a signal that a job can be sent"
+        hint = f"one of {', '.join(SIGNALS)}, as in USR1@2m"
     elif not has_time:
         problem, hint = "says no time", f"how long before the time limit it is sent, as in {name}@2m"
     else:
@@ -170,14 +168,8 @@ def _read_template(fields: Fields, entry: Item, key: str) -> Farm | None:
     submit = texts.get("submit")
     if submit is None:
         return None
-    return Farm(
-        entry.key,
-        "template",
-        submit,
-        cancel=texts.get("cancel"),
-        remote_root=texts.get("remote_root"),
-        position=entry.position,
-    )
+    cancel, remote_root = texts.get("cancel"), texts.get("remote_root")
+    return Farm(entry.key, "template", submit, cancel=cancel, remote_root=remote_root, position=entry.position)
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:

@@ -40,6 +40,7 @@ _LONGEST_FOLDER = 24  # Ray's sockets add about 80 characters, and a socket's pa
 _OBJECT_STORE_BYTES = 100_000_000  # the tasks need none; Ray would reserve a third of the memory
 _LOG_TAIL_BYTES = 4096
 _NOTICE_S = 0.5
+_NOT_STARTED = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"  # Ray gave up a job that had waited for its resources
 _HEAD = "node:__internal_head__"  # a resource of Ray's head node alone, 1 of it
 _TOKEN_HINT = "a cluster with token authentication needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token"
 _FEW = 8  # so many jobs are asked for one by one; for more, one answer lists all jobs of the cluster
@@ -343,26 +344,20 @@ class _Jobs:
         found: dict[str, Ended | None] = {}
         latest = self._list(tags)
         for tag in tags:
-            if tag not in latest:
+            info = latest.get(tag)
+            if info is None:
                 found[tag] = None
-                continue
-            info = latest[tag]
-            if not info.status.is_terminal():
-                continue
-            if info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT" and tag in self._sent:
+            elif info.status.is_terminal() and info.error_type == _NOT_STARTED and tag in self._sent:
                 self._submit(_next_name(info.submission_id, tag), *self._sent[tag])
-                continue
-            self._sent.pop(tag, None)
-            found[tag] = (self._find_refusal(info) or info.status.value, 0.0, 0)
+            elif info.status.is_terminal():
+                self._sent.pop(tag, None)
+                found[tag] = (self._find_refusal(info) or info.status.value, 0.0, 0)
         return found
 
     def _list(self, tags: Sequence[str]) -> dict[str, Any]:
         """The last job of each tag."""
-        if len(tags) <= _FEW:
-            infos = [info for tag in tags for info in self._list_one(tag)]
-        else:
-            infos = self._client.list_jobs()
-        wanted, latest = set(tags), {}
+        is_few, wanted, latest = len(tags) <= _FEW, set(tags), dict[str, Any]()
+        infos = [info for tag in tags for info in self._list_one(tag)] if is_few else self._client.list_jobs()
         for info in sorted(infos, key=lambda info: info.start_time or 0):
             tag = (info.submission_id or "").removeprefix("assay-").partition("-")[0]
             if tag in wanted:
@@ -374,7 +369,7 @@ class _Jobs:
         with contextlib.suppress(RuntimeError):  # there is none of this name
             while True:
                 infos.append(self._client.get_job_info(name))
-                if infos[-1].error_type != "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
+                if infos[-1].error_type != _NOT_STARTED:
                     break
                 name = _next_name(name, tag)
         return infos

@@ -159,18 +159,13 @@ def _reach(host: str, port: int, what: str, hint: str, question: bytes, *, tls: 
     try:
         with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
             connection.settimeout(_ANSWER_S)
-            if tls:
-                _greet(connection, host)
+            if tls:  # whether the certificate is valid is Ray's client's affair: its refusal is an answer too
+                import ssl
+
+                with contextlib.suppress(ssl.SSLError):
+                    ssl.create_default_context().wrap_socket(connection, server_hostname=host).close()
             elif question:
                 connection.sendall(question)
                 connection.recv(1)
     except (OSError, OverflowError) as error:
         raise _UnreachableError(what, getattr(error, "strerror", None) or str(error), hint) from error
-
-
-def _greet(connection: socket.socket, host: str) -> None:
-    """Begin TLS. Whether the certificate is valid is Ray's client's affair: its refusal is an answer too."""
-    import ssl
-
-    with contextlib.suppress(ssl.SSLError):
-        ssl.create_default_context().wrap_socket(connection, server_hostname=host).close()

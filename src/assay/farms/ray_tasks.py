@@ -363,21 +363,18 @@ class RayExecutor(SubmitExecutor):
     def _is_cluster_gone(self, handle: JobHandle, key: Key) -> bool:
         """Return whether nothing of a job can begin or continue on a cluster that we are not connected to. A job that
         has not begun is taken back as soon as the cluster does not answer: its token decides if that was too early."""
-        reason = self._probe(handle.native_id)
+        reason, cluster = self._probe(handle.native_id), f"the Ray cluster at {handle.native_id}"
         is_own = ray_farm.choose_address(self.farm) == LOCAL
         ours = self._bridge.cluster if self._bridge is not None else LOCAL if is_own else ""
         if not reason:
             if ours:
-                self._report_once(
-                    f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}"
-                )
+                self._report_once(f"runs of {cluster} are waited for, though the farm's is {ours}")
             return False
         if self._load_token(*key) is not None:
             limit_s = self._report_absence(handle.native_id, reason)
-            after = render_duration(limit_s)
-            self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+            self._silences[key] = f"{cluster} has not answered for {render_duration(limit_s)}"
             return time.monotonic() - self._absent_since[handle.native_id] > limit_s
-        said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
+        said = f"{cluster} is gone ({reason})"
         self._report_once(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
         if ours:
             self._taken_back[key] = f"it waited in the queue, and {said}"
@@ -388,11 +385,8 @@ class RayExecutor(SubmitExecutor):
         Jobs go on without a dashboard, but not without the head."""
         is_dashboard = ray_farm.is_jobs_address(cluster)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
-        after = render_duration(limit_s)
-        if cluster not in self._reported:
-            self._reported.add(cluster)
-            said = f"the Ray cluster at {cluster} does not answer ({reason}): what runs there is given up after {after}"
-            self._messages.append(said)
+        said = f"the Ray cluster at {cluster} does not answer ({reason}): what runs there is given up after"
+        self._report_once(f"{said} {render_duration(limit_s)}", cluster)
         return limit_s
 
     def _probe(self, cluster: str) -> str:
@@ -408,9 +402,10 @@ class RayExecutor(SubmitExecutor):
                 self._reported.discard(cluster)
         return reason
 
-    def _report_once(self, message: str) -> None:
-        if message not in self._reported:
-            self._reported.add(message)
+    def _report_once(self, message: str, about: str = "") -> None:
+        """Report a message, unless the same or one about the same thing was reported."""
+        if (about or message) not in self._reported:
+            self._reported.add(about or message)
             self._messages.append(message)
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:

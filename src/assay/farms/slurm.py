@@ -42,7 +42,7 @@ from assay.record import run_directory
 from assay.show.formatting import render_duration
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import read_end, read_text, write_new
+from assay.system.files import list_names, read_end, read_text, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
@@ -301,7 +301,7 @@ class SlurmExecutor(SubmitExecutor):
         """Whether the job is in Slurm's queue, is not reported by Slurm yet, or waits for other runs of its task."""
         place, state = self._find_place(run_dir, attempt), self._find_state(run_dir, attempt)
         is_packed = place is not None and place.is_packed
-        return not state or queue.is_pending(state) or (is_packed and queue.is_active(state))
+        return not state or state in queue.WAITING or (is_packed and queue.is_active(state))
 
     def _note_reasons(self) -> None:
         """Report once why Slurm does not start a job, unless it waits for its turn, and record it in the submit log."""
@@ -309,14 +309,14 @@ class SlurmExecutor(SubmitExecutor):
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
             known = self._reasons.get((run_dir, attempt), "")
-            if reason in ("", known) or not (known or queue.is_held(reason)):
+            if reason in ("", known) or (not known and reason in queue.USUAL):
                 continue
             self._reasons[run_dir, attempt] = reason
             path = os.path.join(run_dir, layout.submit_log_name(attempt))
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
                 if file.tell() < _TAIL_BYTES // 2:  # the first line names the array and the task
                     file.write(f"waits: {reason}\n")
-            if queue.is_held(reason) and reason not in self._reported:
+            if reason not in queue.USUAL | self._reported:
                 self._reported.add(reason)
                 hint = f"; once that is dealt with: scontrol release {task}" if "held" in reason.lower() else ""
                 self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
@@ -348,22 +348,17 @@ class SlurmExecutor(SubmitExecutor):
 
     def _find_place(self, run_dir: str, attempt: int) -> _Place | None:
         key = run_dir, attempt
-        if key not in self._places:
-            place = _load_place(run_dir, attempt)
-            if place is None:
-                return None
+        if key not in self._places and (place := _load_place(*key)) is not None:
             self._places[key] = place
-        return self._places[key]
+        return self._places.get(key)
 
     def _load_code(self, base: str) -> int | None:
         """Return how sbatch ended; None if it has not ended, as far as we know."""
         if os.path.exists(f"{base}.exit.0"):
             return 0
         folder, name = os.path.split(base)
-        with contextlib.suppress(OSError):
-            found = (each.rpartition(".exit.") for each in os.listdir(folder))
-            return next((int(code) for head, _, code in found if head == name), None)
-        return None
+        found = (each.rpartition(".exit.") for each in list_names(folder))
+        return next((int(code) for head, _, code in found if head == name), None)
 
     def _find_task(self, run_dir: str, attempt: int) -> str | None:
         """Return Slurm's name of the job, `123_4` or `123`; None if it has none."""

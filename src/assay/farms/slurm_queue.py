@@ -21,9 +21,10 @@ from assay.system.fast_dataclasses import dataclass
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 VANISHED = "VANISHED"  # Slurm does not know the job any more
-_WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ACTIVE = {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}
-_USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit", "Dependency"}
+# why a job waits for its turn; with any other reason the user may have to do something
+USUAL = {"None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit", "Dependency"}
 _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")  # a user's own filters (SQUEUE_PARTITION …) would hide jobs and nodes
@@ -34,16 +35,7 @@ _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from this many 
 
 
 def is_active(state: str) -> bool:
-    return state in _ACTIVE or state in _WAITING
-
-
-def is_pending(state: str) -> bool:
-    return state in _WAITING
-
-
-def is_held(reason: str) -> bool:
-    """Return whether a job waits for something else than its turn: the user may have to do something."""
-    return reason not in _USUAL
+    return state in _ACTIVE or state in WAITING
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
@@ -142,7 +134,7 @@ class SlurmQueue:
         state = self.state(task)
         if state is None or state in _ACTIVE:
             return False
-        return state not in _WAITING or self._answers >= since
+        return state not in WAITING or self._answers >= since
 
     def ask_soon(self) -> None:
         """Shorten the pause: a state is about to change."""
@@ -165,9 +157,8 @@ class SlurmQueue:
 
     def _ask(self) -> None:
         jobs = ",".join(sorted(self._jobs))
-        self._question = _Question(
-            ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
-        )
+        argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
+        self._question = _Question(argv)
         self._question.start()
         self._began = time.monotonic()
         self._polls += 1
@@ -182,7 +173,7 @@ class SlurmQueue:
         lines = [line.strip().replace("_N/A", "") for line in asked.jobs.stdout.splitlines() if line.count("|") > 1]
         rows = [line.split("|", 2) for line in lines]
         states = {task: state for task, state, _ in rows}
-        self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
+        self.reasons = {task: reason for task, state, reason in rows if state in WAITING}
         self.down = _parse_nodes(asked.nodes.stdout)
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()

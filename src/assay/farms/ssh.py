@@ -180,8 +180,7 @@ class SshExecutor(Executor):
 
     def take_messages(self) -> Sequence[str]:
         with self._shared.changed:
-            taken = list(self._shared.messages)
-            self._shared.messages.clear()
+            taken, self._shared.messages = self._shared.messages, []
         return taken
 
     # ------------------------------------------------------------ watching

@@ -27,14 +27,8 @@ _NOT_SENT = (
     *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "warned.*", "submit.*", "unreachable.*"),
     *(f"{_PART}*", ".tmp-*"),
 )
-_OURS = frozenset(
-    (
-        *(layout.RUN_FILE, layout.JOB_FILE, layout.SECRETS_FILE, layout.ENVIRONMENT_FILE, layout.TAGS_FILE),
-        ".code",
-        NOW,
-        _WHOLE,
-    )
-)
+_RECORDS = (layout.RUN_FILE, layout.JOB_FILE, layout.SECRETS_FILE, layout.ENVIRONMENT_FILE, layout.TAGS_FILE)
+_OURS = frozenset((*_RECORDS, ".code", NOW, _WHOLE))
 
 
 # ---------------------------------------------------------------- what is sent
@@ -229,9 +223,8 @@ class PartialFile:
         self._target = os.path.join(run_dir, name)
         self._path = os.path.join(run_dir, folder, f"{_PART}{mark}")
         make_parents(run_dir, name)
-        self.offset = os.path.getsize(self._path) if os.path.exists(self._path) else 0
-        if self.offset > size:
-            self.offset = 0
+        there = os.path.getsize(self._path) if os.path.exists(self._path) else 0
+        self.offset = there if there <= size else 0
 
     def open(self) -> IO[bytes]:
         file = open(self._path, "r+b" if self.offset else "wb")  # noqa: SIM115 - closed by the caller

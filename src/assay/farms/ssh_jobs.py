@@ -135,10 +135,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
         return Liveness.UNKNOWN
     if token is not None:
         return Liveness.ALIVE
-    try:
-        code = load_submit_code(run_dir, attempt)
-    except OSError:
-        return Liveness.GONE
+    code = load_submit_code(run_dir, attempt)
     was_offered = os.path.exists(os.path.join(run_dir, layout.submit_log_name(attempt)))
     is_on_its_way = code == 0 if code is not None else was_offered or may_be_sent(handle, run_dir)
     return Liveness.ALIVE if is_on_its_way else Liveness.GONE

@@ -123,12 +123,8 @@ class SshSession:
     def close(self) -> None:
         if self._process is None:
             return
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        with contextlib.suppress(OSError), self._process:  # closes its pipes and waits for its end
+            self._process.kill()
         self._errors.close()
         self._process, self._buffer, self._is_waiting = None, b"", False
 
@@ -182,9 +178,8 @@ class SshSession:
 
     def _broken(self) -> LostError:
         said = [line for line in self._load_errors().splitlines() if line.strip()]
-        return LostError(
-            f"the connection to the host {self._host.name} broke" + (f": {said[-1].strip()}" if said else "")
-        )
+        why = f": {said[-1].strip()}" if said else ""
+        return LostError(f"the connection to the host {self._host.name} broke{why}")
 
     def ask(self, *words: str) -> list[str]:
         """Send a request and return its answer, which is a few fields."""

@@ -390,13 +390,10 @@ class SubmitExecutor(Executor):
             write_new(self._token_path(run_dir, attempt), f"{layout.NO_HOST} 0 0 - {int(time.time())}\n".encode())
 
     def _pass_on_stop(self, run_dir: str, attempt: int) -> None:
-        there = self._state_dir(run_dir)
-        if there == run_dir:
-            return
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            with open(os.path.join(run_dir, layout.numbered_name("stop", attempt)), "rb") as file:
-                text = file.read()
-            write_new(os.path.join(there, layout.numbered_name("stop", attempt)), text)
+        there, name = self._state_dir(run_dir), layout.numbered_name("stop", attempt)
+        if there != run_dir:
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                write_new(os.path.join(there, name), read_text(os.path.join(run_dir, name)))
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
@@ -432,7 +429,6 @@ class SubmitExecutor(Executor):
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
         """Whether a job may still run: its folder is out of reach, or another host has its token and wrote no end.N."""
-        there = self._state_dir(run_dir)
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
             return load_submit_code(run_dir, handle.attempt) == 0
@@ -440,7 +436,8 @@ class SubmitExecutor(Executor):
             return False
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE
-        return not os.path.exists(os.path.join(there, layout.numbered_name("end", handle.attempt)))
+        end = layout.numbered_name("end", handle.attempt)
+        return not os.path.exists(os.path.join(self._state_dir(run_dir), end))
 
     def close(self) -> None:
         for pidfd in self._pidfds:
@@ -517,10 +514,7 @@ def find_unfinished(run_dir: str, attempt: int) -> str | None:
     if last[2] == "exit":
         return ""
     begin = layout.exit_marker_name(last[1], attempt, 0)[:-1]
-    with contextlib.suppress(OSError):
-        if any(name.startswith(begin) for name in os.listdir(run_dir)):
-            return ""
-    return last[1]
+    return "" if any(name.startswith(begin) for name in list_names(run_dir)) else last[1]
 
 
 def _wrap(command: str, request: JobRequest) -> str:

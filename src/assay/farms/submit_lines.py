@@ -152,9 +152,8 @@ def _render_line(farm: Farm, request: JobRequest, command: str, name: str | None
         return f"{head}{named} -c {command}"
     where = build_state_dir(farm, request.dir)
     if _is_ngc_batch(farm):
-        mount = shlex.quote(
-            f"{_need(farm.workspace, farm, 'WORKSPACE')}:{_need(farm.remote_root, farm, 'NGC_LOGROOT')}:RW"
-        )
+        workspace, there = _need(farm.workspace, farm, "WORKSPACE"), _need(farm.remote_root, farm, "NGC_LOGROOT")
+        mount = shlex.quote(f"{workspace}:{there}:RW")
         return f"{head}  --name {name} --commandline {command} --workspace {mount}"
     return f"{head}  --name {name} --command {command} --logdir {shlex.quote(where + '/gcf_log')}"
 
@@ -170,10 +169,8 @@ def _is_ngc_batch(farm: Farm) -> bool:
 def _upload(farm: Farm, request: JobRequest) -> str:
     """Copy the run directory into the workspace; a later attempt finds it there."""
     workspace = _need(farm.workspace, farm, "WORKSPACE")
-    destination = _study_and_run(request.dir)
-    upload = shlex.join(
-        ["ngc", "workspace", "upload", "--source", request.dir, "--destination", destination, workspace]
-    )
+    paths = ["--source", request.dir, "--destination", _study_and_run(request.dir)]
+    upload = shlex.join(["ngc", "workspace", "upload", *paths, workspace])
     if request.attempt == 1:
         return f"{upload} && "
     there = shlex.quote(f"{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 
 Key = tuple[str, int]  # run directory and attempt
 HasBegun = Callable[[Key, bool], bool]  # with True, the answer must not come from a cache
@@ -56,11 +57,7 @@ class WaitingJobs:
         return begun
 
     def _take_oldest(self) -> list[Key]:
-        begun = []
-        for key in self._jobs:
-            if not self._has_begun(key, True):
-                break
-            begun.append(key)
+        begun = list(takewhile(lambda key: self._has_begun(key, True), self._jobs))
         for key in begun:
             del self._jobs[key]
         return begun

@@ -31,7 +31,6 @@ CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # the end of a recording's name until its gathering has ended well
 _REMEDY = "gather it again, or bring it back from a copy"
 _UNLABELLED = "0"  # how the original writes the only value of a metric without labels
-_HASH_CHUNK = 1 << 20
 
 Labels = dict[str, tuple[Track, ...]]
 
@@ -481,5 +480,4 @@ def hash_checkpoint(path: str) -> str | None:
 
 def _hash_file(path: str, digest: Any) -> None:
     with open(path, "rb") as file:
-        while chunk := file.read(_HASH_CHUNK):
-            digest.update(chunk)
+        hashlib.file_digest(file, lambda: digest)

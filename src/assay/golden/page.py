@@ -341,16 +341,10 @@ def build_report(location: StudyLocation, wanted: str | None) -> doc.Document | 
     blocks: list[doc.Block] = [doc.Notes(page.problems), *page.blocks, *page.drift]
     if len(page.history) > 1:
         columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
-        rows = [
-            (
-                render_date(each.at, "%Y-%m-%d %H:%M"),
-                each.id,
-                each.mode,
-                doc.Span(each.word, str(each.kind)),
-                each.source,
-            )
-            for each in page.history[:_MOST_LISTED]
-        ]
+        rows = []
+        for each in page.history[:_MOST_LISTED]:
+            verdict = doc.Span(each.word, str(each.kind))
+            rows.append([render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, verdict, each.source])
         blocks.append(doc.Section((doc.TableBlock(Table(columns, rows)),), "Checks and gatherings"))
     if page.recording:
         blocks.append(doc.Details("The recording now", page.recording))

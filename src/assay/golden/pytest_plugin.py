@@ -124,9 +124,8 @@ class Convergence:
                 return check_file(GoldenOptions(config, store or "", root=root, **options), RunHooks(tick_s=0.1))
         except AssayError as error:
             message = error.render()
-        pytest.fail(
-            message, pytrace=False
-        )  # outside of the handler: pytest would print the error a second time as its cause
+        # outside of the handler: pytest would print the error a second time as its cause
+        pytest.fail(message, pytrace=False)
 
     def _resolve(self, path: str | Path) -> str:
         """A path next to the test's file, else under pytest's root folder."""

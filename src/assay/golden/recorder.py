@@ -165,9 +165,8 @@ class Values:
 
     found: dict[tuple[str, str], dict[int, tuple[float, str]]] = field(default_factory=dict)
     noted: list[str] = field(default_factory=list)
-    unread: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # by metric: values that are not numbers, and their steps
+    # by metric: values that are not numbers, and their steps
+    unread: dict[str, list[str]] = field(default_factory=dict)
     last_step: int | None = None
     first_step: int | None = None
     file_steps: tuple[int, int] | None = None  # the first and the last step in the metric files

@@ -54,8 +54,9 @@ def forget_rules(lab: Lab) -> None:
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_metric_dropped_from_the_file_does_not_pass_in_silence(
-    lab: Lab, is_old: bool, capsys: pytest.CaptureFixture[str]
+    lab: Lab, is_old: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(lab.folder)  # `do_convergence_test` puts its runs below the working directory
     use_two_metrics(lab)
     lab.use_golden()
     if is_old:

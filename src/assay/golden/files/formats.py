@@ -194,9 +194,8 @@ def _parse_megatron(path: str, metric: str, part: Any) -> Iterator[Point]:
     if isinstance(values, list):
         start, interval = part.get("start_step", 0), part.get("step_interval", 1)
         if not isinstance(start, int) or not isinstance(interval, int) or interval < 1:
-            refuse(
-                path, f"{metric}: `start_step` and `step_interval` of a list of values are not whole numbers above 0"
-            )
+            why = "`start_step` and `step_interval` of a list of values are not whole numbers above 0"
+            refuse(path, f"{metric}: {why}")
         values = {str(start + at * interval): value for at, value in enumerate(values)}
     if not isinstance(values, dict) or not all(step.isascii() and step.isdigit() for step in values):
         refuse(path, f"{metric}: `values` is neither a list nor an object with whole steps as keys")

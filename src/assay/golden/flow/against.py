@@ -31,7 +31,7 @@ from assay.golden.values import (
     Track,
 )
 from assay.judge.statistics import needed_for
-from assay.show.formatting import render_number
+from assay.show.formatting import join_first, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -75,7 +75,9 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     lack = "lack it or some of its steps, and are left out"
     warnings = [f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items()]
     names = sorted({name for file in own for name in file.stepless})
-    warnings += [f"{_join_names(names)}: values of the golden that have no step, which are not judged"] if names else []
+    if names:
+        stepless = join_first(names, _MOST_NAMES)
+        warnings.append(f"{stepless}: values of the golden that have no step, which are not judged")
     return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
 
 
@@ -146,10 +148,9 @@ class _Check:
         doubts = [Finding(VerdictKind.INCONCLUSIVE, self.request.source or "", text) for text in dead]
         passed = [f"{metric}: {each.message}" for metric, each in found if each.kind is VerdictKind.PASS]
         shown = {*metrics} - {rule.metric for rule in rules}
+        source = self.files[0].name if len(self.files) == 1 else self.request.source or ""
         return GoldenTestReport(
-            test=os.path.basename(
-                os.path.abspath(self.files[0].name if len(self.files) == 1 else self.request.source or "")
-            ),
+            test=os.path.basename(os.path.abspath(source)),
             manifest=self.request.against or "",
             verdict=Verdict.of([*verdict.findings, *doubts], verdict.comparisons),
             segments=(SegmentReport(segment.start_step, "", verdict, reports),),
@@ -181,7 +182,7 @@ class _Check:
         sides = f"{self.request.against} and {self.request.source} have no"
         both = [metric for metric in known if self.names[metric] in found]
         if not both:
-            names = f"the golden has {_join_names(known)}, the run {_join_names(found)}"
+            names = f"the golden has {join_first(known, _MOST_NAMES)}, the run {join_first(found, _MOST_NAMES)}"
             meant = next((metric for metric in known if suggest(metric, found)), known[0])
             hint = _render_map(meant, found)
             if CONVERGED in known and self.files[0].format == MLLOG:
@@ -258,7 +259,7 @@ class _Check:
             return f"no step in common: {self._describe_steps(metric, file)}"
         others = [name for name in file.extents if name not in self.goldens.tracks]
         both = [f"--only {shlex.quote(name)}" for name in self.goldens.tracks if self.names[name] in file.extents]
-        hint = f"it has {_join_names([*file.extents])}"
+        hint = f"it has {join_first([*file.extents], _MOST_NAMES)}"
         if suggest(metric, others):
             hint = _render_map(metric, others)
         elif 0 < len(both) <= _MOST_NAMES:
@@ -281,8 +282,9 @@ class _Check:
         count, extra = len(self.goldens.files), [name for name in self._logged if name not in self.names.values()]
         noise = f"{count} recordings" if count > 1 else f"1 recording, {NOISE_UNKNOWN}"
         golden = f"golden: {self.goldens.environment} ({self.goldens.files[0].format}; {noise})"
-        run = f"run: {_join_names([*dict.fromkeys(each.name for each in self.files)])} ({self.files[0].format})"
-        notes = [f"only in the run, and not judged: {_join_names(extra)}"] if extra else []
+        names = join_first([*dict.fromkeys(each.name for each in self.files)], _MOST_NAMES)
+        run = f"run: {names} ({self.files[0].format})"
+        notes = [f"only in the run, and not judged: {join_first(extra, _MOST_NAMES)}"] if extra else []
         last = max(tracks[0].steps[-1] for tracks in self.goldens.tracks.values())
         ends = [file.extents[name].last for file in self.files for name in self.names.values() if name in file.extents]
         beyond = f"the golden ends at step {last}; the run goes on to {max(ends):g}, and is not judged there"
@@ -308,11 +310,6 @@ def _render_map(metric: str, names: Sequence[str]) -> str:
     name = next((each for each in names if repr(each) in meant), "NAME")
     option = f"--map {shlex.quote(f'{metric}={name}')}"
     return f"did you mean {option}?" if meant else f"{option} names what the run calls it"
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 # ---------------------------------------------------------------- importing

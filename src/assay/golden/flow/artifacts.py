@@ -136,12 +136,8 @@ def _build_check(context: GoldenContext) -> str:
 
 def _build_mark(golden: Golden) -> list[Any]:
     """Build a value that is equal for equal recordings, without the logged texts, which reports do not keep."""
-    tracks = [
-        (name, label, run.steps, run.values)
-        for each in golden.segments
-        for name, label, runs in each.walk()
-        for run in runs
-    ]
+    walked = [found for each in golden.segments for found in each.walk()]
+    tracks = [(name, label, run.steps, run.values) for name, label, runs in walked for run in runs]
     return [repr(tracks), [(each.start_step, each.checkpoint, each.checkpoint_sha) for each in golden.segments]]
 
 

@@ -168,12 +168,9 @@ def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport
 
 def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
     """Describe where to look, and that a configuration that is equal bit for bit may have been ignored."""
-    logs = [(state.log, each) for state, each in zip(states, report.segments, strict=True) if state.log]
-    lines = [
-        f"log: {log} ({report.name}, segment {each.start_step})"
-        for log, each in logs
-        if each.verdict.kind is not VerdictKind.PASS
-    ]
+    judged = zip(states, report.segments, strict=True)
+    bad = [(state.log, each) for state, each in judged if state.log and each.verdict.kind is not VerdictKind.PASS]
+    lines = [f"log: {log} ({report.name}, segment {each.start_step})" for log, each in bad]
     pairs = [
         (track.values, recordings)
         for each in report.segments
@@ -465,17 +462,14 @@ def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[
 
 def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
     """Problems that make any verdict invalid."""
-    subject, judged = context.test.name, {rule.metric for rule in context.test.rules}
-    gaps = [describe_gap(metric, step) for metric, step in golden.gaps if metric in judged]
-    findings = [Finding(VerdictKind.ERROR, subject, text) for text in gaps]
+    judged = {rule.metric for rule in context.test.rules}
+    found = [describe_gap(metric, step) for metric, step in golden.gaps if metric in judged]
     if not golden.segments:
-        findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
+        found.append("the golden recording has no segment: gather it again")
     if not golden.complete:
-        message = "the golden recording is not complete: its gathering did not finish; gather it again"
-        findings.append(Finding(VerdictKind.ERROR, subject, message))
-    bad = manifests.find_not_finite(golden, judged)
-    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {what}") for what in bad]
-    return findings
+        found.append("the golden recording is not complete: its gathering did not finish; gather it again")
+    found += [f"the golden recording is not valid: {what}" for what in manifests.find_not_finite(golden, judged)]
+    return [Finding(VerdictKind.ERROR, context.test.name, text) for text in found]
 
 
 def _hint_to_gather(context: GoldenContext) -> str:

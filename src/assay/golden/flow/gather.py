@@ -398,9 +398,7 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
     return before, f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
 
 
-def _order_tracks(
-    test: GoldenTest, tracks: dict[str, dict[str, tuple[Track, ...]]]
-) -> dict[str, dict[str, tuple[Track, ...]]]:
+def _order_tracks(test: GoldenTest, tracks: dict[str, manifests.Labels]) -> dict[str, manifests.Labels]:
     """Return the tracks in the order of the file, whatever their order in the log."""
     names = [pattern.metric for pattern in test.metrics]
     order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
@@ -440,8 +438,7 @@ class SegmentBuilder:
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""
-        named = recording.saved.path
-        rest = recording.saved.rest
+        named, rest, _ = recording.saved
         longer = named + (rest.split()[0] if rest[:1].strip() else "")
         candidates = dict.fromkeys([longer, named, longer.rstrip("\"'.,;:)"), (named + rest).strip()])
         paths = [os.path.normpath(os.path.join(self._context.folder, name)) for name in candidates if name]

@@ -100,9 +100,7 @@ def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenCont
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
     """Return what a fault appends to the command; most programs use the last of several equal flags."""
     match = _SCALE.fullmatch(fault.value)
-    value = fault.value
-    if match:
-        value = f"{_find_value(fault.name, command) * float(match[1]):.12g}"
+    value = f"{_find_value(fault.name, command) * float(match[1]):.12g}" if match else fault.value
     if fault.name.endswith("="):
         return (f"{fault.name}{value}",)
     return (fault.name, value) if value else (fault.name,)

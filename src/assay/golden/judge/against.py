@@ -240,11 +240,8 @@ class NoiseReport(WindowReport):
     def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         steps = render_steps(self.pair.steps, self.starts, worst)
         shown = f"{self.render_size(worst, VerdictKind.CHANGED)} in {steps}"
-        bounds = (
-            math.copysign(each[worst], self.effects.effect[worst])
-            for each in (self.effects.envelope, self.limits.inside)
-        )
-        noise, inside = (abs(float(self.effects.relative(each))) for each in bounds)
+        effect, bounds = self.effects.effect[worst], (self.effects.envelope, self.limits.inside)
+        noise, inside = (abs(float(self.effects.relative(math.copysign(each[worst], effect)))) for each in bounds)
         many = f"{int(marks.sum())} of {len(self.starts)} windows"
         apart = f"which differ by up to {render_fraction(noise)} there" if noise else "which are equal"
         goldens = f"the noise of {len(self.pair.golden)} goldens, {apart}"

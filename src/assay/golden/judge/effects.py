@@ -169,8 +169,10 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         known, tested, harmless = (average(rows, starts) for rows in apart)
         level = _average_levels(checks, starts, in_logs)
         effect = np.where(np.isfinite(level), tested.mean(axis=0) - known.mean(axis=0), np.nan)
-        spread, freedom = measure_spread(known if len(known) > 1 else np.vstack([known, harmless]), tested)
-        error = None if spread is None else np.sqrt(pool_variance(spread) * (1 / len(golden) + 1 / len(checks)))
+        # a golden of one recording shows no noise: then variants do, or repeated checks
+        sample = next((each for each in (known, np.vstack([known, harmless]), tested) if len(each) > 1), known)
+        freedom, runs = len(sample) - 1, 1 / len(golden) + 1 / len(checks)
+        error = np.sqrt(pool_variance(sample.var(axis=0, ddof=1)) * runs) if freedom else None
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
         others = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
         own = others * average(np.abs(rows), starts)
@@ -221,15 +223,6 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
     """The golden's mean absolute value per window, or over all windows where that is 0."""
     size = average(np.abs(golden), starts).mean(axis=0)
     return np.where(size > 0, size, np.abs(golden).mean())
-
-
-def measure_spread(golden: Array, checks: Array) -> tuple[Array | None, int]:
-    """Return the variance between replicas per window, and its degrees of freedom.
-
-    A golden of one recording shows no variance: then that of repeated checks is used.
-    """
-    source = golden if len(golden) > 1 else checks
-    return (source.var(axis=0, ddof=1), len(source) - 1) if len(source) > 1 else (None, 0)
 
 
 def pool_variance(spread: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import Protocol
 from assay.golden.judge.effects import better_way
 from assay.golden.judge.pointwise import measure_relative, render_bounded
 from assay.golden.values import MetricReport, Rule, SegmentReport, Track
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -199,7 +199,6 @@ def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
     before, after = nights[at - 1].origin, nights[at].origin
     names = [name for name in after if name in before and before[name] != after[name]]
     causes = [f"{name} {after[name]} instead of {before[name]}" for name in names]
-    more = f" and {len(causes) - _MOST_CAUSES} more" if len(causes) > _MOST_CAUSES else ""
     since = f" since {nights[at].date} ({len(nights) - at} of {render_count(len(nights), 'night')})"
     shown = f"{', '.join(sizes)} and {last}" if sizes else last
-    return f"{shown}{since}{': ' if causes else ''}{', '.join(causes[:_MOST_CAUSES])}{more}"
+    return f"{shown}{since}{': ' if causes else ''}{join_first(causes, _MOST_CAUSES)}"

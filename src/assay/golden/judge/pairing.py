@@ -73,15 +73,10 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
     if not checks:
         return (), [Finding(VerdictKind.ERROR, subject, "no run checked this segment")]
     wanted = rule.labels or tuple(golden)
+    lost = {label: describe_subject(segment, rule.metric, label) for label in wanted if label not in golden}
     findings = [
-        Finding(
-            VerdictKind.ERROR,
-            describe_subject(segment, rule.metric, label),
-            f"the golden has no label {label!r}; it has {_join(golden)}",
-            label=label,
-        )
-        for label in wanted
-        if label not in golden
+        Finding(VerdictKind.ERROR, where, f"the golden has no label {label!r}; it has {_join(golden)}", label=label)
+        for label, where in lost.items()
     ]
     findings += [finding for run in checks for finding in _compare_labels(rule, wanted, golden, run, subject)]
     return tuple(label for label in wanted if label in golden), findings

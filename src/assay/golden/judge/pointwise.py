@@ -91,14 +91,9 @@ def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
     """Return the indices of values that were logged, are finite and fail."""
     operator, margin = rule.operator or "==", rule.margin or 0.0
     with_texts = len(golden.texts) == len(golden.values) and bool(check.texts)
-    return [
-        index
-        for index, (tested, expected) in enumerate(zip(check.values, golden.values, strict=True))
-        if math.isfinite(tested)
-        and not compare(
-            operator, tested, expected, margin, (check.texts[index], golden.texts[index]) if with_texts else None
-        )
-    ]
+    texts = list(zip(check.texts, golden.texts, strict=True)) if with_texts else [None] * len(check.values)
+    rows = enumerate(zip(check.values, golden.values, texts, strict=True))
+    return [index for index, row in rows if math.isfinite(row[0]) and not compare(operator, *row[:2], margin, row[2])]
 
 
 def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:

@@ -12,8 +12,12 @@ docs/explanation/convergence-statistics.md.
 The unmatched rule is for other seeds: runs differ by far more than delta in any one window, so half the curve is
 averaged. The mean over the second half of the segment decides about PASS; it has half of alpha. The windows have the
 other half and can only fail (or be suspiciously better): they find what the half-curve mean dilutes, such as a spike or
-a late divergence. How far the values move from step to step is compared as well (`movement`). Gather with ten replicas
-and check with three to five.
+a late divergence. Gather with ten replicas and check with three to five.
+
+How far the values move from step to step is compared as well. A running mean, an exponential average, a value that is
+repeated for some steps, or the loss of one device instead of the mean over all, have the level that the unmatched rule
+compares. What they change is the mean absolute difference of neighbouring values: CHANGED where it is off by more than
+a factor of two, and surely so by the recordings' spread.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from collections.abc import Sequence
 
 from assay.golden.judge.effects import (
     ENOUGH_RECORDINGS,
+    SURE_TAIL,
     Effects,
     WindowTolerance,
     better_way,
@@ -30,18 +35,22 @@ from assay.golden.judge.effects import (
     build_limits,
     build_starts,
     default_delta,
+    find_resolution,
     find_rule_problem,
     measure_pair,
+    stack,
+    stack_variants,
 )
-from assay.golden.judge.movement import judge_movement
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_fraction
 from assay.golden.values import SUSPICIOUSLY_BETTER, Rule, Track
-from assay.judge.statistics import Array, np
+from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
 ENOUGH_REPLICAS = 3  # needed to compare other seeds
+FEWEST_STEPS = 10  # fewer values show little of how far a metric moves
+FACTOR = 2.0  # chosen on a falling curve with independent noise, tested on correlated noise and on counts
 
 
 # ---------------------------------------------------------------- paired
@@ -139,15 +148,9 @@ def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding
         f"{render_effect(float(relative[worst]))} in {render_steps(pair.steps, starts, worst)}, and a golden of one "
         "recording does not show how much of that is noise; gather with replicas"
     )
-    return Finding(
-        VerdictKind.INCONCLUSIVE,
-        pair.subject,
-        message,
-        float(effects.check[worst]),
-        float(effects.golden[worst]),
-        float(pair.steps[starts[worst]]),
-        float(relative[worst]),
-    )
+    numbers = (effects.check[worst], effects.golden[worst], pair.steps[starts[worst]], relative[worst])
+    value, expected, step, effect = map(float, numbers)
+    return Finding(VerdictKind.INCONCLUSIVE, pair.subject, message, value, expected, step, effect)
 
 
 # ---------------------------------------------------------------- unmatched
@@ -203,6 +206,28 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     return [report.describe(kind, marks) for kind, marks in marked if np.any(marks)]
 
 
+def judge_movement(pair: Pair, tests: int) -> list[Finding]:
+    """Judge checks that have every step. `tests`: how many metrics and segments are judged together."""
+    golden, checks = stack(pair.golden), stack(pair.checks)
+    runs: list[Track | Aligned] = [*pair.golden, *pair.checks]
+    if len(pair.steps) < FEWEST_STEPS or not np.isfinite(checks).all():
+        return []
+    if not np.median(np.abs(np.diff(golden, axis=1)), axis=1).all():
+        return []  # values that rarely change do so by chance
+    last = max(find_resolution(run) for run in runs)  # with fewer digits less is seen to move
+    moved = [np.abs(np.diff(rows, axis=1)).mean(axis=1) for rows in (golden, checks, stack_variants(pair))]
+    with np.errstate(divide="ignore"):
+        known, tested, harmless = (np.log(each + last / 4) for each in moved)
+    effect, error = float(tested.mean() - known.mean()), float(known.std(ddof=1))
+    surely = t_quantile(len(known) - 1, SURE_TAIL / tests) * error * math.sqrt(1 / len(known) + 1 / len(tested))
+    if abs(effect) <= max(math.log(FACTOR), surely, *np.abs(harmless - known.mean())):
+        return []
+    shown, usual = (render_fraction(float(each.mean() / np.abs(golden).mean())) for each in (moved[1], moved[0]))
+    cause = "a mean or a smoothed value instead of each step's?" if effect < 0 else "a part instead of a mean?"
+    message = f"moves by {shown} from step to step instead of {usual}: does it log {cause}"
+    return [Finding(VerdictKind.CHANGED, pair.subject, message)]
+
+
 # ---------------------------------------------------------------- messages
 
 
@@ -231,17 +256,10 @@ class WindowReport:
         marked = () if kind is VerdictKind.PASS else np.flatnonzero(marks)
         ends = [_find_ends(self.pair.steps, self.starts, int(window)) for window in marked]
         step = self._find_onset(marks) if sure else self.pair.steps[self.starts[int(np.argmax(marks))]]
-        return Finding(
-            kind,
-            self.pair.subject,
-            self.render_message(kind, marks, worst, step),
-            float(self.effects.check[worst]),
-            float(self.effects.golden[worst]),
-            float(step),
-            float(shown[worst]),
-            interval,
-            tuple((float(first), float(last)) for first, last in ends),
-        )
+        message = self.render_message(kind, marks, worst, step)
+        value, expected, effect = (float(each[worst]) for each in (self.effects.check, self.effects.golden, shown))
+        stretches = tuple((float(first), float(last)) for first, last in ends)
+        return Finding(kind, self.pair.subject, message, value, expected, float(step), effect, interval, stretches)
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
         """Whether the effect of a window is reported. A window that fails by its worse part reports that part; a

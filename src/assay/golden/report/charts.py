@@ -67,14 +67,10 @@ def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterat
         found = [each for each in marked if is_only or each.label == label]
         noise = f"noise {render_share(metric.noise)}" if metric.noise is not None else ""
         kind = metric.verdict.kind
+        title = (Span(name, "strong"), Span(f"after step {segment.start_step}", "soft"), Span(kind, kind))
         yield build_chart(
             name,
-            (
-                Span(name, "strong"),
-                Span(f"after step {segment.start_step}", "soft"),
-                Span(kind, kind),
-                Span(noise, "soft right"),
-            ),
+            (*title, Span(noise, "soft right")),
             metric.golden.get(label, ()),
             metric.check.get(label, ()),
             delta=metric.delta,

@@ -39,9 +39,8 @@ def build_document(report: GoldenReport, *, allow_changed: bool = False, every_r
     what = "Convergence check" if report.mode == "check" else "Golden recording"
     word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
     took = f", {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
-    head = doc.Only(
-        ("html",), (doc.Heading(what, report.kind, 1, word), doc.Text(f"{report.source}{took}", role="soft"))
-    )
+    heading, source = doc.Heading(what, report.kind, 1, word), doc.Text(f"{report.source}{took}", role="soft")
+    head = doc.Only(("html",), (heading, source))
     return doc.Document(
         title=f"{report.kind} {report.source}",
         blocks=(head, *(doc.Section(list(_build_test(report, test, every_row))) for test in report.tests)),
@@ -87,11 +86,8 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     yield doc.Only(("markdown",), [doc.Text(text) for text in (golden, coverage) if text])
     manifest = f"manifest: {test.manifest}" if report.mode == "gather" and test.golden else ""
     lines = [*test.notes, *(text for text in (savings, golden, coverage, manifest) if text)]
-    outcome = (
-        f"{test.test}: ",
-        doc.Span(word, test.verdict.kind),
-        f", {extent}{took if len(report.tests) == 1 else ''}",
-    )
+    end = took if len(report.tests) == 1 else ""
+    outcome = f"{test.test}: ", doc.Span(word, test.verdict.kind), f", {extent}{end}"
     yield doc.Only(("terminal",), (doc.Notes(lines), doc.Text(outcome)))
     yield doc.Only(("html",), list(_build_page(report, test)))
 

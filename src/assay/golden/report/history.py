@@ -60,10 +60,8 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
         breaks = {0: f"{render_count(hidden, 'earlier night')}; --all shows them"} if hidden else None
         yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(_build_nights(history, nights), breaks=breaks),)),))
         yield doc.Only(("html",), (doc.Section(list(_build_charts(history)), "Levels"),))
-        yield doc.Only(
-            ("html", "markdown"),
-            (doc.Section((doc.TableBlock(_build_nights(history, history.nights)),), "All nights"),),
-        )
+        every = doc.TableBlock(_build_nights(history, history.nights))
+        yield doc.Only(("html", "markdown"), (doc.Section((every,), "All nights"),))
     open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
     yield doc.Findings([each for each in history.verdict.findings if each.kind in open_kinds])
     yield doc.Notes(history.notes)
@@ -73,14 +71,8 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
 
 
 def _build_moves(history: NightHistory) -> Table:
-    columns = (
-        Column("since"),
-        Column("metric"),
-        Column("effect", align="right"),
-        Column("interval", align="right"),
-        Column("nights", "number"),
-        Column("state"),
-    )
+    sizes = [Column(name, align="right") for name in ("effect", "interval")]
+    columns = (Column("since"), Column("metric"), *sizes, Column("nights", "number"), Column("state"))
     rows = []
     for move in history.moves:
         night = history.nights[move.at]
@@ -94,13 +86,8 @@ def _build_moves(history: NightHistory) -> Table:
 def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:
     names = list(dict.fromkeys(name for night in history.nights for name in night.levels))
     levels = [Column(name, align="right") for name in names]
-    columns = (
-        Column("night"),
-        Column("verdict", "state"),
-        Column("runs", "number"),
-        *levels,
-        Column("accepted", rank=1),
-    )
+    first = (Column("night"), Column("verdict", "state"), Column("runs", "number"))
+    columns = (*first, *levels, Column("accepted", rank=1))
     rows: list[list[Any]] = []
     for night in nights:
         shown = [render_number(night.levels[name], 6) if name in night.levels else None for name in names]

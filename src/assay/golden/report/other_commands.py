@@ -16,7 +16,7 @@ from assay.golden.report.rows import choose_finding, render_interval, render_per
 from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
-from assay.show.formatting import render_count, render_number
+from assay.show.formatting import join_first, render_count, render_number
 from assay.show.table import render_json
 from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
@@ -142,9 +142,7 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         known = [str(hardware["cpu"])] if hardware.get("cpu") else []
         yield "hardware", ", ".join([*known, *names]) or "not recorded"
     if isinstance(packages, Mapping) and packages:
-        shown = [f"{name} {version}" for name, version in list(packages.items())[:_PACKAGES]]
-        more = f" and {len(packages) - _PACKAGES} more" if len(packages) > _PACKAGES else ""
-        yield "packages", ", ".join(shown) + more
+        yield "packages", join_first([f"{name} {version}" for name, version in packages.items()], _PACKAGES)
 
 
 def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
@@ -264,22 +262,16 @@ def _build_selftest(report: SelftestReport) -> Iterator[doc.Block]:
 
 
 def _build_fault_table(report: SelftestReport) -> Table:
-    columns = (
-        Column("fault"),
-        Column("result"),
-        Column("verdict", "state"),
-        Column("by"),
-        Column("effect", align="right"),
-        Column("step", align="right"),
-    )
+    numbers = [Column(name, align="right") for name in ("effect", "step")]
+    columns = (Column("fault"), Column("result"), Column("verdict", "state"), Column("by"), *numbers)
     rows: list[list[Any]] = [["none", "control", str(report.control.verdict.kind), None, None, None]]
     for each in report.injected:
         verdicts = [(metric, choose_finding(metric.verdict.findings)) for metric in each.report.metrics]
         bad = [(metric.metric, found) for metric, found in verdicts if found and found.kind in ("FAIL", "CHANGED")]
         effect, step = (bad[0][1].effect, bad[0][1].step) if bad else (None, None)
         by = ", ".join(name for name, _ in bad)
-        numbers = render_percent(effect) or None, render_step(step) or None
-        rows.append([each.fault.title, each.word, str(each.report.verdict.kind), by or None, *numbers])
+        shown = render_percent(effect) or None, render_step(step) or None
+        rows.append([each.fault.title, each.word, str(each.report.verdict.kind), by or None, *shown])
     return Table(columns, rows)
 
 
