@@ -173,7 +173,10 @@ def test_the_first_of_the_worst_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs(golden=True)
-def test_a_check_is_stopped_with_its_runs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_check_is_stopped_with_its_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     project.write("train.yml", TRAINED)
     project.write("train.sh", "for i in 3 2 1; do echo loss $i; done")
     assert run(["golden", "gather", "train.yml", "-q"]) == 0
@@ -205,7 +208,7 @@ def test_a_check_is_stopped_with_its_runs(project: Project, monkeypatch: pytest.
     with (project.folder / "log").open("w+") as log:
         gate = start_assay(["gate", "-q"], cwd=project.folder, env=os.environ, log=log)
         until(begun.exists, "it has begun")
-        gate.send_signal(signal.SIGTERM)
+        gate.send_signal(number)
         assert gate.wait(60) == 130
     printed = (project.folder / "log").read_text()
     assert "the gate was interrupted" in printed.splitlines()[2]

@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from xml.etree import ElementTree as ET
 
@@ -58,8 +57,7 @@ def execute(
                 start_new_session=True,  # Ctrl-C reaches the check through us, once
             )
         try:
-            with _interrupted_by_hangup():
-                program.wait(limit_s)
+            program.wait(limit_s)
         except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
             _stop(program)
             why, code = INTERRUPTED, ExitCode.INTERRUPTED
@@ -71,24 +69,6 @@ def execute(
         finally:
             _stop(program)
         return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
-
-
-@contextmanager
-def _interrupted_by_hangup() -> Iterator[None]:
-    """End the check and its runs when the terminal is closed, as Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    if not is_default or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
