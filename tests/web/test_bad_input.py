@@ -255,7 +255,7 @@ def test_a_name_that_is_not_text(root: Root) -> None:
 def test_what_is_removed_or_may_not_be_read_is_named(
     root: Root, monkeypatch: pytest.MonkeyPatch, error: type[OSError], status: int
 ) -> None:
-    """While the answer is made; nothing is refused to root, as whom tests may run."""
+    """While the answer is made. Nothing is refused to root, so the reading itself is made to fail."""
     log = str(root.add("odd") / "train.log")
 
     def refuse(path: object, *more: Any, real: Callable[..., Any] = open, **named: Any) -> Any:
