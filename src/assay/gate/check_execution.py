@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 from assay.errors import ExitCode
 from assay.gate.gate_settings import GateCheck
 from assay.show.formatting import clean, render_count, render_duration
+from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_end
 from assay.system.processes import find_descendants, signal_all
@@ -96,8 +97,10 @@ def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) ->
         text = message or f"it ended with code {code} and said nothing"
         text = f"it was killed by signal {-code}" if code < 0 else text
         return CheckOutcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
-    if kind is VerdictKind.PASS and not cases:
-        return CheckOutcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
+    doubt = "" if cases else "nothing was compared"
+    doubt = f"it ended with code 0, but its report has {worst}" if kinds - {VerdictKind.PASS} else doubt
+    if kind is VerdictKind.PASS and doubt:
+        return CheckOutcome(check, VerdictKind.ERROR, doubt, seconds, ExitCode.FAILED, log=log)
     if kind is VerdictKind.FAIL and VerdictKind.FAIL not in kinds:
         kind = VerdictKind.ERROR
     if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in kinds:
@@ -129,11 +132,11 @@ def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
     for element in case:
         message = element.get("message") or "no message"
         is_changed = element.get("type") == VerdictKind.CHANGED
-        is_open = message.startswith(VerdictKind.INCONCLUSIVE)  # otherwise an excuse, which makes it good enough
+        is_excused = message.startswith(ALLOWED)  # which makes it good enough
         kinds = {
             "error": VerdictKind.ERROR,
             "failure": VerdictKind.CHANGED if is_changed else VerdictKind.FAIL,
-            "skipped": VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS,
+            "skipped": VerdictKind.PASS if is_excused else VerdictKind.INCONCLUSIVE,
         }
         if element.tag in kinds:
             return kinds[element.tag], message
