@@ -33,7 +33,7 @@ class CheckOutcome:
     check: GateCheck
     kind: VerdictKind
     text: str  # one sentence
-    seconds: float = 0.0
+    seconds: float | None = 0.0  # None: it is reused
     code: ExitCode = ExitCode.OK
     cases: int = 0  # cases that were judged
     log: str = ""  # the end of its output
