@@ -148,9 +148,13 @@ def test_from_a_folder_below(project: Project, monkeypatch: pytest.MonkeyPatch) 
         (0, '<t><testcase name="a"/></t>', VerdictKind.PASS),
         (0, '<t><testcase name="a"><skipped message="CHANGED, allowed: b"/></testcase></t>', VerdictKind.PASS),
         (0, '<t><testcase name="a"><skipped message="INCONCLUSIVE: b"/></testcase></t>', VerdictKind.ERROR),
+        (0, '<t><testcase name="a"/><testcase name="b"><failure message="c"/></testcase></t>', VerdictKind.ERROR),
+        (0, '<t><testcase name="a"/><testcase name="b"><error message="c"/></testcase></t>', VerdictKind.ERROR),
+        (0, '<t><testcase name="a"/><testcase name="b"><skipped message="c"/></testcase></t>', VerdictKind.ERROR),
         (1, '<t><testcase name="a"><failure type="FAIL" message="b"/></testcase></t>', VerdictKind.FAIL),
         (1, '<t><testcase name="a"><error type="ERROR" message="b"/></testcase></t>', VerdictKind.ERROR),
         (3, '<t><testcase name="a"><skipped message="INCONCLUSIVE: b"/></testcase></t>', VerdictKind.INCONCLUSIVE),
+        (3, '<t><testcase name="a"><skipped message="inconclusive: b"/></testcase></t>', VerdictKind.INCONCLUSIVE),
         (3, '<t><testcase name="a"><failure type="CHANGED" message="b"/></testcase></t>', VerdictKind.CHANGED),
         (-9, "", VerdictKind.ERROR),
         (4, '<t><testcase name="a"/></t>', VerdictKind.ERROR),
@@ -173,7 +177,10 @@ def test_the_first_of_the_worst_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs(golden=True)
-def test_a_check_is_stopped_with_its_runs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_check_is_stopped_with_its_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     project.write("train.yml", TRAINED)
     project.write("train.sh", "for i in 3 2 1; do echo loss $i; done")
     assert run(["golden", "gather", "train.yml", "-q"]) == 0
@@ -205,7 +212,7 @@ def test_a_check_is_stopped_with_its_runs(project: Project, monkeypatch: pytest.
     with (project.folder / "log").open("w+") as log:
         gate = start_assay(["gate", "-q"], cwd=project.folder, env=os.environ, log=log)
         until(begun.exists, "it has begun")
-        gate.send_signal(signal.SIGTERM)
+        gate.send_signal(number)
         assert gate.wait(60) == 130
     printed = (project.folder / "log").read_text()
     assert "the gate was interrupted" in printed.splitlines()[2]
@@ -394,6 +401,8 @@ BAD_SETTINGS = [
     ('[gate]\nchecks = ["golden check a.yml --sotre b"]', "has no option --sotre"),
     ('[gate]\nchecks = ["golden check a.yml --junit b"]', "has no --junit of its own"),
     (f'{CHECKED}data = ["no*such"]', "'no*such' matches no file"),
+    (f'{CHECKED}data = ["nothing/**"]', "'nothing/**' matches no file"),
+    ('[gate]\nchecks = ["golden check a\\u0000b"]', "has a zero byte, as no command line can"),
     (f"{CHECKED}budget = 20", "must be a duration"),
     (f'{CHECKED}bugdet = "20m"', "budget"),
 ]

@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -245,3 +246,25 @@ def test_a_name_that_is_not_text(root: Root) -> None:
     with root.open() as client:
         for path in ("/studies/fit", "/studies/fit/compare", "/api/studies/fit/runs", PAGE + "good", PAGE + "b%FFd"):
             assert client.get(path).status_code in (200, 400, 404), path
+
+
+# ---------------------------------------------------------------- what is removed, or may not be read
+
+
+@pytest.mark.parametrize(("error", "status"), [(PermissionError, 503), (FileNotFoundError, 404)])
+def test_what_is_removed_or_may_not_be_read_is_named(
+    root: Root, monkeypatch: pytest.MonkeyPatch, error: type[OSError], status: int
+) -> None:
+    """While the answer is made. Nothing is refused to root, so the reading itself is made to fail."""
+    log = str(root.add("odd") / "train.log")
+
+    def refuse(path: object, *more: Any, real: Callable[..., Any] = open, **named: Any) -> Any:
+        if path == log:
+            raise error(1, "refused", path)
+        return real(path, *more, **named)
+
+    with root.open() as client:
+        monkeypatch.setattr("builtins.open", refuse)
+        for address in (f"{PAGE}odd/files/train.log", f"/api{PAGE}odd/log?file=train.log"):
+            answer = client.get(address)
+            assert (answer.status_code, f"{log} cannot be read: refused" in answer.text) == (status, True), address

@@ -1,4 +1,4 @@
-"""The end of `assay serve` by Ctrl-C while it is busy."""
+"""The end of `assay serve` by a signal while it is busy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.web_client import TOKEN
 
 
 @pytest.mark.services("web")
-def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     """The upload is given up, and nothing else is printed."""
     monkeypatch.setenv("ASSAY_TOKEN", TOKEN)
     root = tmp_path / "runs"
@@ -30,7 +31,7 @@ def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             head = f"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
             uploading.sendall(f"{head}Content-Type: application/zip\r\nContent-Length: 100000\r\n\r\nPK".encode())
             until(lambda: any(root.parent.rglob(".upload-*")), "the upload has begun")
-            serving.send_signal(signal.SIGINT)
+            serving.send_signal(number)
             _, said = serving.communicate(timeout=30)
     assert said == "assay: interrupted\n"
     assert serving.returncode in (0, 130)

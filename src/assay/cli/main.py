@@ -102,7 +102,7 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """Let SIGINT and SIGTERM end the command as Ctrl-C does; the loop that supervises runs has its own handlers."""
+    """Let these signals end the command as Ctrl-C does; the loop that supervises runs has its own handlers."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -112,9 +112,10 @@ def _handle_signals() -> None:
             frame = frame.f_back
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
+            is_hangup = number is signal.SIGHUP  # handled as SIGTERM, for which a server and uploads have own handlers
+            signal.signal(number, (lambda *_: signal.raise_signal(signal.SIGTERM)) if is_hangup else interrupt)
 
 
 def _print_error(text: str) -> None:

@@ -56,5 +56,10 @@ PLUGIN = (
             ),
         ),
     ),
-    Plugin("torq", needs=("models", "exchange"), pages=("assay.compat.torq.web_pages:PAGES",)),
+    Plugin(
+        "torq",
+        needs=("models", "exchange"),
+        functions={"sessions.is_study": "assay.compat.torq.session_runs:is_study"},
+        pages=("assay.compat.torq.web_pages:PAGES",),
+    ),
 )

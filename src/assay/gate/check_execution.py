@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from xml.etree import ElementTree as ET
 
 from assay.errors import ExitCode
 from assay.gate.gate_settings import GateCheck
 from assay.show.formatting import clean, render_count, render_duration
+from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import read_end
 from assay.system.processes import find_descendants, signal_all
@@ -33,7 +33,7 @@ class CheckOutcome:
     check: GateCheck
     kind: VerdictKind
     text: str  # one sentence
-    seconds: float = 0.0
+    seconds: float | None = 0.0  # None: it is reused
     code: ExitCode = ExitCode.OK
     cases: int = 0  # cases that were judged
     log: str = ""  # the end of its output
@@ -58,8 +58,7 @@ def execute(
                 start_new_session=True,  # Ctrl-C reaches the check through us, once
             )
         try:
-            with _interrupted_by_hangup():
-                program.wait(limit_s)
+            program.wait(limit_s)
         except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
             _stop(program)
             why, code = INTERRUPTED, ExitCode.INTERRUPTED
@@ -71,24 +70,6 @@ def execute(
         finally:
             _stop(program)
         return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
-
-
-@contextmanager
-def _interrupted_by_hangup() -> Iterator[None]:
-    """End the check and its runs when the terminal is closed, as Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    if not is_default or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
@@ -116,8 +97,10 @@ def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) ->
         text = message or f"it ended with code {code} and said nothing"
         text = f"it was killed by signal {-code}" if code < 0 else text
         return CheckOutcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
-    if kind is VerdictKind.PASS and not cases:
-        return CheckOutcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
+    doubt = "" if cases else "nothing was compared"
+    doubt = f"it ended with code 0, but its report has {worst}" if kinds - {VerdictKind.PASS} else doubt
+    if kind is VerdictKind.PASS and doubt:
+        return CheckOutcome(check, VerdictKind.ERROR, doubt, seconds, ExitCode.FAILED, log=log)
     if kind is VerdictKind.FAIL and VerdictKind.FAIL not in kinds:
         kind = VerdictKind.ERROR
     if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in kinds:
@@ -149,11 +132,11 @@ def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
     for element in case:
         message = element.get("message") or "no message"
         is_changed = element.get("type") == VerdictKind.CHANGED
-        is_open = message.startswith(VerdictKind.INCONCLUSIVE)  # otherwise an excuse, which makes it good enough
+        is_excused = message.startswith(ALLOWED)  # which makes it good enough
         kinds = {
             "error": VerdictKind.ERROR,
             "failure": VerdictKind.CHANGED if is_changed else VerdictKind.FAIL,
-            "skipped": VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS,
+            "skipped": VerdictKind.PASS if is_excused else VerdictKind.INCONCLUSIVE,
         }
         if element.tag in kinds:
             return kinds[element.tag], message

@@ -72,7 +72,8 @@ class _Reader(Fields):
         checks = self._read_checks(entries["checks"].node) if "checks" in entries else ()
         data: set[str] = set()
         for pattern in self.texts(entries["data"].node, "gate.data", "a list of paths") if "data" in entries else ():
-            paths = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
+            found = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
+            paths = list(filter(os.path.lexists, found))  # of `missing/**`, glob finds `missing/`
             if not paths:
                 self.problems.add(
                     f"{pattern!r} matches no file", "gate.data", entries["data"].node.position, f"in {folder}"
@@ -89,6 +90,9 @@ class _Reader(Fields):
         found: list[GateCheck] = []
         for each in self.elements(node, "gate.checks", "a list of command lines"):
             line = self.string(each, "gate.checks", 'as in "golden check train.yml"') or ""
+            if "\0" in line:
+                self.problems.add("has a zero byte, as no command line can", "gate.checks", each.position)
+                continue
             try:
                 words = tuple(shlex.split(line))
             except ValueError as error:

@@ -124,10 +124,7 @@ def _execute_all(
 def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
     """Build the report. `repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)
-    rows = [
-        [doc.Span(each.kind, each.kind), each.check.line, None if each.is_reused else each.seconds, each.text]
-        for each in outcomes
-    ]
+    rows = [[doc.Span(each.kind, each.kind), each.check.line, each.seconds, each.text] for each in outcomes]
     bad = [each for each in outcomes if each.kind is not VerdictKind.PASS]
     counts = [(sum(each.kind is of for each in outcomes), of) for of in VerdictKind]
     shown = ", ".join(f"{count} {of}" for count, of in counts if count)
@@ -148,15 +145,13 @@ def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck,
         *([doc.Section((commands,), title="Run one alone")] if bad else ()),
         doc.Only(("markdown", "html"), logs),
     )
-    taken = [None if each.is_reused else each.seconds for each in outcomes]
-    pairs = zip(outcomes, taken, strict=True)
-    cases = [doc.Case("gate", each.check.line, each.kind, each.text, each.log, seconds) for each, seconds in pairs]
+    cases = [doc.Case("gate", each.check.line, each.kind, each.text, each.log, each.seconds) for each in outcomes]
     facts = [
         {
             "check": each.check.line,
             "verdict": str(each.kind),
             "text": each.text,
-            "seconds": round(each.seconds, 3),
+            "seconds": round(each.seconds or 0.0, 3),
             "exit_code": int(each.code),
             "cases": each.cases,
             "reused": each.is_reused,

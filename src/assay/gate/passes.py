@@ -98,7 +98,7 @@ class Passes:
             return CheckPlan(check, inputs, None, "--fresh" if is_fresh else _explain(inputs, found))
         kept = found[inputs.key]
         text = f"{kept.text}; it passed {render_age(time.time() - kept.at)}"
-        passed = CheckOutcome(check, VerdictKind.PASS, text, cases=kept.cases, is_reused=True)
+        passed = CheckOutcome(check, VerdictKind.PASS, text, None, cases=kept.cases, is_reused=True)
         return CheckPlan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
     def keep(self, plan: CheckPlan, outcome: CheckOutcome) -> None:

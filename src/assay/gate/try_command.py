@@ -37,7 +37,6 @@ _CODES: dict[Choice, ExitCode] = {
     "same": ExitCode.INCONCLUSIVE,
     "undecided": ExitCode.INCONCLUSIVE,
 }
-_DEFAULT_EFFECT = 0.005
 
 
 def parse_metric(text: str, flag: str) -> Metric:
@@ -159,8 +158,9 @@ def _build_question(request: TryRequest) -> TryQuestion:
         raise UsageError("--min-effect and --min-change set the same thing", "give one of them")
     if request.min_change is not None and not math.isfinite(request.min_change):
         raise UsageError(f"--min-change {request.min_change:g} is not an amount", "write for example --min-change 0.01")
-    effect = _DEFAULT_EFFECT if request.min_effect is None else request.min_effect
-    return TryQuestion(request.metric.direction, effect, request.min_change)
+    if request.min_effect is None:
+        return TryQuestion(request.metric.direction, change=request.min_change)
+    return TryQuestion(request.metric.direction, request.min_effect)
 
 
 # ---------------------------------------------------------------- the ledger

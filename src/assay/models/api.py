@@ -8,7 +8,6 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.models.pytest_support.options import read_options
-    from assay.models.values.layout import SESSIONS_PREFIX
 
-HOMES = {"assay.models.pytest_support.options": "read_options", "assay.models.values.layout": "SESSIONS_PREFIX"}
+HOMES = {"assay.models.pytest_support.options": "read_options"}
 __getattr__ = build_getattr(__name__, HOMES)

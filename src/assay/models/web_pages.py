@@ -34,7 +34,7 @@ from assay.models.session_pages import (
     is_session_study,
     list_sessions,
 )
-from assay.models.values.layout import MODEL_FILE, SESSIONS_PREFIX
+from assay.models.values.layout import MODEL_FILE
 from assay.plugins import find_function
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
@@ -45,13 +45,13 @@ _MOST_COMPARED = 8
 
 def show_all(request: Request) -> Response:
     """Checks of every root, and studies that hold sessions of tests."""
-    snapshots = get_site(request).snapshots
+    snapshots, is_of_sessions = get_site(request).snapshots, find_function("sessions.is_study")
     checks, sessions = [], []
     for slug, (location, row) in snapshots.load_studies().items():
         if is_model_study(location):
             snapshot = snapshots.load(slug)
             checks.append((snapshot, group_checks(_load_checks(snapshot)), len(snapshot.table.rows)))
-        elif row.name.startswith(SESSIONS_PREFIX):
+        elif is_of_sessions is not None and is_of_sessions(row.name):
             snapshot = snapshots.load(slug)
             if is_session_study(snapshot.table.rows):
                 sessions.append((snapshot, list_sessions(snapshot.table.rows)))

@@ -52,7 +52,7 @@ def build_app(site: Site) -> ASGIApp:
     app = Starlette(
         routes=[*routes, *mounts],
         lifespan=lifespan,
-        exception_handlers={HTTPException: _show_error, AssayError: _show_error, Exception: _show_error},
+        exception_handlers=dict.fromkeys((HTTPException, AssayError, OSError, Exception), _show_error),
     )
     app.state.site = site
     app.state.entries = entries
@@ -69,6 +69,9 @@ def _show_error(request: Request, error: Exception) -> Response:
     elif isinstance(error, AssayError):
         status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503
         message, hint = error.message, error.hint or ""
+    elif isinstance(error, OSError) and error.filename is not None:  # what is shown was removed, or is not ours to read
+        status = 404 if isinstance(error, FileNotFoundError | NotADirectoryError) else 503
+        message, hint = f"{error.filename} cannot be read: {error.strerror}", "load the page again"
     else:
         logging.getLogger("assay.web").error("%s %s", request.method, request.url.path, exc_info=error)
         hint = "the terminal where `assay serve` runs shows the details"

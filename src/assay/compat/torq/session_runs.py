@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from assay.compat.torq.dashboard import MANIFEST
 from assay.exchange.api import RefusedUploadError, Sender, StoredRun, place_runs
-from assay.models.api import SESSIONS_PREFIX
 from assay.record import run_directory
 from assay.system.fast_dataclasses import asdict
 from assay.system.files import parse_json, write_new
@@ -27,6 +26,7 @@ from assay.values.run import Outcome, RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy
 
+_PREFIX = "torq-"  # of the names of studies
 _FAILED = ("failed", "nxpass", "error")
 _OUTCOMES = ("passed", "skipped", "xfail", "xpass", *_FAILED)
 _FACTS = ("git_branch", "batch_name", "workflow_url", "test_plan")
@@ -42,10 +42,15 @@ class SessionManifest(NamedTuple):
     runs: list[StoredRun]
 
 
+def is_study(name: str) -> bool:
+    """Return whether a study of this name may hold sessions."""
+    return name.startswith(_PREFIX)
+
+
 def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
     """Store the session that was unpacked into `folder`. `made_at`: the time of the archive, which is not in it."""
     manifest = _load_manifest(folder)
-    study = f"{SESSIONS_PREFIX}{_clean(str(manifest.get('test_plan') or 'tests'))}"
+    study = f"{_PREFIX}{_clean(str(manifest.get('test_plan') or 'tests'))}"
     batch = str(manifest.get("batch_name") or "default")
     session = _digest(json.dumps([manifest.get("workflow_url"), batch], sort_keys=True))
     names: list[tuple[str, str]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 MODEL_FILE = "model.json"
-SESSIONS_PREFIX = "torq-"  # of the names of studies that hold sessions of tests
 MODEL_REQUEST_PREFIX = "request-"  # inside .assay: a request that is too long for a command line
 MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: tensors that differ
 MODEL_ERROR_FILE = "error.json"  # why there is no report

@@ -493,7 +493,8 @@ def send_file(request: Request) -> Response:
     origin of its own and no requests."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])
-    kind = find_media_kind(path) if request.query_params.get("view") else None
+    with open(path, "rb"):  # what cannot be read is refused before the answer begins
+        kind = find_media_kind(path) if request.query_params.get("view") else None
     headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
     if kind == PAGE_KIND:
         headers |= {"content-security-policy": FRAME_POLICY, "x-frame-options": "SAMEORIGIN"}
