@@ -67,6 +67,16 @@ def test_a_folder_that_has_been_removed_is_named(folder: Path, command: str) -> 
     assert (done.returncode, done.stderr.splitlines()[-1]) == (4, message)
 
 
+def test_what_another_user_may_not_read_is_named(folder: Path) -> None:
+    assert call_assay(["run", "z.yml", "-j", "2", "--quiet"], cwd=folder, env=os.environ, timeout=60).returncode == 1
+    log = folder / "runs" / "z" / "x=1" / "run.log"
+    log.chmod(0)
+    caps = "-dac_override,-dac_read_search"  # by which root reads every file
+    words = f"setpriv --bounding-set={caps} --inh-caps={caps}" if os.geteuid() == 0 else ""
+    done = shell(folder, f"{words} {ASSAY} logs z/x=1")
+    assert (done.returncode, done.stderr) == (4, f"assay: Permission denied: {log}\n")
+
+
 def test_a_full_disk_is_found_before_anything_starts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,7 @@ def _explain(error: OSError) -> int | None:
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         _print_error(f"assay: {explain_refusal(error)}")
-    elif error.errno in _SYSTEM:
+    elif error.errno in _SYSTEM or isinstance(error, PermissionError):  # of a run of another user
         silence(sys.stdout)
         _print_error(f"assay: {error.strerror}{where or ': the output could not be written'}")
     elif error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd()
