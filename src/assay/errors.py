@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     USAGE = 2  # usage or configuration error
     INCONCLUSIVE = 3  # inconclusive or changed
     INTERNAL = 4  # our own or an infrastructure error
-    INTERRUPTED = 130  # Ctrl-C or SIGTERM
+    INTERRUPTED = 130  # Ctrl-C, SIGTERM or SIGHUP
 
     @classmethod
     def worst(cls, codes: Iterable[ExitCode]) -> ExitCode:

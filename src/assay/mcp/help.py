@@ -18,7 +18,7 @@ _CODES = {
     ExitCode.USAGE: "the command line or a file is not as it must be; nothing was written",
     ExitCode.INCONCLUSIVE: "inconclusive or changed; a time limit or a budget was reached",
     ExitCode.INTERNAL: "a disk, a farm or Assay itself failed",
-    ExitCode.INTERRUPTED: "Ctrl-C or SIGTERM",
+    ExitCode.INTERRUPTED: "Ctrl-C, SIGTERM or SIGHUP",
 }
 
 
