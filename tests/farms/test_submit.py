@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -253,10 +254,17 @@ class TestParallel:
     def test_submit_commands_are_reaped_while_others_are_submitted(self, runs: Runs) -> None:
         executor = SubmitExecutor(Farm("busy", "template", "true {script}"), parallel=1)
         made = [runs.make("true") for _ in range(6)]
+
+        def is_submitted(run: Run) -> bool:
+            """Whether its submit command has ended, which takes a moment after the marker is written."""
+            client = executor._clients.get((run.dir, 1))
+            ended = client is None or os.waitid(os.P_PID, client.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return bool(ended) and run.path("submit.exit.1.0").exists()
+
         for last, run in zip([None, *made], made, strict=False):
             start(executor, run)
             if last is not None:  # its turn came when this one was submitted; `wait` was not called
-                until(last.path("submit.exit.1.0").exists, f"{last.name} is submitted")
+                until(partial(is_submitted, last), f"{last.name} is submitted")
         executor.close()
 
     def test_commands_that_stay_use_up_no_descriptors(
