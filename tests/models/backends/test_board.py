@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -147,15 +147,21 @@ def test_a_lock_in_use_is_kept_fresh(place):
 
 
 def test_a_waiting_process_gets_it_next(place):
-    with place.guard("t1") as first:
-        assert first.stdout.readline() == "locked\n"
-        second = place.start("t2", wait_s=6000)
-        assert second.stdout.readline().startswith("held ben lab 12")
-    assert second.stdout.readline() == "locked\n"
-    second.stdin.close()
-    assert second.wait(PATIENCE_S) == 0
-    second.stdout.close()
+    with ExitStack() as later:
+        with place.guard("t1") as first:
+            assert first.stdout.readline() == "locked\n"
+            second = later.enter_context(place.guard("t2", wait_s=6000))
+            assert second.stdout.readline().startswith("held ben lab 12")
+        assert second.stdout.readline() == "locked\n"
+    assert second.returncode == 0
     assert place.left() == []
+
+
+def test_an_owner_that_is_not_written_yet_is_not_reported(place):
+    place.lock.mkdir()
+    (place.lock / "beat").write_text(f"{clock()}\n")
+    with place.guard(wait_s=1) as guard:
+        assert guard.stdout.readline() == "busy \n"
 
 
 @EVERY_SHELL

@@ -69,8 +69,8 @@ wait_for_lock() {
             take_over
         else
             holder=$(cat "$lock/owner" 2>/dev/null)
-            [ "$holder" = "$shown" ] || echo "held $holder"
-            shown=$holder
+            # a lock that is being made or released has no owner
+            [ "$holder" = "$shown" ] || [ -z "$holder" ] || { echo "held $holder" && shown=$holder; }
             [ $(($(now) - since)) -ge "$wait_s" ] && echo "busy $holder" && return 1
         fi
         nap
