@@ -29,9 +29,6 @@ _OWN = "assay"
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
-# ---------------------------------------------------------------- what others ask
-
-
 def find_plugins() -> Mapping[str, Plugin]:
     """The plug-ins by name: those that come with Assay first, then by the name of their distribution."""
     return _load_plugins()[0]
@@ -148,9 +145,6 @@ def find_dialects() -> tuple[Dialect, ...]:
     return tuple(found)
 
 
-# ---------------------------------------------------------------- loading
-
-
 @cache
 def _load_plugins() -> _Loaded:
     from assay.values.plugin_checks import find_conflict, find_mistake, find_unmet
@@ -216,9 +210,6 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
             mistake = error.message
         if mistake:
             yield PluginProblem(plugin.name, mistake)
-
-
-# ---------------------------------------------------------------- entry points
 
 
 def find_entry_points() -> list[tuple[str, str]]:

@@ -52,7 +52,12 @@ def log(
     stops the training; what could not be written is tried again later.
     """
     if metrics is not None:
-        values = _merge(metrics, values)
+        if not isinstance(metrics, Mapping):
+            raise TypeError(
+                f"assay.log takes names with numbers, not {_describe(metrics)}: "
+                'assay.log(loss=0.25, step=100) or assay.log({"val/acc": 0.9}, step=100)'
+            )
+        values = {**metrics, **values}
     # whole numbers and finite floats are rendered in place: a call for each would cost a fifth of the speed
     line = "{" if step is None else f'{{"step":{step if type(step) is int else _render_value("step", step)},'
     if epoch is not None:
@@ -66,15 +71,6 @@ def log(
 
 
 # ---------------------------------------------------------------- what a line holds
-
-
-def _merge(metrics: object, values: dict[str, object]) -> dict[str, object]:
-    if not isinstance(metrics, Mapping):
-        raise TypeError(
-            f"assay.log takes names with numbers, not {_describe(metrics)}: "
-            'assay.log(loss=0.25, step=100) or assay.log({"val/acc": 0.9}, step=100)'
-        )
-    return {**metrics, **values}
 
 
 def _render_key(name: object) -> str:

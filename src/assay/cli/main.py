@@ -84,9 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-# ---------------------------------------------------------------- streams and signals
-
-
 def _open_streams() -> None:
     """Open standard streams that cron or a service manager has closed: the next open file would get our output."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):

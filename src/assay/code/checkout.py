@@ -80,9 +80,6 @@ def find_inside(folder: str, repository: str) -> str:
     return relative
 
 
-# ---------------------------------------------------------------- looking
-
-
 def find_repository(folder: str) -> str:
     """Return the top of the work tree that a folder is in."""
     try:
@@ -117,9 +114,6 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
 
 def is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
-
-
-# ---------------------------------------------------------------- the tree
 
 
 def open_tree(repository: str, path: str) -> Checkout:

@@ -120,9 +120,6 @@ def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_onl
     return yaml.ScalarNode(tag if known else f"{TAG}str", bare, mark, mark)
 
 
-# ---------------------------------------------------------------- overrides of parameters
-
-
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """The parameters that the command line sets."""
@@ -174,9 +171,6 @@ def _find_values(name: str, sweeps: Sequence[Sweep]) -> set[str] | None:
     if not all(isinstance(axis, Choices) for axis in axes):
         return None
     return {canonical(value) for axis in axes if isinstance(axis, Choices) for value in axis.values}
-
-
-# ---------------------------------------------------------------- settings
 
 
 def apply_settings(

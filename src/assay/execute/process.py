@@ -79,8 +79,6 @@ def encode_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
-# ---------------------------------------------------------------- what a job used
-
 _known_peak_kib = 0
 
 
@@ -91,9 +89,6 @@ def find_peak_bytes(ru_maxrss_kib: int) -> int:
     if ru_maxrss_kib > _known_peak_kib:
         _known_peak_kib = processes.load_size("self", "VmHWM") // 1024
     return ru_maxrss_kib * 1024 if ru_maxrss_kib > _known_peak_kib else 0
-
-
-# ---------------------------------------------------------------- finding and ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +151,6 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
     if not any(folder == each and (known is None or (known[1] or "1") == attempt) for each, attempt in folders):
         return False
     return processes.is_writing(pid, number)
-
-
-# ---------------------------------------------------------------- what jobs leave running
 
 
 class Orphans:

@@ -106,9 +106,6 @@ def _check_ends(history: TrialHistory) -> Step | None:
     return None
 
 
-# ---------------------------------------------------------------- the suspects
-
-
 class _CommitGraph:
     """Sets of commits as bits of an integer."""
 
@@ -177,9 +174,6 @@ def _confirm(history: TrialHistory, tip: str, members: list[str]) -> Step:
         if margin < history.votes and len(outcomes) < 2 * history.patience:
             return NextTry(commit, "confirm", 1)
     return Culprit(tuple(members))
-
-
-# ---------------------------------------------------------------- what was found, as parts of a document
 
 
 def build_culprit(commit: Commit) -> list[Text]:

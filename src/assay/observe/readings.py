@@ -138,24 +138,17 @@ class TreeSampler:
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
         """Keep the CPU time of ended processes, unless their parent waited: it has that in `waited_ticks`."""
-        vanished: dict[int, int] = {}  # ticks of ended processes, by the ancestor that may have waited for them
+        vanished: dict[int, int] = {}  # ticks of ended processes, by the nearest ancestor that still exists, or 0
         for pid, stat in self._last.items():
             if pid not in stats:
-                ancestor = self._find_ancestor(stat, stats)
+                parent = stat.parent
+                while parent in self._last and parent not in stats:
+                    parent = self._last[parent].parent
+                ancestor = parent if parent in self._last and parent in stats else 0
                 vanished[ancestor] = vanished.get(ancestor, 0) + stat.cpu_ticks + stat.waited_ticks
         for ancestor, ticks in vanished.items():
             waited = stats[ancestor].waited_ticks - self._last[ancestor].waited_ticks if ancestor in stats else 0
             self._gone_ticks += max(0, ticks - waited)
-
-    def _find_ancestor(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
-        """Return the nearest ancestor that still exists; 0 if none does."""
-        parent = stat.parent
-        while parent in self._last and parent not in stats:
-            parent = self._last[parent].parent
-        return parent if parent in self._last and parent in stats else 0
-
-
-# ---------------------------------------------------------------- readings.jsonl
 
 
 def render_reading(reading: Reading) -> str:

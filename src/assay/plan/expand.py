@@ -297,9 +297,6 @@ def find_used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
     return {piece.name for piece in pieces if isinstance(piece, Placeholder | Flag)}
 
 
-# ---------------------------------------------------------------- a part of a study
-
-
 def select(
     study: Study,
     titles: Sequence[str] | None = None,

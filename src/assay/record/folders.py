@@ -135,9 +135,6 @@ def _newest(path: str, folder: int | None) -> float:
     return 0.0
 
 
-# ---------------------------------------------------------------- which folders are runs
-
-
 def find_folders(study_dir: str) -> Iterator[str]:
     """Yield the names of the visible folders, unordered, without links to shared results."""
     try:
@@ -188,9 +185,6 @@ def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
         return [each for each in found if isinstance(each, dict)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-
-
-# ---------------------------------------------------------------- what the steps of a run count
 
 
 def name_step(units: Collection[str]) -> str:

@@ -127,7 +127,14 @@ Segment = tuple[str, str]  # text, style ("" is none)
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
     """Render the live view as lines of styled pieces, never more than the terminal has rows."""
     counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
-    lines = [_render_bar(view, width, plain), counts]
+    share = f" {view.finished}/{view.total}"
+    percent = f"  {100 * view.finished // view.total}%" if view.total else ""
+    left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
+    room = width - len(share) - len(percent) - len(left) - 2
+    study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
+    bar = max(4, min(_BAR, room - formatting.display_width(study)))
+    head = [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
+    lines = [head, counts]
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
     room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
@@ -136,16 +143,6 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
         lines.append([(f"  and {len(view.running) - len(shown)} more running", "dim")])
     lines += [[(formatting.shorten(formatting.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
     return [_cut(line, width) for line in lines]
-
-
-def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
-    share = f" {view.finished}/{view.total}"
-    percent = f"  {100 * view.finished // view.total}%" if view.total else ""
-    left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
-    room = width - len(share) - len(percent) - len(left) - 2
-    study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
-    bar = max(4, min(_BAR, room - formatting.display_width(study)))
-    return [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:

@@ -128,9 +128,6 @@ def hold(
         yield
 
 
-# ---------------------------------------------------------------- ranges of a file
-
-
 class RangeLocks:
     """Locks by name, as byte ranges of one empty file.
 

@@ -185,9 +185,6 @@ def reads_words(handler: Any) -> bool:
     return next(iter(getattr(handler, "__annotations__", ())), "") == "words"
 
 
-# ---------------------------------------------------------------- options of many commands
-
-
 def root_option(text: str = "Output root.  [default: ./runs]") -> Any:
     return option("--root", metavar="DIR", help=text)
 
