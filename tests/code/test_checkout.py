@@ -128,9 +128,6 @@ def test_hooks_of_the_user_do_not_run(plain, tmp_path):
     assert not (tmp_path / "hooked").exists()
 
 
-# ---------------------------------------------------------------- looking
-
-
 def test_a_commit_has_subject_author_and_date_also_inside_a_hook_of_another_repository(plain, tmp_path, monkeypatch):
     dated = {"GIT_AUTHOR_NAME": "Zoë", "GIT_AUTHOR_DATE": "2026-02-03T04:05:06+02:00"}
     sha = commit(plain, "one", 'speed up "everything" äöü', **dated)
@@ -195,9 +192,6 @@ def test_a_folder_without_git_and_a_commit_that_is_not_there_are_refused(plain, 
         switch(tree, "0" * 40)
 
 
-# ---------------------------------------------------------------- building
-
-
 def test_a_build_says_why_it_failed_and_keeps_its_words(plain, tmp_path):
     sha = commit(plain, "one")
     tree = open_tree(str(plain), str(tmp_path / "work" / "tree"))
@@ -209,9 +203,6 @@ def test_a_build_says_why_it_failed_and_keeps_its_words(plain, tmp_path):
     assert "exit code 3" in problem
     assert "broken" in (tmp_path / "work" / "build.log").read_text()
     assert "took longer" in str(build(tree, "sleep 30", tree.path, timeout_s=0.05))
-
-
-# ---------------------------------------------------------------- the user's files as a commit
 
 
 def list_files(folder: str) -> set[str]:

@@ -412,9 +412,6 @@ def test_sockets_and_pipes_are_skipped(source, store):
     assert snapshot.linked == ()
 
 
-# ---------------------------------------------------------------- symbolic links
-
-
 def test_links_inside_stay_inside_and_links_outside_stay_valid(source, store, tmp_path):
     write(tmp_path / "data", {"set.bin": "outside"})
     (source / "inner").symlink_to("lib/model.py")

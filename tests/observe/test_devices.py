@@ -110,9 +110,6 @@ def test_a_missing_package_is_named_with_its_install_command_if_there_is_a_devic
     assert devices.warning is None
 
 
-# ---------------------------------------------------------------- the driver's library, played by a module
-
-
 class NVMLError(Exception):
     pass
 

@@ -48,9 +48,6 @@ def repository(tmp_path):
     return Repository(tmp_path / "it's a\nrepo")
 
 
-# ---------------------------------------------------------------- git
-
-
 def test_a_clean_repository(repository):
     commit = repository.commit(a="1\n")
     state = load_git(repository.path)
@@ -155,9 +152,6 @@ def test_many_new_files_are_not_all_named():
     assert len(parse_git_status(text).untracked) == environment.UNTRACKED_LIMIT
 
 
-# ---------------------------------------------------------------- packages
-
-
 def make_packages(folder, *names):
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -208,9 +202,6 @@ def test_no_other_python_on_the_path(tmp_path, monkeypatch, path):
     monkeypatch.setenv("PATH", path)
     found = load_environment(tmp_path, [], Devices({ENV_FAKE: "/none"}))
     assert (found.job_python, found.job_packages, found.git) == (None, {}, None)
-
-
-# ---------------------------------------------------------------- the whole
 
 
 def test_an_environment_is_complete_and_goes_into_json(repository, tmp_path):

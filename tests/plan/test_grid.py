@@ -74,9 +74,6 @@ def test_rows_by_number_are_the_rows_in_order(axes):
     assert [grid.row(index, random.Random(0)) for index in range(grid.count)] == list(grid.rows())
 
 
-# ---------------------------------------------------------------- subsets
-
-
 @given(st.integers(0, 200), st.integers())
 def test_shuffled_numbers_are_all_there_once(count, seed):
     found = list(shuffled(count, random.Random(seed)))

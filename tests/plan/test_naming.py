@@ -26,9 +26,6 @@ def values(*found: object) -> list[str]:
     return names(*({"x": value} for value in found))
 
 
-# ---------------------------------------------------------------- hostile values
-
-
 @pytest.mark.parametrize(
     ("value", "name"),
     [
@@ -74,9 +71,6 @@ def test_two_runs_that_would_share_a_name_both_get_a_hash(pair):
     assert len({name.casefold() for name in found}) == 2
 
 
-# ---------------------------------------------------------------- readable names
-
-
 def test_only_what_varies_is_in_the_name_in_order_of_appearance():
     rows = [{"data": "c", "norm": norm, "lr": lr, "seed": 0} for norm in ("new", "old") for lr in (0.1, 0.05)]
     assert names(*rows) == ["norm=new,lr=0.1", "norm=new,lr=0.05", "norm=old,lr=0.1", "norm=old,lr=0.05"]
@@ -115,8 +109,6 @@ def test_one_and_true_and_one_point_zero_vary():
     assert find_varying(drafts({"a": 1}, {"a": 1.0})) == ["a"]
     assert find_varying(drafts({"a": [1], "b": 0}, {"a": [True], "b": 0})) == ["a"]
 
-
-# ---------------------------------------------------------------- properties
 
 SCALAR = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=150)
 PARAMS = st.dictionaries(st.text(max_size=40), SCALAR | st.lists(SCALAR, max_size=3), max_size=4)

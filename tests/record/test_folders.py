@@ -45,9 +45,6 @@ def test_state_is_the_same_class_wherever_it_is_found() -> None:
     assert StateOfRun is State
 
 
-# ---------------------------------------------------------------- which folders are runs
-
-
 def test_runs_and_foreign_folders_by_name(tmp_path: Path) -> None:
     make(tmp_path, "b", "run.json")
     make(tmp_path, "a", "run.json", "hparams.json")
@@ -68,9 +65,6 @@ def test_no_study_no_runs(tmp_path: Path, find) -> None:
     (tmp_path / "file").write_text("")
     assert list(find(str(tmp_path / "missing"))) == []
     assert list(find(str(tmp_path / "file"))) == []
-
-
-# ---------------------------------------------------------------- what changed
 
 
 def test_a_new_run_is_a_change_and_nothing_else_is(tmp_path: Path) -> None:

@@ -455,9 +455,6 @@ def test_conclude(
     assert conclude(attempt, ("train", "test"), set(before)) is said
 
 
-# ---------------------------------------------------------------- times
-
-
 def test_times_of_commands(run_dir: Path) -> None:
     assert run_directory.load_times(str(run_dir)) == {}
     lines = [
@@ -497,9 +494,6 @@ def test_two_attempts_may_end_differently(tmp_path: Path) -> None:
     (tmp_path / "train.exit.1").touch()
     (tmp_path / "train.2.exit.0").touch()
     assert run_directory.load_history(str(tmp_path)).finished_commands() == {"train"}
-
-
-# ---------------------------------------------------------------- the plan
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"runs": []}', '{"runs": {"a/b": "1", "..": "2", "": "3", "c": 4}}', "{"])

@@ -50,9 +50,6 @@ def build_table(rows: int = 2) -> Table:
     return Table(columns, [[100 * index, "loss", "FAIL" if index else "PASS", None] for index in range(rows)])
 
 
-# ---------------------------------------------------------------- every block in every format
-
-
 def every_block(text: str) -> tuple[Block, ...]:
     finding = Finding(VerdictKind.FAIL, text, text)
     table = Table((Column(text), Column("kind", "state")), [[text, "FAIL"], [Span(text, "ERROR"), None]])
@@ -112,9 +109,6 @@ def test_junit_takes_any_text():
     assert top.find("testsuite/testcase/failure") is not None
 
 
-# ---------------------------------------------------------------- the terminal
-
-
 def test_sections_have_a_blank_line_between_them_and_empty_ones_leave_nothing():
     document = build(
         Text("above"), Section(()), Section((Text("one"), Text("two"))), Section((Text("three"),), title="Title")
@@ -170,9 +164,6 @@ def test_rows_that_were_left_out_are_said():
     assert text.splitlines()[3] == "12 more"
 
 
-# ---------------------------------------------------------------- formats differ where the document says so
-
-
 def test_only_is_for_its_formats():
     document = build(Only(("html",), (Text("page"),)), Only(("terminal", "markdown"), (Text("lines"),)))
     assert render_terminal(document) == "lines\n"
@@ -192,9 +183,6 @@ def test_a_page_has_badges_in_tables_and_notes_below_rows():
     page = render_html(build(TableBlock(build_table(), notes=[(), ("because",)], roles=["", "FAIL"])))
     assert '<span class="badge FAIL">FAIL</span>' in page
     assert '<tr class="why FAIL"><td colspan="4"><div>because</div></td></tr>' in page
-
-
-# ---------------------------------------------------------------- charts
 
 
 def test_charts_that_follow_each_other_share_a_grid():
@@ -226,9 +214,6 @@ def test_a_chart_without_finite_values_says_so():
     assert "no finite values" in page
 
 
-# ---------------------------------------------------------------- JUnit, JSON
-
-
 def test_junit_counts_by_kind_and_takes_an_excuse():
     kinds = [*VerdictKind, VerdictKind.CHANGED]
     cases = [Case("c", str(index), kind, "why") for index, kind in enumerate(kinds)]
@@ -252,9 +237,6 @@ def test_long_names_become_numbers_where_there_is_no_room():
     assert [line.split()[0] for line in lines[2:4]] == ["none", "#1"]
     assert lines[4:] == ["", "#1", "    " + "x" * 50]
     assert "#1" not in render_terminal(build(block), width=80)
-
-
-# ---------------------------------------------------------------- facts under titles
 
 
 def render_sections(*sections: Section, **look: Any) -> str:

@@ -141,9 +141,6 @@ def test_many_summaries_keep_their_metrics() -> None:
     assert parse_summaries([], []) == []
 
 
-# ---------------------------------------------------------------- packed
-
-
 NAMES = {1: "loss", 2: "acc", 3: "iou", 700: "late"}
 
 digests = st.dictionaries(

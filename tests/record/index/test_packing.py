@@ -85,9 +85,6 @@ def test_text_for_sqlite_is_always_utf8() -> None:
     assert storable("a\udcff").encode() == b"a\\udcff"
 
 
-# ---------------------------------------------------------------- points
-
-
 maybe = st.one_of(st.none(), st.floats(allow_nan=False))
 triples = st.lists(st.tuples(maybe, st.floats(allow_nan=False), maybe), min_size=1, max_size=8)
 chunks = st.lists(st.tuples(st.integers(1, 3), triples), min_size=1, max_size=6)
