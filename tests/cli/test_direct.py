@@ -15,23 +15,8 @@ from assay.launch.commands.run import RunRequest
 from assay.values.options import Group, Option, Request
 
 VALUES = [
-    "a",
-    "2",
-    "0",
-    "-1",
-    "1.5",
-    "x=y",
-    "a b",
-    "",
-    "-",
-    "--",
-    "done",
-    "failed",
-    "live",
-    "snapshot",
-    "ä",
-    "1_0",
-    "nan",
+    *("a", "2", "0", "-1", "1.5", "x=y", "a b", "", "-", "--", "done", "failed", "live", "snapshot", "ä"),
+    *("1_0", "nan"),
 ]
 
 

@@ -135,22 +135,8 @@ def test_native_nan():
 @pytest.mark.parametrize(
     "text",
     [
-        "1e-4",
-        "5e-3",
-        "1.e-4",
-        "no",
-        "on",
-        "007",
-        "1_000",
-        "1:30",
-        "None",
-        "~",
-        "''",
-        "0.10",
-        "true",
-        ".5",
-        "0x1F",
-        "+1",
+        *("1e-4", "5e-3", "1.e-4", "no", "on", "007", "1_000", "1:30", "None", "~", "''", "0.10", "true", ".5"),
+        *("0x1F", "+1"),
     ],
 )
 def test_originals_scalars_are_as_pyyaml_reads_them(text):

@@ -272,36 +272,28 @@ def doctor(request: DoctorRequest, console: Console, group: Group) -> int:
     """Show what works on this machine, and how to get the rest. Exit code 1: something needed does not work."""
     diagnosis = examine(request.root, group)
     if request.as_json:
-        console.write_json(_build_facts(diagnosis))
+        findings = [
+            {"group": heading, "name": each.name, "grade": each.grade, "text": each.text, "hint": each.hint or None}
+            for heading, found in diagnosis.items()
+            for each in found
+        ]
+        console.write_json({"is_well": is_well(diagnosis), "findings": findings})
     else:
         console.write("".join(f"{line}\n" for line in _render(diagnosis, console)))
     return int(ExitCode.OK if is_well(diagnosis) else ExitCode.FAILED)
 
 
-def _build_facts(diagnosis: Diagnosis) -> dict[str, object]:
-    findings = [
-        {"group": group, "name": each.name, "grade": each.grade, "text": each.text, "hint": each.hint or None}
-        for group, found in diagnosis.items()
-        for each in found
-    ]
-    return {"is_well": is_well(diagnosis), "findings": findings}
-
-
 def _render(diagnosis: Diagnosis, console: Console) -> Iterator[str]:
     column = max(len(each.name) for found in diagnosis.values() for each in found)
+    indent = " " * (column + 6)
+    room = None if console.width is None else console.width - len(indent)
     for group, found in diagnosis.items():
         yield paint(group, "bold") if console.color else group
         for each in found:
-            yield from _render_finding(each, column, console)
+            nice, ascii_mark, style = _MARKS[each.grade]
+            mark = ascii_mark if console.is_plain else nice
+            first, *rest = [*fold(each.text, room), *(fold(each.hint, room) if each.hint else [])]
+            yield f"  {paint(mark, style) if console.color else mark} {formatting.pad(each.name, column)}  {first}"
+            yield from (f"{indent}{line}" for line in rest)
         yield ""
     yield "everything that is needed works" if is_well(diagnosis) else "something that is needed does not work"
-
-
-def _render_finding(finding: Diagnostic, column: int, console: Console) -> Iterator[str]:
-    nice, ascii_mark, style = _MARKS[finding.grade]
-    mark = ascii_mark if console.is_plain else nice
-    indent = " " * (column + 6)
-    room = None if console.width is None else console.width - len(indent)
-    first, *rest = [*fold(finding.text, room), *(fold(finding.hint, room) if finding.hint else [])]
-    yield f"  {paint(mark, style) if console.color else mark} {formatting.pad(finding.name, column)}  {first}"
-    yield from (f"{indent}{line}" for line in rest)

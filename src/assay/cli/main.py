@@ -211,6 +211,7 @@ def _print_refusal(error: AssayError) -> int:
 
 def _report_failure(error: Exception) -> int:
     """Report a failure of another distribution's plug-in if its code raised the error, else a bug of ours."""
+    import tempfile
     import traceback
 
     packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}
@@ -220,17 +221,10 @@ def _report_failure(error: Exception) -> int:
         if (package := str(frame.f_globals.get("__name__")).partition(".")[0]) in packages
     ]
     package, place = known[-1] if known else ("assay", "")
-    if package == "assay":
-        return _report_bug(error)
-    _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
-    return int(ExitCode.INTERNAL)
-
-
-def _report_bug(error: Exception) -> int:
-    """Report a bug of ours: the traceback goes to a file that can be sent to us, not to the user's terminal."""
-    import tempfile
-    import traceback
-
+    if package != "assay":
+        _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
+        return int(ExitCode.INTERNAL)
+    # the traceback of a bug goes to a file that can be sent to us, not to the user's terminal
     text = "".join(traceback.format_exception(error))
     text = f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}"
     options: Any = {"prefix": "assay-crash-", "suffix": ".txt", "delete": False, "encoding": "utf-8"}

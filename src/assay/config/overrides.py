@@ -182,9 +182,7 @@ def apply_settings(
     problems: Problems,
 ) -> Node:
     """Return the document with these keys set; a dotted name is a key inside of a key, and null removes a key.
-
-    `refused`: existing keys that cannot be set; `params`: the study's parameters.
-    """
+    `refused`: existing keys that cannot be set; `params`: the study's parameters."""
     for name, entry in parse_assignments(texts, "native", problems, SET_FLAG).items():
         top = name.partition(".")[0]
         if top not in possible:

@@ -156,11 +156,9 @@ class SlotPool:
         self._looked_at: dict[str, float] = {}  # path → when it was found to be taken
 
     def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
-        """Return the next free slot; None: all are taken, or a more important supervisor waits for them.
-
-        `held_here` counts the slots of this pool that the caller's own jobs hold: if these are all, no slot is tried.
-        With `wants_more` the request stays after a success, instead of being announced again a moment later.
-        """
+        """Return the next free slot; None: all are taken, or a more important supervisor waits for them. `held_here`
+        counts the slots of this pool that the caller's own jobs hold: if these are all, no slot is tried. With
+        `wants_more` the request stays after a success, instead of being announced again a moment later."""
         count = len(self.entries)
         self.wait = None
         if held_here >= count:

@@ -41,9 +41,7 @@ def load_environment(
     complain: Notify = ignore,
 ) -> Environment:
     """Load the environment. `folder`: the study's code; `command_line`: as typed; `known`: secret values of the study.
-
-    Neither the command line nor the diff shows a secret.
-    """
+    Neither the command line nor the diff shows a secret."""
     devices = devices if devices is not None else Devices()
     gpus = devices.list()
     driver = devices.driver() if gpus else None

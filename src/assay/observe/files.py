@@ -150,22 +150,16 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
         state["header"] = [name.strip() for name in cells]
     columns: Columns = {}
     header = state["header"]
-    rows = _read_csv(lines, state, len(header))
-    if rows:
-        _add_csv(columns, header, rows, step, state)
-    return columns, consumed, state
-
-
-def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
-    """Return rows as wide as the header; a header repeated by a second writer is left out."""
     rows: list[list[str]] = []
     for line in lines:
         row = _read_csv_line(line.decode("utf-8", "replace"), state["delimiter"])
-        if len(row) != width:
+        if len(row) != len(header):
             _count_damage(state, line)
         elif row != state["header"]:
             rows.append(row)
-    return rows
+    if rows:
+        _add_csv(columns, header, rows, step, state)
+    return columns, consumed, state
 
 
 def _read_csv_line(text: str, delimiter: str) -> list[str]:
@@ -277,9 +271,7 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
 
 def _note_start(line: bytes, row: list[str], state: State) -> None:
     """Read `start,start/step,0,timestamp,T`: each initialize writes one; the first is the run's start.
-
-    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either.
-    """
+    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either."""
     is_start = row[:1] == ["start"] and len(row) in (3, 5)
     time = parse_number(row[4]) if is_start and len(row) == 5 else None
     if is_start and (time is not None or row[1:] == ["start/step", "0"]):

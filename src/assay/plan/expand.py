@@ -40,10 +40,8 @@ _ANYTHING = "Xx0" * 12
 
 
 def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules = DEFAULT_RULES) -> Plan:
-    """Plan every run of a study. Raises ConfigError for a template that some run cannot fill.
-
-    Ids depend on the real values; names, parameters and commands show `***` in place of secret values.
-    """
+    """Plan every run of a study. Raises ConfigError for a template that some run cannot fill. Ids depend on the real
+    values; names, parameters and commands show `***` in place of secret values."""
     if study.search is not None:
         hint = "remove `search` to list every run, or use `assay run`"
         raise ConfigError(
@@ -303,10 +301,8 @@ def select(
     sample: int | None = None,
     seed: int | None = None,
 ) -> Study:
-    """Return the study reduced to what was requested; without a request, the whole study.
-
-    Without a seed the sample differs each time; the seed that was used is in the result's `subset`.
-    """
+    """Return the study reduced to what was requested; without a request, the whole study. Without a seed the sample
+    differs each time; the seed that was used is in the result's `subset`."""
     sweeps, subset = study.sweeps, study.subset
     if titles is not None:
         known = [sweep.title for sweep in sweeps if sweep.title is not None]

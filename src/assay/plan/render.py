@@ -48,10 +48,8 @@ def render_command(
     flags: Callable[[study.Params], str] = lambda _params: "",
     needs_flags: bool = False,
 ) -> str:
-    """Return the text of one command. Raises ConfigError for a value that is invalid at its place.
-
-    `flags` is the text of `AllFlags`; `needs_flags` refuses `[name]` if name has no value.
-    """
+    """Return the text of one command. Raises ConfigError for a value that is invalid at its place. `flags` is the text
+    of `AllFlags`; `needs_flags` refuses `[name]` if name has no value."""
     parts: list[str] = []
     for piece in template.pieces:
         if isinstance(piece, study.ShellText):

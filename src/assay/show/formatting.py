@@ -22,10 +22,8 @@ _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
 def render_number(value: float, digits: int | None = 4) -> str:
-    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits.
-
-    Only below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent.
-    """
+    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits. Only
+    below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent."""
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
@@ -167,10 +165,8 @@ def pad(text: str, width: int, align: str = "left") -> str:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged.
-
-    Commands and words stay whole, even if they are longer than a line: a terminal joins the lines that it breaks.
-    """
+    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged. Commands and words
+    stay whole, even if they are longer than a line: a terminal joins the lines that it breaks."""
     if width is None:
         return text
     return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))

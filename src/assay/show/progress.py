@@ -315,8 +315,11 @@ class LiveProgress(Progress):
 
     def update(self, view: ProgressView) -> None:
         self._print_failures(view.ended)
-        if self._clock() - self._drawn_at >= _REFRESH_S:
-            self._draw(view)
+        if self._clock() - self._drawn_at >= _REFRESH_S and not self._is_finished:
+            size = terminal.terminal_size(self._stream) or _USUAL_SIZE
+            frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
+            self._show((), ["".join(self._paint(*segment) for segment in line) for line in frame])
+            self._drawn_at = self._clock()
 
     def message(self, text: str) -> None:
         self._show(map(formatting.clean, text.splitlines()), self._frame)
@@ -328,14 +331,6 @@ class LiveProgress(Progress):
         self._show([render_best(view.best)] if view.best else [], [])
         self._is_finished = True
         _write(self._stream, _SHOW_CURSOR)
-
-    def _draw(self, view: ProgressView) -> None:
-        if self._is_finished:
-            return
-        size = terminal.terminal_size(self._stream) or _USUAL_SIZE
-        frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
-        self._show((), ["".join(self._paint(*segment) for segment in line) for line in frame])
-        self._drawn_at = self._clock()
 
     def _show(self, above: Iterable[str], frame: list[str]) -> None:
         """Replace the view, and print lines above it that stay."""

@@ -78,20 +78,15 @@ def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[
         # a verdict in a sentence is what readers look for
         weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]
         styles = [weight + _STYLES.get(span.role, "") for weight, span in zip(weights, spans, strict=True)]
-        text = _paint(text, list(zip(cleaned, styles, strict=True)))
+        done, rest = "", text  # each span gets its colour, even if it was wrapped
+        for span, style in zip(cleaned, styles, strict=True):
+            found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
+            if found is None:
+                continue
+            inner = terminal.paint(found[0], style) if style else found[0]
+            done, rest = done + rest[: found.start()] + inner, rest[found.end() :]
+        text = done + rest
     return text.split("\n")
-
-
-def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
-    """Paint each span in its colour, even if it was wrapped."""
-    done, rest = "", text
-    for span, style in spans:
-        found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
-        if found is None:
-            continue
-        inner = terminal.paint(found[0], style) if style else found[0]
-        done, rest = done + rest[: found.start()] + inner, rest[found.end() :]
-    return done + rest
 
 
 def _render_text(block: doc.Text, look: _Look) -> list[str]:

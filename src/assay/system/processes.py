@@ -132,11 +132,9 @@ def list_pids() -> list[int]:
 
 
 def load_environ(pid: Pid) -> list[bytes]:
-    """Return the environment with which a process was started, as NAME=VALUE.
-
-    During exec a process has its new image but no environment yet, so an empty one is read again. Kernel threads have
-    no image; a process that was really started without an environment costs these few tries.
-    """
+    """Return the environment with which a process was started, as NAME=VALUE. During exec a process has its new image
+    but no environment yet, so an empty one is read again. Kernel threads have no image; a process that was really
+    started without an environment costs these few tries."""
     for number in range(_EXEC_TRIES):
         environ = _read(f"{pid}/environ")
         if environ or not _read_link(f"{pid}/exe"):
@@ -265,11 +263,9 @@ def load_children(pid: int) -> list[int]:
 
 
 def load_thread_children(pid: int) -> list[int]:
-    """Return the children that any thread of the process started: exact, but slower.
-
-    The children of an ended thread become those of another thread, whose list may have been read already: then all
-    lists are read again, at most ten times.
-    """
+    """Return the children that any thread of the process started: exact, but slower. The children of an ended thread
+    become those of another thread, whose list may have been read already: then all lists are read again, at most ten
+    times."""
     found: set[int] = set()
     threads = _list_threads(pid)
     for _ in range(10):
@@ -404,11 +400,9 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def write_status_at_exit(path: str) -> None:
-    """Write the exit status of this process into the first two bytes of a file when it calls exit(3).
-
-    Python does not report its exit status. The C library has it and writes it by a C function, as the interpreter is
-    gone by then. A signal or `os._exit` writes nothing; of C libraries only glibc can do this.
-    """
+    """Write the exit status of this process into the first two bytes of a file when it calls exit(3). Python does not
+    report its exit status. The C library has it and writes it by a C function, as the interpreter is gone by then. A
+    signal or `os._exit` writes nothing; of C libraries only glibc can do this."""
     try:
         import ctypes
 

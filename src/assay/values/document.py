@@ -246,10 +246,8 @@ class Bars:
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """Cells by level: the number of the `limits` (at most four) that a value exceeds; infinite ones have the last.
-
     `levels` are the meanings, from "none of the limits" to "infinite". `lengths`: the numbers of elements that the rows
-    and the columns represent, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
-    """
+    and the columns represent, `axes` the numbers of their axes (one or two), `unit` the unit of the values."""
 
     cells: Sequence[Sequence[float]]
     limits: Sequence[float]

@@ -59,10 +59,8 @@ def argument(
 
 @dataclass_transform(frozen_default=True)
 class Request:
-    """A frozen dataclass of options, without generated code, since every start of a command defines several.
-
-    A plain value in a subclass replaces an option of its base: the field has that value, and the option is not offered.
-    """
+    """A frozen dataclass of options, without generated code, since every start of a command defines several. A plain
+    value in a subclass replaces an option of its base: the field has that value, and the option is not offered."""
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
     EXTRAS: ClassVar[tuple[str, ...]] = ()  # fields that belong to plug-ins

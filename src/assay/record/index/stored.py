@@ -220,10 +220,8 @@ class Index(BufferedIndex):
     def add_verdicts(
         self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
     ) -> bool:
-        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one.
-
-        A start of 0 replaces all verdicts of the study: its file was read from the beginning.
-        """
+        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one. A
+        start of 0 replaces all verdicts of the study: its file was read from the beginning."""
         from assay.record.index.writing import write_verdicts  # not needed by readers
 
         study = packing.storable(study)
