@@ -69,9 +69,6 @@ def is_well(diagnosis: Diagnosis) -> bool:
     return not any(finding.grade == "broken" for findings in diagnosis.values() for finding in findings)
 
 
-# ---------------------------------------------------------------- what is needed
-
-
 def _examine_needed() -> Iterator[Diagnostic]:
     python = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:3] >= _OLDEST_PYTHON:
@@ -138,9 +135,6 @@ def _poll_pidfd() -> None:
         os.close(descriptor)
 
 
-# ---------------------------------------------------------------- places
-
-
 def _examine_places(root: str | None) -> Iterator[Diagnostic]:
     try:
         chosen = os.path.abspath(root) if root else load_settings(os.getcwd(), os.environ).root
@@ -181,9 +175,6 @@ def _examine_disk(folder: str) -> Iterator[Diagnostic]:
     is_little = free < _LITTLE_ROOM
     hint = "runs fail when the disk is full" if is_little else ""
     yield Diagnostic("room", "note" if is_little else "ok", f"{formatting.render_size(free)} free", hint)
-
-
-# ---------------------------------------------------------------- GPUs, optional parts, plug-ins
 
 
 def _examine_gpus() -> Iterator[Diagnostic]:
@@ -252,8 +243,6 @@ def _examine_need(need: Part | Program | Folder) -> Diagnostic:
     except (Exception, SystemExit) as error:  # noqa: BLE001 any error of a plug-in
         return Diagnostic(name, "note", f"{need}: {type(error).__name__}: {error}", hint)
 
-
-# ---------------------------------------------------------------- the command
 
 _MARKS = {
     "ok": ("✓", "+", "green"),

@@ -159,9 +159,6 @@ class ChangedFile:
     is_new: bool = False
 
 
-# ---------------------------------------------------------------- taking
-
-
 class _Contents:
     """A tree with the digests of its files; with `seen`, unchanged files need not be read."""
 
@@ -316,9 +313,6 @@ def _load_seen(store: StrPath) -> Seen:
     return seen if isinstance(seen, dict) else {}
 
 
-# ---------------------------------------------------------------- placing
-
-
 def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
     """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder. A clone shares
     blocks with the snapshot until one side is written to; never a hard link, by which one run's edits would reach
@@ -387,6 +381,5 @@ def _load_manifest(folder: str) -> _Manifest:
     try:
         return parse_strict(_Manifest, fields)
     except (ValueError, TypeError):
-        raise FormatError(
-            f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written"
-        ) from None
+        reason = "its list of files is not as it was written"
+        raise FormatError(f"the copy of the code in {folder!r} is damaged: {reason}") from None

@@ -181,7 +181,11 @@ class SlotPool:
     def holders(self) -> list[SlotHolder]:
         """Return the occupants of the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
-        occupants = {path: occupant for path in paths if (occupant := _load_occupant(path)) is not None}
+        occupants: dict[str, Occupant] = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                if (occupant := _parse_occupant(file.fileno())) is not None:
+                    occupants[path] = occupant
         found: dict[str, SlotHolder] = {}
         for one in occupants.values():
             pid = one.pid if one.is_job_alive else min(one.find_members(), default=0)
@@ -310,12 +314,6 @@ class SlotPool:
 
     def _want_path(self) -> str:
         return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
-
-
-def _load_occupant(path: str) -> Occupant | None:
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        return _parse_occupant(file.fileno())
-    return None
 
 
 def _parse_occupant(fd: int) -> Occupant | None:

@@ -18,11 +18,7 @@ from assay.values.environment import Commit
 Outcome = Literal["good", "bad", "skip", "open"]
 Opinion = Literal["good", "bad", "skip", "open", "unknown"]
 
-_REASONS = {
-    "good end": "is the good end good?",
-    "bad end": "is the bad end bad?",
-    "confirm": "once more, to be sure",
-}
+_REASONS = {"good end": "is the good end good?", "bad end": "is the bad end bad?", "confirm": "once more, to be sure"}
 
 
 @dataclass(frozen=True, slots=True)

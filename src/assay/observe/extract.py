@@ -200,9 +200,6 @@ def _add(columns: Columns, metric: str, steps: list[float | None], values: list[
         add_column(columns, metric, cast("list[float]", steps), values, [math.nan] * len(values))
 
 
-# ---------------------------------------------------------------- linewise
-
-
 _COMMA = re.compile(r",\d")
 _LINE = re.compile(r"[^\n]+")
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-7]{3}|0[0-7]?|[1-9][0-9]?|.)"
@@ -287,20 +284,16 @@ def _rewrite(regex: str) -> Iterator[str | None]:
     for token in _TOKEN.findall(regex):
         if token in _WITHOUT_NEWLINE:
             yield _WITHOUT_NEWLINE[token]
-        elif token.startswith("[^"):
-            yield _negated_class(token)
+        elif token.startswith("[^") and token[-2] != "-":
+            yield f"{token[:-1]}\\n]"
+        elif token.startswith("[^"):  # after a dash the newline would end a range
+            yield None if token[2] in "]-" else f"[^\\n{token[2:]}"
         elif token.startswith("(?"):  # comments and flags change what follows: the search goes line by line
             yield token if token in _PLAIN_OPENINGS else None
         elif token[0] in "[\\\n":
             yield None if _matches_newline(token) else token
         else:
             yield token
-
-
-def _negated_class(token: str) -> str | None:
-    if token[-2] != "-":
-        return f"{token[:-1]}\\n]"
-    return None if token[2] in "]-" else f"[^\\n{token[2:]}"  # after a dash it would end a range
 
 
 def _matches_newline(token: str) -> bool:

@@ -37,9 +37,6 @@ _EXAMPLE_CHARACTERS = 80
 UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
 
 
-# ---------------------------------------------------------------- JSON lines
-
-
 def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
     lines, consumed = _split_lines(data, final=final)
     state = dict(state)
@@ -133,9 +130,6 @@ def _time(value: object) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-# ---------------------------------------------------------------- CSV with a header
-
-
 def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
     if state.get("kind") == "logx" or ("header" not in state and is_logx(data)):
         return parse_logx_columns(data, state, final=final)
@@ -192,9 +186,6 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
                 add_value(columns, metric, place, value, time)
             else:
                 _note_text(state, metric, place, text)
-
-
-# ---------------------------------------------------------------- logx
 
 
 def is_logx(data: bytes) -> bool:
@@ -306,9 +297,6 @@ def _parse_cell(cell: str) -> float | None:
     if number is None and (match := _TENSOR.fullmatch(cell)):
         number = parse_number(match[1])
     return number
-
-
-# ---------------------------------------------------------------- shared
 
 
 def _split_lines(data: bytes, *, final: bool) -> tuple[list[bytes], int]:

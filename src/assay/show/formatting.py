@@ -18,9 +18,6 @@ _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; 
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def render_number(value: float, digits: int | None = 4) -> str:
     """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits. Only
     below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent."""
@@ -55,9 +52,6 @@ def render_size(size_bytes: float) -> str:
         amount, unit = amount / 1024, unit + 1
     text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
     return f"{'-' if size_bytes < 0 else ''}{text} {_SIZE_UNITS[unit]}"
-
-
-# ---------------------------------------------------------------- times
 
 
 def render_clock(seconds: float) -> str:
@@ -100,9 +94,6 @@ def render_age(seconds: float) -> str:
     unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
     amount = int(seconds // unit_s)
     return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
-
-
-# ---------------------------------------------------------------- text on a terminal
 
 
 def clean(text: str) -> str:

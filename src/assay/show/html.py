@@ -102,9 +102,6 @@ def build_rows(block: doc.TableBlock) -> list[dict[str, Any]]:
     return built
 
 
-# ---------------------------------------------------------------- charts as SVG
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """Converts values to positions in the drawing."""
@@ -159,10 +156,11 @@ def draw(chart: doc.Chart) -> str:
         *_draw_marks(chart, frames[0], bottom),
         *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *(_draw_x_names(chart.x_ticks, frames[-1]) if _is_named(chart) else _draw_x_axis(chart, frames[-1])),
-        *_draw_x_label(chart, frames[-1], height),
-        *_draw_hovers(chart, frames[0], bottom),
     ]
-    return _wrap(chart, height, parts)
+    if chart.x_label:
+        text, x = escape_html(shorten(clean(chart.x_label), 60)), (_LEFT + frames[-1].right) / 2
+        parts.append(f'<text class="axis" x="{x:.1f}" y="{height - 6:g}" text-anchor="middle">{text}</text>')
+    return _wrap(chart, height, [*parts, *_draw_hovers(chart, frames[0], bottom)])
 
 
 def _wrap(chart: doc.Chart, height: float, parts: Sequence[str]) -> str:
@@ -187,9 +185,6 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
         return low - margin * (high - low), high + margin * (high - low)
     room = abs(low) * 0.01 or 1.0
     return low - room, high + room
-
-
-# ---------------------------------------------------------------- over all panels
 
 
 def _draw_marks(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
@@ -235,12 +230,6 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 
 
-def _draw_x_label(chart: doc.Chart, frame: Frame, height: float) -> Iterator[str]:
-    if chart.x_label:
-        text, x = escape_html(shorten(clean(chart.x_label), 60)), (_LEFT + frame.right) / 2
-        yield f'<text class="axis" x="{x:.1f}" y="{height - 6:g}" text-anchor="middle">{text}</text>'
-
-
 def _draw_hovers(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Draw invisible bars that show a text under the mouse."""
     hovers = chart.hovers
@@ -249,9 +238,6 @@ def _draw_hovers(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]
         is_last = index + 1 == len(hovers)
         right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[index + 1][0] + x) / 2)
         yield _rect("hover", left, frame.top, max(right - left, 0.5), bottom - frame.top, inner=_title(text))
-
-
-# ---------------------------------------------------------------- one panel
 
 
 def _draw_panel(panel: doc.Panel, frame: Frame) -> Iterator[str]:

@@ -189,9 +189,6 @@ def _render_rows(
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
 
 
-# ---------------------------------------------------------------- marks: which line is which
-
-
 def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
     """Return row → all lines that end there at the right edge, from top to bottom."""
     found: dict[int, list[tuple[int, int]]] = {}

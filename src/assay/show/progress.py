@@ -87,9 +87,6 @@ class ProgressView:
         return self.done + self.failed + self.stopped + self.pruned
 
 
-# ---------------------------------------------------------------- estimated time
-
-
 def estimate_eta(
     durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
 ) -> float | None:
@@ -116,9 +113,6 @@ def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> flo
         return mean - elapsed
     longer = [duration - elapsed for duration in durations_s if duration > elapsed]
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
-
-
-# ---------------------------------------------------------------- the view as text
 
 
 Segment = tuple[str, str]  # text, style ("" is none)
@@ -239,9 +233,6 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
     if width is not None:
         name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")
     return f"{head}{name} {value}"
-
-
-# ---------------------------------------------------------------- the interface
 
 
 class Progress:

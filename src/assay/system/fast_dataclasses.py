@@ -197,9 +197,4 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, name, value)
 
 
-_FROZEN = {
-    "__setattr__": _refuse,
-    "__delattr__": _refuse,
-    "__getstate__": _get_state,
-    "__setstate__": _set_state,
-}
+_FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _get_state, "__setstate__": _set_state}

@@ -328,10 +328,7 @@ def measure_memory(pids: Iterable[int]) -> int:
 
 
 def spawn_session(
-    argv: list[str],
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    log: str,
-    inherit: Sequence[tuple[int, int]] = (),
+    argv: list[str], env: Mapping[str, str] | Mapping[bytes, bytes], log: str, inherit: Sequence[tuple[int, int]] = ()
 ) -> int:
     """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (our descriptor, its number)."""
     import fcntl

@@ -65,9 +65,6 @@ def build_plain(content: Content) -> str:
     return "".join(span.text for span in build_spans(content))
 
 
-# ---------------------------------------------------------------- blocks
-
-
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The title of the page (level 1) or of a part, with its verdict; `word` replaces the verdict's name."""
@@ -170,8 +167,6 @@ class Only:
     blocks: Sequence[Block]
 
 
-# ---------------------------------------------------------------- charts
-
 Point: TypeAlias = tuple[float, float]
 
 
@@ -262,9 +257,6 @@ Block: TypeAlias = (
     Heading | Text | Notes | Findings | Facts | TableBlock | Commands | Code | Section | Details | Only | Chart | Legend
     | Bars | HeatMap
 )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what JUnit counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,9 +210,8 @@ def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
 
 
 def slots_option(default: str = "all found") -> Any:
-    return option(
-        "--slots", metavar="LIST", help=f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
-    )
+    text = f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
+    return option("--slots", metavar="LIST", help=text)
 
 
 def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:

@@ -75,9 +75,6 @@ class UnusedParameter(Problem):
     """A parameter that no command of its run uses; its name is the key."""
 
 
-# ---------------------------------------------------------------- command templates
-
-
 Quote = Literal["bare", "single", "double"]
 
 
@@ -119,9 +116,6 @@ class CommandTemplate:
     pieces: tuple[Piece, ...]
     timeout_s: float | None = None
     position: Position | None = None
-
-
-# ---------------------------------------------------------------- axes and sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +195,6 @@ class Search:
     seed: int = 0
     at: At = "best"  # the value that counts, also in tables and `assay best`
     position: Position | None = None
-
-
-# ---------------------------------------------------------------- metrics, resources, checks
 
 
 @dataclass(frozen=True, slots=True)

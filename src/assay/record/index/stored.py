@@ -195,9 +195,8 @@ class Index(BufferedIndex):
             if found is None:
                 self._db.execute("INSERT INTO names (name, checksum) VALUES (?, ?)", (text, b""))
                 found = self._db.execute(_NAME, (text,)).fetchone()
-                self._db.execute(
-                    "UPDATE names SET checksum = ? WHERE number = ?", (packing.checksum(f"{found[0]} {text}"), found[0])
-                )
+                seal = packing.checksum(f"{found[0]} {text}")
+                self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (seal, found[0]))
             self._names[name] = found[0]
         return self._names[name]
 
@@ -299,9 +298,8 @@ class Index(BufferedIndex):
             self.store_points(key)
             series = self._load_stored_series(key, metric)
         if series is None:
-            raise InfrastructureError(
-                f"the points of {key} are not stored, and its files cannot be read", "see why: assay index rebuild"
-            )
+            message = f"the points of {key} are not stored, and its files cannot be read"
+            raise InfrastructureError(message, "see why: assay index rebuild")
         return packing.fill_series(series)
 
     def _load_stored_series(self, key: str, metric: str) -> Series | None:

@@ -59,9 +59,6 @@ _AMONG_RUNS = "WHERE run IN (SELECT value FROM json_each(?))"
 _LARGEST = 2**63 - 1
 
 
-# ---------------------------------------------------------------- rows
-
-
 def write_rows(db: Database, rows: Collection[RunRow]) -> None:
     plain = [
         (
@@ -131,9 +128,6 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
     return [(key, "") for key in summarised if known.get(runs[key])]
 
 
-# ---------------------------------------------------------------- points
-
-
 @dataclass(slots=True)
 class _Work:
     """The state of the index before a write, and the rows to write."""
@@ -169,9 +163,8 @@ def write_points(
             # merge the chunks since the last merge into one, with the chunk before them unless it is full
             found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
             chunks = [packing.unpack_chunk(packing.name_owner(run, metric), *row[1:]) for row in found]
-            start = (
-                1 if len(found) > digested.loose and len(chunks[0].series.values) >= packing.FULL_CHUNK_POINTS else 0
-            )
+            is_full = len(chunks[0].series.values) >= packing.FULL_CHUNK_POINTS
+            start = 1 if len(found) > digested.loose and is_full else 0
             _set_chunk(db, found[start][0], packing.join_chunks(chunks[start:]), packing.name_owner(run, metric))
             db.executemany("DELETE FROM chunks WHERE chunk = ?", [(row[0],) for row in found[start + 1 :]])
             digested.loose = 0
@@ -260,9 +253,6 @@ def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
     if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
         raise packing.DamagedError("a checksum does not fit")
     return sealed[8:]
-
-
-# ---------------------------------------------------------------- forgetting
 
 
 def forget_points(db: Database, forgotten: Collection[tuple[str, str | None]]) -> None:
