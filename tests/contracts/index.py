@@ -542,26 +542,14 @@ class IndexContract:
         put_points(index, "grid/b", [3.0])
         assert index.load_summaries()["grid/b"]["loss"].min == 3.0
 
-    @given(batches)
+    @given(batches, st.sampled_from([None, "a.log", "b.log"]), st.booleans(), st.booleans())
     @settings(deadline=None, suppress_health_check=_CHECKS)
-    def test_summaries_are_those_of_the_series(self, index: Index, given_batches: list[Any]) -> None:
-        index.clear()
-        written: dict[str, list[MetricPoint]] = {}
-        for source, some in given_batches:
-            start = index.load_cursor("grid/a", source).offset
-            assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
-            for point in some:
-                written.setdefault(point.metric, []).append(point)
-        self.check_summaries(index, written)
-
-    @given(batches, st.sampled_from(["a.log", "b.log"]), st.booleans())
-    @settings(deadline=None, suppress_health_check=_CHECKS)
-    def test_summaries_hold_in_a_batch_and_after_forgetting(
-        self, index: Index, given_batches: list[Any], forgotten: str, flushed: bool
+    def test_summaries_are_those_of_the_series_also_in_a_batch_and_after_forgetting(
+        self, index: Index, given_batches: list[Any], forgotten: str | None, batched: bool, flushed: bool
     ) -> None:
         index.clear()
         written: dict[str, list[MetricPoint]] = {}
-        with index.batch() as refused:
+        with index.batch() if batched else nullcontext([]) as refused:
             for source, some in given_batches:
                 start = index.load_cursor("grid/a", source).offset
                 assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
@@ -569,11 +557,9 @@ class IndexContract:
                     written.setdefault(point.metric, []).append(point)
             if flushed:
                 assert index.flush() == []
-            index.forget_points("grid/a", forgotten)
+            if forgotten is not None:
+                index.forget_points("grid/a", forgotten)
         assert refused == []
-        self.check_summaries(index, written)
-
-    def check_summaries(self, index: Index, written: dict[str, list[MetricPoint]]) -> None:
         found = index.load_summaries().get("grid/a", {})
         assert set(found) == set(written)
         for metric, expected in written.items():

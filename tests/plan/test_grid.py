@@ -138,11 +138,6 @@ def test_a_subset_counts_rows_of_two_sweeps_that_are_the_same_once():
     assert sorted(row["a"] for _, row in subset(5, same, same)) == list(range(5))
 
 
-def test_a_sample_is_drawn_from_each_sweep():
-    found = subset(2, sweep(a=range(9)), sweep(b=range(9)), sweep(c=[1]), per_sweep=True)
-    assert [place for place, _ in found] == [0, 0, 1, 1, 2]
-
-
 def test_random_axes_are_drawn_as_often_as_asked_and_other_axes_evenly():
     found = [row for _, row in subset(20, sweep(seed=[0, 1], lr=Random("uniform", 0, 1)))]
     assert sorted(row["seed"] for row in found) == [0] * 10 + [1] * 10

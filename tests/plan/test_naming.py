@@ -119,7 +119,8 @@ CLOSE = st.dictionaries(
 )
 
 
-def check_names(rows: list[dict], repeat: int) -> None:
+@given(st.lists(PARAMS, min_size=1, max_size=8) | st.lists(CLOSE, min_size=2, max_size=12), st.integers(1, 2))
+def test_names_are_injective_and_safe_also_for_values_that_look_alike(rows, repeat):
     distinct = list({canonical(row): row for row in rows}.values())
     found = names(*distinct, repeat=repeat)
     assert len({name.casefold() for name in found}) == len(distinct) * repeat
@@ -127,13 +128,3 @@ def check_names(rows: list[dict], repeat: int) -> None:
         assert 0 < len(name.encode()) <= MAX_NAME_BYTES
         assert re.fullmatch(r"[\w=][\w.+@,=~-]*", name)
         assert not name.endswith(".")
-
-
-@given(st.lists(PARAMS, min_size=1, max_size=8), st.integers(1, 2))
-def test_names_are_injective_and_safe(rows, repeat):
-    check_names(rows, repeat)
-
-
-@given(st.lists(CLOSE, min_size=2, max_size=12))
-def test_names_are_injective_for_values_that_look_alike(rows):
-    check_names(rows, 1)

@@ -8,7 +8,6 @@ import pytest
 
 from assay.record.folders import find_changes, find_foreign_dirs, find_run_dirs
 from assay.record.index.base import RunRow
-from assay.values.run import State as StateOfRun
 from assay.values.state import State
 
 OLD = 1_000_000.0
@@ -39,10 +38,6 @@ def names(study: Path, *rows: RunRow) -> list[str]:
 
 def touch(path: Path, at: float) -> None:
     os.utime(path, (at, at))
-
-
-def test_state_is_the_same_class_wherever_it_is_found() -> None:
-    assert StateOfRun is State
 
 
 def test_runs_and_foreign_folders_by_name(tmp_path: Path) -> None:

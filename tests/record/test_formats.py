@@ -89,8 +89,3 @@ def test_the_version_stands_first_and_the_text_ends_its_line() -> None:
 def test_a_key_that_hides_the_version_is_refused() -> None:
     with pytest.raises(ValueError, match="taken by the version"):
         render_versioned({"format": 3}, "run")
-
-
-def test_an_unknown_kind_is_a_mistake_of_ours() -> None:
-    with pytest.raises(KeyError):
-        read_versioned("{}", "no such kind", "x")

@@ -11,7 +11,7 @@ import pytest
 from assay.show.html import render_html
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
-from assay.show.terminal_report import fold, render_terminal
+from assay.show.terminal_report import render_terminal
 from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, VerdictKind
@@ -259,10 +259,6 @@ def test_a_long_word_is_not_broken() -> None:
 
 def test_values_to_be_copied_stay_whole() -> None:
     assert len(render_sections(build_facts([("key", "word " * 20)], folds=False), width=40).splitlines()) == 2
-
-
-def test_what_would_spoil_the_terminal_is_escaped() -> None:
-    assert fold("a\x1b[31mb\nc", None) == ["a\\x1b[31mb", "c"]
 
 
 def test_colours_are_around_labels_only() -> None:

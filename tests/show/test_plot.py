@@ -251,11 +251,6 @@ def test_the_band_on_a_logarithmic_scale_stays_above_zero():
     assert charts.build_band_edges(line, "linear")[0][0] == -1.0
 
 
-def test_last_value_skips_gaps():
-    assert charts.last_value(charts.Line("x", [0, 1], [4.0, NAN])) == 4.0
-    assert math.isnan(charts.last_value(charts.Line("x", [], [])))
-
-
 def test_smoothing_is_a_moving_average_that_begins_with_the_first_value():
     assert charts.smooth([1.0, 1.0, 1.0], 0.9) == pytest.approx([1.0, 1.0, 1.0])
     assert charts.smooth([0.0, 1.0], 0.5) == pytest.approx([0.0, 2 / 3])  # (0.5 * 0 * 0.5 + 0.5 * 1) / 0.75

@@ -317,14 +317,6 @@ def test_terminals_without_a_person_get_lines(terminal, monkeypatch, name, value
     terminal.close()
 
 
-def test_silence_is_silent(capsys):
-    progress = Progress()
-    progress.update(view())
-    progress.message("x")
-    progress.finish(view())
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_run_that_was_found_is_not_started_again():
     stream = io.StringIO()
     progress = PlainProgress(stream)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,23 +82,6 @@ def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
 def test_names_that_are_no_text_survive(tmp_path: Path) -> None:
     files.write_atomic(str(tmp_path / "file"), os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "file").read_bytes() == b"caf\xe9"
-
-
-def test_one_of_many_publishes(tmp_path: Path) -> None:
-    target, gate, won = str(tmp_path / "lease.1"), threading.Barrier(8), []
-
-    def work(number: int) -> None:
-        gate.wait()
-        if files.publish(target, str(number)):
-            won.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [Path(target).read_text()] == [str(number) for number in won]
-    assert os.listdir(tmp_path) == ["lease.1"]
 
 
 def test_a_batch_of_news_is_flushed_once(tmp_path: Path) -> None:

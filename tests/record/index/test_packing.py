@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record.index import packing
-from assay.record.index.base import RunRow, Series
+from assay.record.index.base import RunRow
 from assay.values.run import State
 
 text = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -36,10 +36,6 @@ def test_a_row_comes_back_from_its_bytes(params: dict[str, Any], reason: str, st
     assert again == [row]
     assert type(again[0]) is RunRow
     assert again[0].state is state
-
-
-def test_no_rows_are_no_rows() -> None:
-    assert packing.unpack_rows([]) == []
 
 
 @pytest.mark.parametrize(
@@ -103,18 +99,10 @@ def test_a_column_of_nothing_but_nan_is_stored_empty() -> None:
     assert packing.build_series(([nan, nan], [1.0, 2.0], None)) == (array("d"), array("d", [1.0, 2.0]), array("d"))
 
 
-def test_values_are_kept_even_when_all_are_nan() -> None:
-    assert len(packing.build_series((None, [nan, nan], None)).values) == 2
-
-
 def test_integers_and_other_arrays_become_doubles() -> None:
     series = packing.build_series(([1, 2], array("f", [0.5, 1.5]), (3, 4)))
     assert [column.typecode for column in series] == ["d", "d", "d"]
     assert list(series.values) == [0.5, 1.5]
-
-
-def test_nothing_joined_is_nothing() -> None:
-    assert packing.join_series([]) == (array("d"), array("d"), array("d"))
 
 
 def test_a_join_leaves_its_pieces_alone() -> None:
@@ -156,9 +144,3 @@ def test_a_chunk_comes_back_from_its_bytes(
     again = packing.unpack_chunk(b"1 2", packing.pack_parts(chunk.parts, chunk.series, b"1 2"), *packed)
     assert again.parts == chunk.parts
     assert rows_of(again) == rows_of(chunk)
-
-
-def test_every_column_is_filled_for_readers() -> None:
-    filled = packing.fill_series(Series(array("d"), array("d", [1.0, 2.0]), array("d", [3.0, 4.0])))
-    assert [isnan(step) for step in filled.steps] == [True, True]
-    assert list(filled.times) == [3.0, 4.0]

@@ -229,10 +229,15 @@ def test_the_index_of_a_root_lies_in_the_cache_and_knows_the_root(
     assert (tmp_path / "cache" / "index").stat().st_mode & 0o077 == 0
 
 
-def test_without_a_writable_cache_the_index_is_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", ["file/cache", "cache"], ids=["not writable", "with a folder of the file's name"])
+def test_without_a_usable_cache_the_index_is_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(blocked / "cache"))
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / folder))
+    if folder == "cache":
+        os.makedirs(index_path(tmp_path, os.environ))
     with open_index(tmp_path) as index:
         assert index.is_temporary
         assert not index.was_reset
@@ -240,13 +245,6 @@ def test_without_a_writable_cache_the_index_is_temporary(tmp_path: Path, monkeyp
         put_points(index, "grid/a", [1.0])
         assert index.load_table().metrics["loss"].last[0] == 1.0
     assert blocked.read_bytes() == b""
-
-
-def test_a_cache_that_is_no_file_makes_the_index_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path))
-    os.makedirs(index_path(tmp_path, os.environ))
-    with open_index(tmp_path) as index:
-        assert index.is_temporary
 
 
 def test_a_path_that_cannot_be_opened_is_said_with_what_to_do(tmp_path: Path) -> None:
