@@ -55,8 +55,6 @@ __all__ = [
 
 Path = str | os.PathLike[str]
 
-# ---------------------------------------------------------------- studies
-
 
 class PlannedRun(NamedTuple):
     """One run that a study file describes."""

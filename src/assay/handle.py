@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import ExitCode, UsageError
 from assay.follow.api import StudyLocation, open_index_of, show_command
-from assay.reading.api import (
-    SummaryOptions,
-    choose_best,
-    leave_out_foreign,
-    load_fresh_table,
-    load_objectives,
-    select_rows,
-    summarise,
-)
+from assay.reading import api as reading
 from assay.runs import Run, Runs, build_table, count_states, runs
 from assay.show.notebook import LiveView, find_kernel, render_runs
 from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow, render_heartbeat
@@ -150,15 +142,15 @@ class StudyHandle:
         """
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
-            data = load_fresh_table(index, locations)
-        keep = leave_out_foreign(data, select_rows(data, parse_where_text(where))) if data.rows else []
+            data = reading.load_fresh_table(index, locations)
+        keep = reading.leave_out_foreign(data, reading.select_rows(data, parse_where_text(where))) if data.rows else []
         if not any(has_result(data.rows[i].state, data.rows[i].cause) for i in keep):
             states = [str(data.rows[i].state) for i in keep]
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
             hint = "call wait() first" if self.is_running else "their logs say why: for run in .runs: print(run.log())"
             raise UsageError(f"{self.name}: no run is done{f' ({counts})' if counts else ''}", hint)
-        asked = metric or next(iter(load_objectives(locations, data)), None)
-        choice = choose_best(data, keep, asked)
+        asked = metric or next(iter(reading.load_objectives(locations, data)), None)
+        choice = reading.choose_best(data, keep, asked)
         if choice is None:
             what = f"a finite value of {asked}" if asked else "a metric"
             raise UsageError(f"{self.name}: no run that is done has {what}")
@@ -176,16 +168,16 @@ class StudyHandle:
         """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
-            if not load_fresh_table(index, locations).rows:
+            if not reading.load_fresh_table(index, locations).rows:
                 return ""
-            options = SummaryOptions(
+            options = reading.SummaryOptions(
                 build_texts(sort),
                 group_by=build_texts(group_by),
                 metrics=None if metrics is None else build_texts(metrics),
                 best=best,
                 where=parse_where_text(where),
             )
-            return render_table(summarise(index, locations, options).table)
+            return render_table(reading.summarise(index, locations, options).table)
 
     def watch(self) -> None:
         """Show how the study goes until it ends: below a notebook's cell, elsewhere as lines on stderr.
@@ -194,20 +186,17 @@ class StudyHandle:
         """
         try:
             if find_kernel():
-                self._watch_in_notebook()
+                view: LiveView | None = None
+                for _, known in self._poll(_REDRAW_S):
+                    html = self._render_html(known)
+                    if view is None:
+                        view = LiveView(html)
+                    else:
+                        view.update(html)
             else:
                 self._watch_in_lines()
         except KeyboardInterrupt:
             print(f"{self.name}: {_GOING_ON}")
-
-    def _watch_in_notebook(self) -> None:
-        view: LiveView | None = None
-        for _, known in self._poll(_REDRAW_S):
-            html = self._render_html(known)
-            if view is None:
-                view = LiveView(html)
-            else:
-                view.update(html)
 
     def _watch_in_lines(self) -> None:
         progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)

@@ -29,9 +29,6 @@ _OWN = "assay"
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
-# ---------------------------------------------------------------- what others ask
-
-
 def find_plugins() -> Mapping[str, Plugin]:
     """The plug-ins by name: those that come with Assay first, then by the name of their distribution."""
     return _load_plugins()[0]
@@ -48,9 +45,7 @@ def find_problems() -> tuple[PluginProblem, ...]:
 
 def read_child_words(name: str, words: Sequence[str], **kinds: Callable[[str], Any]) -> list[Any]:
     """Return the arguments of a child process as these kinds, which raise ValueError or OSError for invalid ones.
-
-    Raises UsageError for other arguments than those that Assay gives.
-    """
+    Raises UsageError for other arguments than those that Assay gives."""
     try:
         if len(words) != len(kinds):
             raise ValueError(f"not with {len(words)} arguments")  # noqa: TRY301 reported below
@@ -61,10 +56,8 @@ def read_child_words(name: str, words: Sequence[str], **kinds: Callable[[str], A
 
 
 def load(text: str) -> Any:
-    """The object that `module:name` stands for; standard output is kept free of what its module prints.
-
-    In the main thread alone: two threads that replace standard output at once could leave it replaced.
-    """
+    """The object that `module:name` stands for; standard output is kept free of what its module prints. In the main
+    thread alone: two threads that replace standard output at once could leave it replaced."""
     module, _, name = text.partition(":")
     threading = sys.modules.get("threading")  # where nothing has loaded it, there are no other threads
     is_main = threading is None or threading.current_thread() is threading.main_thread()
@@ -148,9 +141,6 @@ def find_dialects() -> tuple[Dialect, ...]:
     return tuple(found)
 
 
-# ---------------------------------------------------------------- loading
-
-
 @cache
 def _load_plugins() -> _Loaded:
     from assay.values.plugin_checks import find_conflict, find_mistake, find_unmet
@@ -218,15 +208,10 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
             yield PluginProblem(plugin.name, mistake)
 
 
-# ---------------------------------------------------------------- entry points
-
-
 def find_entry_points() -> list[tuple[str, str]]:
-    """(distribution, module:name) of what is installed; Assay's own first.
-
-    From the files, since importlib.metadata takes longer to import than everything that a command needs. Folders of
-    ours that have a `plugin.py` count as well: a source tree on PYTHONPATH, or newer than what was installed from it.
-    """
+    """(distribution, module:name) of what is installed; Assay's own first. From the files, since importlib.metadata
+    takes longer to import than everything that a command needs. Folders of ours that have a `plugin.py` count as well:
+    a source tree on PYTHONPATH, or newer than what was installed from it."""
     found: dict[str, list[str]] = {}
     for folder in dict.fromkeys(sys.path):
         try:

@@ -17,15 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import MissingExtraError, NotFoundError
-from assay.reading.api import (
-    choose_rows,
-    differing_params,
-    find_log,
-    find_pareto_runs,
-    load_points,
-    load_study_runs,
-    match_rows,
-)
+from assay.reading import api as reading
 from assay.show.notebook import render_runs
 from assay.values.series import metric_priority
 from assay.values.state import State
@@ -73,7 +65,7 @@ class Run:
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""
-        with open(find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
+        with open(reading.find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
             return file.read()
 
 
@@ -116,14 +108,14 @@ class Runs:
     def where(self, expression: str) -> Runs:
         """The runs that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
         where = parse_where(expression)
-        return self._choose(choose_rows(where, self._loaded.table) if self._loaded else ())
+        return self._choose(reading.choose_rows(where, self._loaded.table) if self._loaded else ())
 
     def pareto(self, *names: str) -> Runs:
         """The finished runs that no other of them beats in all of these: `runs.pareto("loss", "time", "size:max")`.
 
         Names of metrics, by their best values, of parameters, or `time`; sorted by the first.
         """
-        return self._choose(find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
+        return self._choose(reading.find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
 
     def _choose(self, rows: Sequence[int]) -> Runs:
         mine = dict(zip(self._rows, self._runs, strict=True))
@@ -152,7 +144,7 @@ class Runs:
         chosen = run if isinstance(run, Run) else self[run]
         if metric not in chosen.metrics:
             raise NotFoundError("metric", metric, chosen.metrics)
-        return Series(*load_points(self.root, f"{self.study}/{os.path.basename(chosen.dir)}", metric))
+        return Series(*reading.load_points(self.root, f"{self.study}/{os.path.basename(chosen.dir)}", metric))
 
 
 def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
@@ -173,7 +165,7 @@ def count_states(runs: Sequence[Run]) -> dict[str, int]:
 
 def build_table(runs: Sequence[Run]) -> Table:
     """State, the parameters that differ, the most informative metrics, time."""
-    params = differing_params([run.params for run in runs], ())
+    params = reading.differing_params([run.params for run in runs], ())
     metrics = sorted(dict.fromkeys(name for run in runs for name in run.metrics), key=metric_priority)[:_MOST_METRICS]
     columns = [Column("run"), Column("state", "state")]
     columns += [Column(name, digits=None) for name in params]
@@ -187,11 +179,11 @@ def build_table(runs: Sequence[Run]) -> Table:
 def runs(study: str, root: str | None = None, *, where: str | None = None) -> Runs:
     """The runs of a study, by its name or folder, or of `study/pattern*`; brought up to date with the run directories
     first. `where`: only those that match, as in `assay sum --where`."""
-    loaded = load_study_runs(study, root)
+    loaded = reading.load_study_runs(study, root)
     every = range(len(loaded.fields))
     found = Runs(loaded.location.name, loaded.location.root, [Run(**each) for each in loaded.fields], loaded, every)
     if loaded.patterns:
-        found = found._choose(match_rows(loaded.table, loaded.patterns))  # noqa: SLF001 of this very module
+        found = found._choose(reading.match_rows(loaded.table, loaded.patterns))  # noqa: SLF001 of this very module
     return found if where is None else found.where(where)
 
 

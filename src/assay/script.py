@@ -52,7 +52,12 @@ def log(
     stops the training; what could not be written is tried again later.
     """
     if metrics is not None:
-        values = _merge(metrics, values)
+        if not isinstance(metrics, Mapping):
+            raise TypeError(
+                f"assay.log takes names with numbers, not {_describe(metrics)}: "
+                'assay.log(loss=0.25, step=100) or assay.log({"val/acc": 0.9}, step=100)'
+            )
+        values = {**metrics, **values}
     # whole numbers and finite floats are rendered in place: a call for each would cost a fifth of the speed
     line = "{" if step is None else f'{{"step":{step if type(step) is int else _render_value("step", step)},'
     if epoch is not None:
@@ -66,15 +71,6 @@ def log(
 
 
 # ---------------------------------------------------------------- what a line holds
-
-
-def _merge(metrics: object, values: dict[str, object]) -> dict[str, object]:
-    if not isinstance(metrics, Mapping):
-        raise TypeError(
-            f"assay.log takes names with numbers, not {_describe(metrics)}: "
-            'assay.log(loss=0.25, step=100) or assay.log({"val/acc": 0.9}, step=100)'
-        )
-    return {**metrics, **values}
 
 
 def _render_key(name: object) -> str:
@@ -129,10 +125,8 @@ def _describe(value: object) -> str:
 
 
 class Stream:
-    """A file that only grows. Lines that the disk refuses wait in memory, in order, for a later call.
-
-    `who` is named in messages; `open_file` gives a path and its open descriptor, and may fail and be asked again.
-    """
+    """A file that only grows. Lines that the disk refuses wait in memory, in order, for a later call. `who` is named in
+    messages; `open_file` gives a path and its open descriptor, and may fail and be asked again."""
 
     def __init__(self, who: str, open_file: Callable[[], tuple[str, int]]) -> None:
         self.path: str | None = None  # once there is a file
@@ -303,10 +297,8 @@ def find_run_dir() -> str:
 
 
 def begin_adhoc_run(study: str, name: str) -> str:
-    """A new run for what this process logs to a file that it opens from now on; returns its folder.
-
-    A name that is taken gets a number. The run that this process has opened before ends.
-    """
+    """A new run for what this process logs to a file that it opens from now on; returns its folder. A name that is
+    taken gets a number. The run that this process has opened before ends."""
     global _adhoc_dir, _owner_pid, _began_at, _unfinished
     root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
     folder = os.path.join(os.path.abspath(root), study)
@@ -316,7 +308,15 @@ def begin_adhoc_run(study: str, name: str) -> str:
         path = os.path.join(folder, f"{name}-{number}")
     _conclude(find_code(sys.exc_info()[1]))
     _adhoc_dir, _owner_pid, _began_at, _unfinished = path, os.getpid(), time.time(), ""
-    _register_end(path)
+    import atexit
+
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize  # a forked worker ends without `atexit`
+
+        Finalize(None, end_adhoc_run, [path], exitpriority=-100)
     return path
 
 
@@ -393,10 +393,8 @@ def note_training(run_dir: str, *, is_over: bool) -> None:
 
 
 def end_adhoc_run(run_dir: str, code: int | None = None) -> None:
-    """A run that this process has opened is over, whatever the process does next.
-
-    Without a code it ended well, unless an exception is on its way. What is logged from now on opens another run.
-    """
+    """A run that this process has opened is over, whatever the process does next. Without a code it ended well, unless
+    an exception is on its way. What is logged from now on opens another run."""
     if run_dir != _adhoc_dir or (code is None and not threading.main_thread().is_alive()):
         return  # it is over, or the interpreter ends: then the exit code of the process decides
     close_stream()
@@ -431,18 +429,6 @@ def find_code(error: object) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _register_end(path: str) -> None:
-    import atexit
-
-    atexit.unregister(_leave)
-    atexit.register(_leave)
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
-        from multiprocessing.util import Finalize  # a forked worker ends without `atexit`
-
-        Finalize(None, end_adhoc_run, [path], exitpriority=-100)
 
 
 def _leave() -> None:

@@ -26,8 +26,11 @@ WIDE = STUDY.replace("study: fit", "study: wide").replace("[1, 2, 3]", "{range: 
 HURT = "x=1"
 
 
-def _empty(path: Path) -> None:
-    path.write_text("")
+def _write(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+_empty, _list, _number = _write(""), _write("[1, {}]"), _write("0.5\n")
 
 
 def _remove(path: Path) -> None:
@@ -64,17 +67,9 @@ def _loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-def _list(path: Path) -> None:
-    path.write_text("[1, {}]")
-
-
 def _numbers(path: Path) -> None:
     """The right keys with values of another type."""
     path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 7)))
-
-
-def _number(path: Path) -> None:
-    path.write_text("0.5\n")
 
 
 def _series_of_folders(path: Path) -> None:
@@ -194,7 +189,7 @@ def _find_problems(cli: Callable, study: Path, hurt: set[str]) -> Iterator[str]:
             yield f"{name} was executed again"
 
 
-@pytest.mark.parametrize("damage", [_empty, _remove, _folder])
+@pytest.mark.parametrize("damage", [_empty, _remove, _folder], ids=["empty", "removed", "a folder"])
 def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(
     cli, own_bench: Bench, damage: Callable[[Path], None]
 ) -> None:

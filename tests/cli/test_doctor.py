@@ -156,9 +156,6 @@ def test_the_nearest_parent(tmp_path: Path) -> None:
     assert doctor.nearest_parent(str(tmp_path)) == str(tmp_path)
 
 
-# ---------------------------------------------------------------- the command
-
-
 def findings(cli, *arguments: str) -> dict[str, dict[str, str]]:
     return {each["name"]: each for each in json.loads(cli("doctor", "--json", *arguments).out)["findings"]}
 

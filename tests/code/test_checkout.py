@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.code.checkout import (
-    Checkouts,
-    build,
-    commit_work_tree,
-    find_inside,
-    find_repository,
-    load_commit,
-    load_parents,
-    open_checkouts,
-    open_tree,
-    switch,
-)
+from assay.code import checkout as checkouts
 from assay.errors import InfrastructureError, UsageError
 
 
@@ -62,8 +51,8 @@ def test_the_tree_has_the_commit_and_the_users_tree_is_untouched(repo, tmp_path)
     (repo / "a.txt").write_text("not committed")
     (repo / "notes.txt").write_text("untracked")
     before = snapshot(repo)
-    tree = open_tree(find_repository(str(repo)), str(tmp_path / "work" / "tree"))
-    switch(tree, first)
+    tree = checkouts.open_tree(checkouts.find_repository(str(repo)), str(tmp_path / "work" / "tree"))
+    checkouts.switch(tree, first)
     assert Path(tree.path, "a.txt").read_text() == "one"
     assert not Path(tree.path, "notes.txt").exists()
     assert snapshot(repo) == before
@@ -74,13 +63,13 @@ def test_switching_leaves_nothing_of_the_commit_before(plain, tmp_path):
     (plain / "extra.py").write_text("x = 1\n")
     (plain / ".gitignore").write_text("*.pyc\nbuilt/\n")
     second = commit(plain, "two")
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
-    switch(tree, second)
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    checkouts.switch(tree, second)
     for name in ("junk.txt", "__pycache__/extra.pyc", "built/lib.so"):
         Path(tree.path, name).parent.mkdir(exist_ok=True)
         Path(tree.path, name).write_text("old")
     Path(tree.path, "a.txt").write_text("changed by a run")
-    switch(tree, first)
+    checkouts.switch(tree, first)
     assert {path.name for path in Path(tree.path).iterdir()} == {".git", "a.txt"}
     assert Path(tree.path, "a.txt").read_text() == "one"
 
@@ -89,24 +78,24 @@ def test_a_build_keeps_its_outputs_but_no_compiled_python(plain, tmp_path):
     """An interpreter would take the compiled file of another commit when size and second are the same."""
     (plain / ".gitignore").write_text("*.pyc\nbuilt/\n")
     first, second = commit(plain, "one"), commit(plain, "two")
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
-    switch(tree, first, keep_ignored=True)
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    checkouts.switch(tree, first, keep_ignored=True)
     for name in ("__pycache__/extra.pyc", "built/lib.so"):
         Path(tree.path, name).parent.mkdir(exist_ok=True)
         Path(tree.path, name).write_text("old")
-    switch(tree, second, keep_ignored=True)
+    checkouts.switch(tree, second, keep_ignored=True)
     assert Path(tree.path, "built/lib.so").exists()
     assert not Path(tree.path, "__pycache__/extra.pyc").exists()
 
 
 def test_opened_again_it_goes_on_even_after_a_kill_and_sees_new_commits(plain, tmp_path):
     first = commit(plain, "one")
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
-    switch(tree, first)
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    checkouts.switch(tree, first)
     Path(tree.path, ".git", "index.lock").write_text("")  # a kill in the middle of a checkout
     second = commit(plain, "two")
-    again = open_tree(str(plain), str(tmp_path / "tree"))
-    switch(again, second)
+    again = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    checkouts.switch(again, second)
     assert Path(again.path, "a.txt").read_text() == "two"
 
 
@@ -122,20 +111,17 @@ def test_hooks_of_the_user_do_not_run(plain, tmp_path):
     (template / "post-checkout").chmod(0o755)
     git(plain, "config", "--global", "init.templateDir", str(template.parent))
     try:
-        switch(open_tree(str(plain), str(tmp_path / "tree")), first)
+        checkouts.switch(checkouts.open_tree(str(plain), str(tmp_path / "tree")), first)
     finally:
         git(plain, "config", "--global", "--unset", "init.templateDir")
     assert not (tmp_path / "hooked").exists()
-
-
-# ---------------------------------------------------------------- looking
 
 
 def test_a_commit_has_subject_author_and_date_also_inside_a_hook_of_another_repository(plain, tmp_path, monkeypatch):
     dated = {"GIT_AUTHOR_NAME": "Zoë", "GIT_AUTHOR_DATE": "2026-02-03T04:05:06+02:00"}
     sha = commit(plain, "one", 'speed up "everything" äöü', **dated)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    found = load_commit(find_repository(str(plain)), "main")
+    found = checkouts.load_commit(checkouts.find_repository(str(plain)), "main")
     assert (found.sha, found.subject) == (sha, 'speed up "everything" äöü')
     assert (found.author, found.authored_at) == ("Zoë", "2026-02-03T04:05:06+02:00")
 
@@ -151,7 +137,7 @@ def test_the_range_is_listed_ancestors_first_with_merges(plain):
     other = git(plain, "rev-parse", "HEAD")
     git(plain, "merge", "-q", "--no-edit", "side")
     merge = git(plain, "rev-parse", "HEAD")
-    parents = load_parents(str(plain), base, merge)
+    parents = checkouts.load_parents(str(plain), base, merge)
     assert next(iter(parents)) == base
     assert list(parents)[-1] == merge
     assert set(parents) == {base, side, other, merge}
@@ -163,17 +149,17 @@ def test_ends_that_are_no_range_are_refused(plain):
     git(plain, "checkout", "-q", "--orphan", "alone")
     alone = commit(plain, "three")
     with pytest.raises(UsageError, match="same commit"):
-        load_parents(str(plain), first, first)
+        checkouts.load_parents(str(plain), first, first)
     with pytest.raises(UsageError, match="comes after") as caught:
-        load_parents(str(plain), second, first)
+        checkouts.load_parents(str(plain), second, first)
     assert "swap" in str(caught.value.hint)
     with pytest.raises(UsageError, match="not an ancestor") as caught:
-        load_parents(str(plain), alone, second)
+        checkouts.load_parents(str(plain), alone, second)
     assert "share no history" in str(caught.value.hint)
     git(plain, "checkout", "-q", "-b", "side", first)
     side = commit(plain, "side")
     with pytest.raises(UsageError) as caught:
-        load_parents(str(plain), side, second)
+        checkouts.load_parents(str(plain), side, second)
     assert first[:12] in str(caught.value.hint), "the common ancestor"
 
 
@@ -181,37 +167,31 @@ def test_ends_that_are_no_range_are_refused(plain):
 def test_a_name_that_is_no_commit_is_refused(plain, name):
     commit(plain, "one")
     with pytest.raises(UsageError, match="there is no commit"):
-        load_commit(str(plain), name)
+        checkouts.load_commit(str(plain), name)
 
 
 def test_a_folder_without_git_and_a_commit_that_is_not_there_are_refused(plain, tmp_path):
     with pytest.raises(UsageError, match="not in a git repository"):
-        find_repository(str(tmp_path))
+        checkouts.find_repository(str(tmp_path))
     with pytest.raises(UsageError, match="is outside of the repository"):
-        find_inside(str(tmp_path), str(plain))
+        checkouts.find_inside(str(tmp_path), str(plain))
     commit(plain, "one")
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
     with pytest.raises(InfrastructureError, match="cannot be checked out"):
-        switch(tree, "0" * 40)
-
-
-# ---------------------------------------------------------------- building
+        checkouts.switch(tree, "0" * 40)
 
 
 def test_a_build_says_why_it_failed_and_keeps_its_words(plain, tmp_path):
     sha = commit(plain, "one")
-    tree = open_tree(str(plain), str(tmp_path / "work" / "tree"))
-    switch(tree, sha)
-    assert build(tree, "cp a.txt b.txt", tree.path) is None
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "work" / "tree"))
+    checkouts.switch(tree, sha)
+    assert checkouts.build(tree, "cp a.txt b.txt", tree.path) is None
     assert Path(tree.path, "b.txt").exists()
-    problem = build(tree, "echo broken; exit 3", tree.path)
+    problem = checkouts.build(tree, "echo broken; exit 3", tree.path)
     assert problem is not None
     assert "exit code 3" in problem
     assert "broken" in (tmp_path / "work" / "build.log").read_text()
-    assert "took longer" in str(build(tree, "sleep 30", tree.path, timeout_s=0.05))
-
-
-# ---------------------------------------------------------------- the user's files as a commit
+    assert "took longer" in str(checkouts.build(tree, "sleep 30", tree.path, timeout_s=0.05))
 
 
 def list_files(folder: str) -> set[str]:
@@ -230,11 +210,11 @@ def test_the_users_files_become_a_commit_of_our_tree_alone(repo, tmp_path):
     (repo / "run.sh").chmod(0o755)
     (repo / "link").symlink_to("a.txt")
     before = snapshot(repo)
-    tree = open_tree(find_repository(str(repo)), str(tmp_path / "work" / "tree"))
-    made = commit_work_tree(tree, str(tmp_path / "runs"))
+    tree = checkouts.open_tree(checkouts.find_repository(str(repo)), str(tmp_path / "work" / "tree"))
+    made = checkouts.commit_work_tree(tree, str(tmp_path / "runs"))
     assert snapshot(repo) == before
     assert made.sha != first
-    switch(tree, made.sha)
+    checkouts.switch(tree, made.sha)
     assert list_files(tree.path) == {"a.txt", "link", "sub/*new [x].py", "run.sh"}
     assert Path(tree.path, "a.txt").read_text() == "changed"
     assert os.access(Path(tree.path, "run.sh"), os.X_OK)
@@ -242,13 +222,13 @@ def test_the_users_files_become_a_commit_of_our_tree_alone(repo, tmp_path):
 
 def test_without_changes_the_users_files_are_head(plain, tmp_path):
     head = commit(plain, "one")
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
-    assert commit_work_tree(tree, str(tmp_path / "runs")).sha == head
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    assert checkouts.commit_work_tree(tree, str(tmp_path / "runs")).sha == head
     (plain / "a.txt").write_text("other")
-    assert commit_work_tree(tree, str(tmp_path / "runs")).sha != head
+    assert checkouts.commit_work_tree(tree, str(tmp_path / "runs")).sha != head
     (plain / "a.txt").write_text("one")
     os.utime(plain / "a.txt", (1, 1))
-    assert commit_work_tree(tree, str(tmp_path / "runs")).sha == head
+    assert checkouts.commit_work_tree(tree, str(tmp_path / "runs")).sha == head
 
 
 def test_what_is_ignored_secret_or_of_a_study_is_left_out(plain, tmp_path):
@@ -260,20 +240,22 @@ def test_what_is_ignored_secret_or_of_a_study_is_left_out(plain, tmp_path):
         (plain / name).parent.mkdir(parents=True, exist_ok=True)
         (plain / name).write_text(name)
     (plain / "weights.bin").write_bytes(bytes(10_000_001))
-    tree = open_tree(str(plain), str(tmp_path / "tree"))
-    switch(tree, commit_work_tree(tree, str(plain / "runs"), [".env", "keys/"]).sha)
+    tree = checkouts.open_tree(str(plain), str(tmp_path / "tree"))
+    checkouts.switch(tree, checkouts.commit_work_tree(tree, str(plain / "runs"), [".env", "keys/"]).sha)
     assert list_files(tree.path) == {".gitignore", "a.txt", "b.txt"}
 
 
 def test_the_sides_are_trees_of_one_repository(plain, tmp_path):
-    first = load_commit(str(plain), commit(plain, "one"))
+    first = checkouts.load_commit(str(plain), commit(plain, "one"))
     (plain / "sub").mkdir()
     (plain / "sub" / "file").write_text("x")
-    second = load_commit(str(plain), commit(plain, "two"))
-    with open_checkouts(str(plain / "sub"), str(tmp_path / "meta"), pytest.fail, "cp ../a.txt built") as found:
+    second = checkouts.load_commit(str(plain), commit(plain, "two"))
+    with checkouts.open_checkouts(
+        str(plain / "sub"), str(tmp_path / "meta"), pytest.fail, "cp ../a.txt built"
+    ) as found:
         assert Path(found.enter("b", second), "built").read_text() == "two"
         with pytest.raises(UsageError, match="has no folder sub"):
             found.enter("a", first)
-    whole = Checkouts(found.repository, found.folder, (".", "."), "false")
+    whole = checkouts.Checkouts(found.repository, found.folder, (".", "."), "false")
     with pytest.raises(UsageError, match="cannot be built: the build ended with exit code 1"):
         whole.enter("a", first)

@@ -81,9 +81,6 @@ def powerless():
             os.setegid(0)
 
 
-# ---------------------------------------------------------------- bad input
-
-
 def test_a_missing_source_and_a_store_that_cannot_be_written_are_said(source, tmp_path, store):
     (tmp_path / "file").write_text("")
     for name in ("nowhere", "file"):
@@ -136,9 +133,6 @@ def test_damaged_and_missing_snapshots_are_said(source, store):
     manifest.write_text("{")
     with pytest.raises(FormatError, match="damaged"):
         load_snapshot(store, snapshot.hash)
-
-
-# ---------------------------------------------------------------- taking and placing
 
 
 def test_a_run_gets_the_code(source, store, tmp_path):
@@ -209,9 +203,6 @@ def test_concurrent_takers_agree(source, store):
     assert sorted(name for name in os.listdir(store) if name != "seen.json") == [taken[0].hash]
 
 
-# ---------------------------------------------------------------- the hash
-
-
 def test_what_changes_the_hash_and_what_does_not(source, tmp_path):
     first = hash_code(source)
     os.utime(source / "train.py", ns=(1, 1))
@@ -263,9 +254,6 @@ def test_names_cannot_imitate_another_tree(tmp_path):
     assert len({hash_code(tmp_path / name) for name in "abc"}) == 3
 
 
-# ---------------------------------------------------------------- the memory of what was seen
-
-
 def test_unchanged_files_are_not_read_again(source, store, monkeypatch):
     first = take_snapshot(source, store, clock=later)
     seen = json.loads((store / "seen.json").read_text())
@@ -299,9 +287,6 @@ def test_a_damaged_memory_is_no_memory(source, store, damage):
     first = take_snapshot(source, store)
     (store / "seen.json").write_text(damage)
     assert take_snapshot(source, store) == first
-
-
-# ---------------------------------------------------------------- what is code
 
 
 def test_what_never_is_code_is_left_out(source, store, tmp_path):
@@ -412,9 +397,6 @@ def test_sockets_and_pipes_are_skipped(source, store):
     assert snapshot.linked == ()
 
 
-# ---------------------------------------------------------------- symbolic links
-
-
 def test_links_inside_stay_inside_and_links_outside_stay_valid(source, store, tmp_path):
     write(tmp_path / "data", {"set.bin": "outside"})
     (source / "inner").symlink_to("lib/model.py")
@@ -437,9 +419,6 @@ def test_links_inside_stay_inside_and_links_outside_stay_valid(source, store, tm
     assert (run / "lib/outer2").read_text() == "outside"
     assert os.readlink(run / "dangling") == "nowhere"
     assert os.readlink(run / "loop") == "."
-
-
-# ---------------------------------------------------------------- sizes
 
 
 def test_a_large_file_is_linked_where_links_are_allowed(source, store, tmp_path):
@@ -485,20 +464,9 @@ def test_a_flat_source_that_is_too_large_links_its_largest_files(tmp_path, store
     assert set(listing(snapshot.path)) == {"b", "c"}
 
 
-# ---------------------------------------------------------------- names
-
-
 HOSTILE = [
-    "new\nline.py",
-    "quote'\".py",
-    "数据.py",
-    "sp ace",
-    "-rf",
-    "$(x)`y`",
-    "\udcff\udc80.bin",
-    "back\\slash",
-    "*.py",
-    "tab\t",
+    *("new\nline.py", "quote'\".py", "数据.py", "sp ace", "-rf", "$(x)`y`", "\udcff\udc80.bin", "back\\slash"),
+    *("*.py", "tab\t"),
 ]
 
 
@@ -538,9 +506,6 @@ def test_a_file_that_changes_during_the_copy_names_the_snapshot_by_what_was_copi
         editing.result()
     for snapshot in taken:
         assert hash_code(snapshot.path) == snapshot.hash
-
-
-# ---------------------------------------------------------------- studies, what git ignores, permissions, secrets
 
 
 def write_study(folder):

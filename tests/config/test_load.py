@@ -57,16 +57,6 @@ def test_what_to_write_instead_is_said(tmp_path, text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="is a folder"):
-        load_study(".", LoadOptions(cwd=str(tmp_path)))
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"f.yml:1:1 the file is empty"):
-        load_study("f.yml", write(tmp_path, ""))
-
-
 @pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("dialect", [None, "runx", "mlrunner"])
 def test_the_answer_to_an_empty_file_holds_one_that_works(tmp_path, dialect):

@@ -50,9 +50,6 @@ def refused(more: str, command: str = "command: echo\n") -> str:
     return "\n".join(problems(command + more))
 
 
-# ---------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
@@ -195,9 +192,6 @@ def test_every_key_is_known_by_its_own_name():
     assert found.count("unknown key") == len(KEYS)
 
 
-# ---------------------------------------------------------------- good input
-
-
 def test_the_sketch_of_the_product_page():
     found = study(SKETCH)
     assert (found.name, found.dialect, found.source, found.folder) == ("norm-ablation", "native", "dir/f.yml", "/place")
@@ -281,9 +275,6 @@ def test_a_flag_may_be_missing_in_one_sweep():
     assert [list(sweep.axes) for sweep in found.sweeps] == [["x"], ["y"]]
 
 
-# ---------------------------------------------------------------- files that are no study
-
-
 @pytest.mark.parametrize("count", [1, 6, 50])
 def test_another_kind_of_file_is_refused_once(count):
     found = problems("".join(f"qq{number}: secret\n" for number in range(count)))
@@ -303,8 +294,6 @@ def test_many_unknown_keys_beside_known_ones():
 def test_slips_are_named_one_by_one_even_when_nothing_else_is_there():
     assert "Comand: unknown key\n    did you mean 'command'" in refused("Comand: x", command="")
 
-
-# ---------------------------------------------------------------- metrics and checks
 
 HEAD = "commands: {train: a, test: b}\n"
 
@@ -419,9 +408,6 @@ def test_a_number_without_a_group_gets_one_but_a_grouped_one_keeps_its_own():
     assert re.compile(expand_number("loss={number}")).groups == 1
     assert re.compile(expand_number("loss=({number})")).groups == 1
     assert re.compile(expand_number("(?P<a>{number})/{number}")).groups == 1
-
-
-# ---------------------------------------------------------------- resume
 
 
 def test_resume_names_the_parameter_that_takes_a_checkpoint():

@@ -62,9 +62,6 @@ def names(text: str, *overrides: str) -> list[str]:
     return [spec.name for spec in build_plan(load(text, *overrides)).runs]
 
 
-# ---------------------------------------------------------------- one value
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -204,9 +201,6 @@ def test_numbers_of_json_come_back() -> None:
     assert math.isnan(value_of(".nan"))  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- in a study
-
-
 def test_an_override_replaces_the_axis_of_every_sweep_that_has_it() -> None:
     study = load(FILE, "lr=0.5", "epochs=6,12", "momentum=0.7")
     assert [list(sweep.axes) for sweep in study.sweeps] == [
@@ -299,9 +293,6 @@ def test_the_base_of_a_repeated_run_takes_the_place_of_the_sweeps() -> None:
     ]
 
 
-# ---------------------------------------------------------------- other tools' files
-
-
 @pytest.mark.needs(compat=True)
 def test_runx_files() -> None:
     study = load(RUNX, "lr=0.5", "RUNX.TAG=new")
@@ -324,9 +315,6 @@ def test_mlrunner_files() -> None:
     assert [spec.name for spec in build_plan(load(MLRUNNER, "lr=5")).runs] == ["Lr_5", "Lr_5-Fast_a"]
     assert "size" in complaints(MLRUNNER, "sise=1")[0]
     assert "the alias has no case" in complaints(MLRUNNER, "fast=maybe")[0]
-
-
-# ---------------------------------------------------------------- --set
 
 
 def test_settings_are_read_as_in_the_file() -> None:

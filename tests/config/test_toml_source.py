@@ -92,9 +92,6 @@ def test_broken_toml_is_refused_with_its_place(text: str, where: str) -> None:
     assert str(caught.value).startswith(f"f.toml:{where}")
 
 
-# ---------------------------------------------------------------- any file
-
-
 @dataclass
 class Writer:
     """Writes TOML and notes where each key and value begins."""

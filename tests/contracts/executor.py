@@ -154,8 +154,6 @@ class ExecutorContract:
         """Where the job finds itself."""
         return run.dir
 
-    # ------------------------------------------------------------ to the end
-
     def test_jobs_run_to_their_end(self, executor: Executor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         """Several at once. A run that surrounds us gives them nothing: `train` would be left out of all."""
         outer = {"ASSAY_RUN_DIR": "/outer", "ASSAY_DONE": ":train:", "ASSAY_GATE": "9", "ASSAY_ATTEMPT": "outer.7"}
@@ -247,8 +245,6 @@ class ExecutorContract:
             active.difference_update(executor.wait(1.0))
         assert [run.markers() for run in made] == [{f"train.exit.{i % 5}"} for i in range(count)]
 
-    # ------------------------------------------------------------ the owner of an attempt
-
     def test_publish_false_means_that_nothing_runs(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("touch ran")
         assert executor.submit(run.request(), lambda _: False) is None
@@ -303,8 +299,6 @@ class ExecutorContract:
         with pytest.raises(InfrastructureError, match="cannot start"):
             executor.submit(run.request(), lambda _: True)
 
-    # ------------------------------------------------------------ watching
-
     def test_another_executor_watches(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 5")
         handle = start(executor, run)
@@ -353,8 +347,6 @@ class ExecutorContract:
         Path(self.job_dir(run), "code/go").touch()
         finish(executor, [handle])
         assert run.markers() == {"train.exit.6"}
-
-    # ------------------------------------------------------------ ending
 
     @pytest.mark.parametrize("kinds", [tuple(STUBBORN)[:3], tuple(STUBBORN)[3:]], ids=["one group", "many groups"])
     def test_cancel_leaves_no_process_and_spares_the_others(

@@ -177,8 +177,6 @@ class IndexContract:
         with store.open() as index:
             yield index
 
-    # ------------------------------------------------------------ runs
-
     def test_an_empty_index_answers_everything_with_nothing(self, index: Index) -> None:
         assert index.load_runs() == []
         assert index.load_studies() == []
@@ -285,8 +283,6 @@ class IndexContract:
         put_points(other, "grid/a", [5.0], metric="new")
         put_points(other, "grid/a", [6.0])
         assert {name: one.last for name, one in index.load_summaries()["grid/a"].items()} == {"new": 5.0, "loss": 6.0}
-
-    # ------------------------------------------------------------ points
 
     def test_points_come_back_in_the_order_written(self, index: Index, other: Index) -> None:
         given_points = [
@@ -479,8 +475,6 @@ class IndexContract:
         assert other.load_cursors("a.log") == {"grid/b": Cursor(3)}
         assert not index.add_columns("grid/a", "a.log", Cursor(3), columns, expected_offset=0, counts=lambda: is_newest)
 
-    # ------------------------------------------------------------ forgetting points
-
     def test_forgetting_a_source_keeps_the_others(self, index: Index) -> None:
         for number in range(100):  # enough to be merged where an implementation merges
             put_points(index, "grid/a", [float(number)], source="a.log")
@@ -521,8 +515,6 @@ class IndexContract:
         assert list(other.load_summaries()["grid/a"]) == ["better"]
         assert refused == []
 
-    # ------------------------------------------------------------ summaries
-
     def test_a_summary_says_what_was_written(self, index: Index) -> None:
         put_points(index, "grid/a", [4.0, 1.0, 9.0])
         put_points(index, "grid/a", [1.0, 2.0])
@@ -550,26 +542,14 @@ class IndexContract:
         put_points(index, "grid/b", [3.0])
         assert index.load_summaries()["grid/b"]["loss"].min == 3.0
 
-    @given(batches)
+    @given(batches, st.sampled_from([None, "a.log", "b.log"]), st.booleans(), st.booleans())
     @settings(deadline=None, suppress_health_check=_CHECKS)
-    def test_summaries_are_those_of_the_series(self, index: Index, given_batches: list[Any]) -> None:
-        index.clear()
-        written: dict[str, list[MetricPoint]] = {}
-        for source, some in given_batches:
-            start = index.load_cursor("grid/a", source).offset
-            assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
-            for point in some:
-                written.setdefault(point.metric, []).append(point)
-        self.check_summaries(index, written)
-
-    @given(batches, st.sampled_from(["a.log", "b.log"]), st.booleans())
-    @settings(deadline=None, suppress_health_check=_CHECKS)
-    def test_summaries_hold_in_a_batch_and_after_forgetting(
-        self, index: Index, given_batches: list[Any], forgotten: str, flushed: bool
+    def test_summaries_are_those_of_the_series_also_in_a_batch_and_after_forgetting(
+        self, index: Index, given_batches: list[Any], forgotten: str | None, batched: bool, flushed: bool
     ) -> None:
         index.clear()
         written: dict[str, list[MetricPoint]] = {}
-        with index.batch() as refused:
+        with index.batch() if batched else nullcontext([]) as refused:
             for source, some in given_batches:
                 start = index.load_cursor("grid/a", source).offset
                 assert add_points(index, "grid/a", source, Cursor(start + 1), some, expected_offset=start)
@@ -577,11 +557,9 @@ class IndexContract:
                     written.setdefault(point.metric, []).append(point)
             if flushed:
                 assert index.flush() == []
-            index.forget_points("grid/a", forgotten)
+            if forgotten is not None:
+                index.forget_points("grid/a", forgotten)
         assert refused == []
-        self.check_summaries(index, written)
-
-    def check_summaries(self, index: Index, written: dict[str, list[MetricPoint]]) -> None:
         found = index.load_summaries().get("grid/a", {})
         assert set(found) == set(written)
         for metric, expected in written.items():
@@ -636,8 +614,6 @@ class IndexContract:
         assert list(asked.metrics["none"].count) == [0.0]
         assert list(asked.metrics["acc"].last) == [2.0]
         assert index.load_table([]).rows == []
-
-    # ------------------------------------------------------------ batches
 
     def test_a_batch_is_seen_by_others_when_it_ends(self, index: Index, other: Index) -> None:
         with index.batch():
@@ -748,8 +724,6 @@ class IndexContract:
             assert not add_points(index, "grid/a", "a", Cursor(1), build_points("loss", [9.0]), expected_offset=0)
         assert list(index.load_series("grid/a", "loss").values) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
-    # ------------------------------------------------------------ questions of people
-
     def test_a_query_sees_what_was_written(self, index: Index) -> None:
         with index.batch():
             index.put_runs([row("grid/a"), row("grid/b", state=State.FAILED)])
@@ -783,8 +757,6 @@ class IndexContract:
         index.compact()
         assert index.load_size() > 1000
         assert list(index.load_series("grid/a", "loss").values) == [1.0] * 1000
-
-    # ------------------------------------------------------------ several processes
 
     def run_workers(self, store: Store, task: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
         """One process per list of arguments, all let go at the same moment; what each printed, as JSON."""

@@ -95,8 +95,6 @@ def assert_product(outcome, feed):
 
 
 class TestBackend:
-    # ------------------------------------------------------------ what is wrong
-
     @pytest.mark.not_for(*SAME_CODE)
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -151,8 +149,6 @@ class TestBackend:
         outcome = bench.run(matmul, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y", "nope"])
         assert outcome.ending is StepEnding.ERROR
         assert "nope" in outcome.message + outcome.stderr
-
-    # ------------------------------------------------------------ what comes out
 
     def test_a_product_of_inputs_that_go_by_name_repeated_and_timed(self, bench, matmul):
         feed = {"b": numbers(3, 4), "a": numbers(2, 3)}
@@ -242,8 +238,6 @@ class TestBackend:
         missing = bench.prepare(path)
         assert missing.ending is StepEnding.ERROR
         assert "weights.bin" in missing.message + missing.stderr
-
-    # ------------------------------------------------------------ again and elsewhere
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_everything_that_is_made_lies_in_the_jobs_folder_and_an_artifact_works_from_a_copy(self, bench, tmp_path):

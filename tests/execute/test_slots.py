@@ -248,9 +248,6 @@ time.sleep(1000)
         assert not [name for name in os.listdir(place) if name.startswith("want.9")]
 
 
-# ---------------------------------------------------------------- with jobs
-
-
 # takes the slot, starts the job in it, closes its own copy of the lock and prints that
 SUPERVISOR = """
 import sys, time
@@ -420,9 +417,6 @@ pool.close()
         children = [subprocess.Popen([sys.executable, "-c", text]) for _ in range(4)]
         deadline = time.monotonic() + 60
         assert [child.wait(deadline - time.monotonic()) for child in children] == [0, 0, 0, 0]
-
-
-# ---------------------------------------------------------------- processes that have a lock file open
 
 
 @contextmanager

@@ -29,9 +29,6 @@ def search(parents, judge, **options):
     raise AssertionError("it never ends")
 
 
-# ---------------------------------------------------------------- the ends
-
-
 def test_both_ends_are_tried_first():
     parents = chain(8)
     assert next_step(history(parents)) == NextTry("c0", "good end", 9)
@@ -50,9 +47,6 @@ def test_ends_that_do_not_fit_stop_the_search():
         step = next_step(history(chain(8), trials))
         assert isinstance(step, Stuck)
         assert words in step.reason
-
-
-# ---------------------------------------------------------------- halving
 
 
 def judge_from(culprit, **others):
@@ -108,9 +102,6 @@ def test_in_any_history_the_one_culprit_is_found(data):
     step, trials = search(parents, lambda commit: "bad" if culprit in reach[commit] else "good")
     assert step == Culprit((culprit,))
     assert len({commit for commit, _ in trials}) == len(trials), "nothing is tried twice"
-
-
-# ---------------------------------------------------------------- noise
 
 
 def test_where_there_is_noise_the_accused_and_its_parent_are_tried_twice():

@@ -110,9 +110,6 @@ def test_a_missing_package_is_named_with_its_install_command_if_there_is_a_devic
     assert devices.warning is None
 
 
-# ---------------------------------------------------------------- the driver's library, played by a module
-
-
 class NVMLError(Exception):
     pass
 
@@ -165,15 +162,9 @@ def test_figures_of_the_driver(monkeypatch):
 
 @pytest.mark.usefixtures("visible")
 def test_figures_that_a_gpu_does_not_offer_are_zero(monkeypatch):
-    broken = {
-        "nvmlDeviceGetUtilizationRates",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-        "nvmlDeviceGetClockInfo",
-        "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetGraphicsRunningProcesses",
-    }
+    readings = ("UtilizationRates", "CurrentClocksThrottleReasons", "ClockInfo", "Temperature", "PowerUsage")
+    lists = ("ComputeRunningProcesses", "GraphicsRunningProcesses")
+    broken = {f"nvmlDeviceGet{each}" for each in (*readings, *lists)}
     monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken=broken))
     devices = Devices({})
     assert devices.read([0]) == GpuReading(30, 0.0, 0, 0, 0.0)

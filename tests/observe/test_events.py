@@ -18,9 +18,6 @@ def rows(points):
     return [(point.metric, point.step, point.value) for point in points]
 
 
-# ---------------------------------------------------------------- by hand
-
-
 def varint(number):
     number &= (1 << 64) - 1
     out = bytearray()
@@ -144,9 +141,6 @@ def test_large_records_are_passed_over():
     data = record(event(1, image)) + record(event(2, simple("loss", 1.0)))
     points, consumed, _ = parse_events(data, {})
     assert (rows(points), consumed) == ([("loss", 2.0, 1.0)], len(data))
-
-
-# ---------------------------------------------------------------- files of tensorboardX
 
 
 @pytest.fixture

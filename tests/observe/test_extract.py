@@ -36,9 +36,6 @@ def rows(points):
     return [(point.metric, point.step, point.value) for point in points]
 
 
-# ---------------------------------------------------------------- steps
-
-
 @pytest.mark.parametrize(
     ("patterns", "text", "losses"),
     [
@@ -72,9 +69,6 @@ def test_a_step_that_is_not_finite_is_skipped():
     extractor = Extractor([Pattern("step", r"step (\S+)"), LOSS])
     assert rows(build_points(extractor.feed(b"step 1\nstep nan loss=1\n"))) == [("loss", 1.0, 1.0)]
     assert (extractor.skipped, extractor.example) == (1, "step: 'nan'")
-
-
-# ---------------------------------------------------------------- groups and names
 
 
 @pytest.mark.parametrize(
@@ -112,9 +106,6 @@ def test_patterns_of_another_command_are_left_out():
 def test_a_broken_expression_says_where_it_stands():
     with pytest.raises(UsageError, match=r"sweep.yml:3:7 metrics.loss: not a regular expression"):
         Extractor([Pattern("loss", "(", position=Position("sweep.yml", 3, 7))])
-
-
-# ---------------------------------------------------------------- numbers
 
 
 @pytest.mark.parametrize(
@@ -170,9 +161,6 @@ def test_two_numbers_with_a_comma_between_them_are_two():
     for regex in (r"x=(\d+),\d+", r"x=(?P<x>\d+)\D(?P<y>\d+)"):
         assert run([Pattern("x", regex)], "x=2,35\n"), "the pattern names what is between the two"
     assert rows(run([LOSS], "loss=2, 35\nloss=1,2,3\n")) == [("loss", None, 2.0), ("loss", None, 1.0)]
-
-
-# ---------------------------------------------------------------- bytes and lines
 
 
 @pytest.mark.parametrize("regex", [r"Genauigkeit für: (\S+)", r"f[üu]r: (\S+)", r"für+: (\S+)", r"\w+ \w+: (\S+)"])
@@ -233,32 +221,11 @@ def test_an_empty_state_is_a_fresh_start():
     assert rows(build_points(extractor.feed(b"loss=1\n"))) == [("loss", None, 1.0)]
 
 
-# ---------------------------------------------------------------- linewise
-
-
 BULK = [
-    r"step (\d+)",
-    r"loss:\s+(\S+)",
-    r"loss\W+(\d)",
-    r"a\D*(\d)",
-    r"\[([^]]+)\]",
-    r"a([^,]*),",
-    r"^(\d+)$",
-    r"\A(\d+)\Z",
-    r"(?<!\s)a(\d)",
-    r"(?<=\s)a(\d)",
-    r"a(\d)(?!\s)",
-    r"a(\d)(?=\s|$)",
-    r"(?i:LOSS) (\d)",
-    r"(a)\1(\d)",
-    r"(?P<x>a+)(?P=x)?(\d)",
-    r"é+(\d)",
-    r"[éa]+(\d)",
-    r"[^\sa]+(\d)",
-    r"[^a-](\d)",
-    r"\bloss\b (\d)",
-    r"a{1,2}(\d)",
-    r"(?>a+)(\d)",
+    *(r"step (\d+)", r"loss:\s+(\S+)", r"loss\W+(\d)", r"a\D*(\d)", r"\[([^]]+)\]", r"a([^,]*),", r"^(\d+)$"),
+    *(r"\A(\d+)\Z", r"(?<!\s)a(\d)", r"(?<=\s)a(\d)", r"a(\d)(?!\s)", r"a(\d)(?=\s|$)", r"(?i:LOSS) (\d)"),
+    *(r"(a)\1(\d)", r"(?P<x>a+)(?P=x)?(\d)", r"é+(\d)", r"[éa]+(\d)", r"[^\sa]+(\d)", r"[^a-](\d)"),
+    *(r"\bloss\b (\d)", r"a{1,2}(\d)", r"(?>a+)(\d)"),
 ]
 BY_LINE = [
     r"a[\s,]*(\d)",

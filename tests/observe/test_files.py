@@ -31,9 +31,6 @@ def rows(points):
     return [(point.metric, point.value, point.step, point.time) for point in points]
 
 
-# ---------------------------------------------------------------- JSON lines
-
-
 def test_lines_of_assay_log():
     data = b'{"step":1,"time":1.5,"loss":0.5}\n{"step":2,"time":2.5,"loss":0.25}\n'
     points, consumed, state = parse_jsonl(data)
@@ -124,9 +121,6 @@ def test_reading_in_two_parts_is_reading_at_once(cut):
     assert consumed + more == len(data)
 
 
-# ---------------------------------------------------------------- CSV
-
-
 def test_csv_with_a_header_and_empty_cells_as_lightning_writes_it():
     data = b"epoch,step,train_loss,val_loss\n0,9,0.5,\n0,9,,0.25\n1,19,0.4,\n"
     points, consumed, state = parse_csv(data)
@@ -170,8 +164,6 @@ def test_csv_waits_for_its_header_and_takes_the_given_column():
         ("loss", 2.0, None, None),
     ]
 
-
-# ---------------------------------------------------------------- logx
 
 LOGX = (
     b"start,start/step,0,timestamp,100.5\r\n"
@@ -219,9 +211,6 @@ def test_logx_damaged_lines():
 def test_logx_quoted_names():
     data = b'val,"loss, mean",0.5,"say ""x""",1,epoch,0,timestamp,5\r\n'
     assert rows(parse_logx(data)[0]) == [("loss, mean", 0.5, 0.0, 5.0), ('say "x"', 1.0, 0.0, 5.0)]
-
-
-# ---------------------------------------------------------------- columns
 
 
 def test_columns_grow():

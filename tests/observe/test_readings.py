@@ -69,9 +69,6 @@ def start():
         job.end()
 
 
-# ---------------------------------------------------------------- which processes
-
-
 def test_children_and_grandchildren_are_counted(start):
     job = start("sleep 1000 & echo $!; bash -c 'sleep 1000 & echo $!; wait' & echo $!; wait")
     pids = {job.pid, job.other(), job.other(), job.other()}
@@ -173,9 +170,6 @@ def test_the_table_is_shared_and_looks_seldom(start):
     assert table.scans == 2
 
 
-# ---------------------------------------------------------------- what they consumed
-
-
 def test_cpu_time_of_a_child_is_neither_lost_nor_doubled_when_it_ends(start):
     job = start('"$PYTHON" -c "$BURN"; echo gone; read -r line')
     assert job.line() == "burnt"
@@ -218,9 +212,6 @@ def test_the_peak_remembers_memory_that_was_given_back(start):
     assert reading.rss_bytes < 80 << 20
 
 
-# ---------------------------------------------------------------- /proc
-
-
 def test_a_process_that_is_not_there_has_no_tag():
     process = subprocess.Popen(["true"])
     process.wait()
@@ -236,8 +227,6 @@ def test_a_tag_is_compared_whole(start):
     assert job.pid in table.members(None, "run.10")
     assert job.pid not in table.members(None, "run.1")
 
-
-# ---------------------------------------------------------------- lines
 
 COUNTS = st.integers(0, 2**60)
 FLOATS = st.floats(0, 1e12)

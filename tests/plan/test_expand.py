@@ -46,9 +46,6 @@ def texts(plan) -> list[str]:
     return [command.text for run in plan.runs for command in run.commands]
 
 
-# ---------------------------------------------------------------- bad input
-
-
 @pytest.mark.needs(compat=True)
 def test_a_grid_too_large_to_run_is_refused_before_it_is_listed():
     huge = sweep(**{name: range(1000) for name in "abcd"})
@@ -88,9 +85,6 @@ def test_a_value_that_is_no_case_of_its_alias_is_refused():
         build_plan(aliased)
     assert "'bog' is not a case of this alias" in str(caught.value)
     assert "did you mean 'big'" in str(caught.value)
-
-
-# ---------------------------------------------------------------- native
 
 
 def test_runs_come_in_the_order_of_the_file():
@@ -186,9 +180,6 @@ def test_adding_a_sweep_changes_no_id():
     before = {run.id for run in build_plan(study(sweep(a=[1, 2]))).runs}
     after = {run.id for run in build_plan(study(sweep(a=[1, 2]), sweep(a=[1], b=[5, 6]))).runs}
     assert before < after
-
-
-# ---------------------------------------------------------------- a part of a study: titles, commands, a sample
 
 
 def build_titled(**fields) -> Study:

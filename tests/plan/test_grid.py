@@ -74,9 +74,6 @@ def test_rows_by_number_are_the_rows_in_order(axes):
     assert [grid.row(index, random.Random(0)) for index in range(grid.count)] == list(grid.rows())
 
 
-# ---------------------------------------------------------------- subsets
-
-
 @given(st.integers(0, 200), st.integers())
 def test_shuffled_numbers_are_all_there_once(count, seed):
     found = list(shuffled(count, random.Random(seed)))
@@ -139,11 +136,6 @@ def test_the_first_five_of_random_numbers_are_the_first_five_of_eight():
 def test_a_subset_counts_rows_of_two_sweeps_that_are_the_same_once():
     same = sweep(a=range(5))
     assert sorted(row["a"] for _, row in subset(5, same, same)) == list(range(5))
-
-
-def test_a_sample_is_drawn_from_each_sweep():
-    found = subset(2, sweep(a=range(9)), sweep(b=range(9)), sweep(c=[1]), per_sweep=True)
-    assert [place for place, _ in found] == [0, 0, 1, 1, 2]
 
 
 def test_random_axes_are_drawn_as_often_as_asked_and_other_axes_evenly():

@@ -26,9 +26,6 @@ def values(*found: object) -> list[str]:
     return names(*({"x": value} for value in found))
 
 
-# ---------------------------------------------------------------- hostile values
-
-
 @pytest.mark.parametrize(
     ("value", "name"),
     [
@@ -74,9 +71,6 @@ def test_two_runs_that_would_share_a_name_both_get_a_hash(pair):
     assert len({name.casefold() for name in found}) == 2
 
 
-# ---------------------------------------------------------------- readable names
-
-
 def test_only_what_varies_is_in_the_name_in_order_of_appearance():
     rows = [{"data": "c", "norm": norm, "lr": lr, "seed": 0} for norm in ("new", "old") for lr in (0.1, 0.05)]
     assert names(*rows) == ["norm=new,lr=0.1", "norm=new,lr=0.05", "norm=old,lr=0.1", "norm=old,lr=0.05"]
@@ -116,8 +110,6 @@ def test_one_and_true_and_one_point_zero_vary():
     assert find_varying(drafts({"a": [1], "b": 0}, {"a": [True], "b": 0})) == ["a"]
 
 
-# ---------------------------------------------------------------- properties
-
 SCALAR = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=150)
 PARAMS = st.dictionaries(st.text(max_size=40), SCALAR | st.lists(SCALAR, max_size=3), max_size=4)
 CLOSE = st.dictionaries(
@@ -127,7 +119,8 @@ CLOSE = st.dictionaries(
 )
 
 
-def check_names(rows: list[dict], repeat: int) -> None:
+@given(st.lists(PARAMS, min_size=1, max_size=8) | st.lists(CLOSE, min_size=2, max_size=12), st.integers(1, 2))
+def test_names_are_injective_and_safe_also_for_values_that_look_alike(rows, repeat):
     distinct = list({canonical(row): row for row in rows}.values())
     found = names(*distinct, repeat=repeat)
     assert len({name.casefold() for name in found}) == len(distinct) * repeat
@@ -135,13 +128,3 @@ def check_names(rows: list[dict], repeat: int) -> None:
         assert 0 < len(name.encode()) <= MAX_NAME_BYTES
         assert re.fullmatch(r"[\w=][\w.+@,=~-]*", name)
         assert not name.endswith(".")
-
-
-@given(st.lists(PARAMS, min_size=1, max_size=8), st.integers(1, 2))
-def test_names_are_injective_and_safe(rows, repeat):
-    check_names(rows, repeat)
-
-
-@given(st.lists(CLOSE, min_size=2, max_size=12))
-def test_names_are_injective_for_values_that_look_alike(rows):
-    check_names(rows, 1)

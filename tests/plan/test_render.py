@@ -37,9 +37,6 @@ def received(text: str, **env: str) -> list[str]:
     return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
 
 
-# ---------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(
     ("params", "text"),
     [
@@ -51,9 +48,6 @@ def received(text: str, **env: str) -> list[str]:
 def test_a_place_that_cannot_be_filled_is_refused(params, text):
     with pytest.raises(ConfigError, match=text):
         render(Placeholder("lr"), **params)
-
-
-# ---------------------------------------------------------------- what arrives
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -8,7 +8,6 @@ import pytest
 
 from assay.record.folders import find_changes, find_foreign_dirs, find_run_dirs
 from assay.record.index.base import RunRow
-from assay.values.run import State as StateOfRun
 from assay.values.state import State
 
 OLD = 1_000_000.0
@@ -41,13 +40,6 @@ def touch(path: Path, at: float) -> None:
     os.utime(path, (at, at))
 
 
-def test_state_is_the_same_class_wherever_it_is_found() -> None:
-    assert StateOfRun is State
-
-
-# ---------------------------------------------------------------- which folders are runs
-
-
 def test_runs_and_foreign_folders_by_name(tmp_path: Path) -> None:
     make(tmp_path, "b", "run.json")
     make(tmp_path, "a", "run.json", "hparams.json")
@@ -68,9 +60,6 @@ def test_no_study_no_runs(tmp_path: Path, find) -> None:
     (tmp_path / "file").write_text("")
     assert list(find(str(tmp_path / "missing"))) == []
     assert list(find(str(tmp_path / "file"))) == []
-
-
-# ---------------------------------------------------------------- what changed
 
 
 def test_a_new_run_is_a_change_and_nothing_else_is(tmp_path: Path) -> None:

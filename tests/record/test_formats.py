@@ -27,9 +27,6 @@ def read(text: str | bytes) -> Content:
     return read_versioned(text, "thing", "runs/a/thing.json", THING)
 
 
-# ---------------------------------------------------------------- bad files
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -74,9 +71,6 @@ def test_every_kind_says_what_to_do(kind: str, text: str) -> None:
     assert len(caught.value.hint or "") > 10
 
 
-# ---------------------------------------------------------------- good files
-
-
 def test_keys_that_are_not_known_are_left_alone() -> None:
     assert read('{"format": 4, "extra": [1]}') == {"extra": [1]}
 
@@ -92,14 +86,6 @@ def test_the_version_stands_first_and_the_text_ends_its_line() -> None:
     assert render_versioned({"id": "a"}, "run") == '{"format": 1, "id": "a"}\n'
 
 
-# ---------------------------------------------------------------- our own mistakes
-
-
 def test_a_key_that_hides_the_version_is_refused() -> None:
     with pytest.raises(ValueError, match="taken by the version"):
         render_versioned({"format": 3}, "run")
-
-
-def test_an_unknown_kind_is_a_mistake_of_ours() -> None:
-    with pytest.raises(KeyError):
-        read_versioned("{}", "no such kind", "x")

@@ -115,9 +115,6 @@ def test_an_error_passes_through_and_lets_go(study: Path) -> None:
         assert not left.exists()
 
 
-# ---------------------------------------------------------------- supervisors that are there
-
-
 def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with register(str(study)):

@@ -43,9 +43,6 @@ def left_aside(path: Path) -> list[str]:
     return [str(found) for found in path.rglob("*") if ".tmp" in found.name]
 
 
-# ---------------------------------------------------------------- making
-
-
 class TestMaking:
     def test_it_is_complete_when_it_has_its_name(self, tmp_path: Path) -> None:
         path = tmp_path / "study" / "run"
@@ -112,9 +109,6 @@ def at_once(work: Callable[[], None], count: int) -> None:
         thread.join()
 
 
-# ---------------------------------------------------------------- claiming
-
-
 class TestClaiming:
     def test_one_wins(self, run_dir: Path) -> None:
         assert run_directory.publish_lease(str(run_dir), handle())
@@ -162,9 +156,6 @@ class TestClaiming:
 
 def _die(*_arguments: object) -> None:
     raise KeyboardInterrupt
-
-
-# ---------------------------------------------------------------- newer code
 
 
 class TestNewerCode:
@@ -233,8 +224,6 @@ class TestNewerCode:
             run_directory.take_code(str(coded), 1)
         assert len(list(coded.glob("code.1*"))) == 2
 
-
-# ---------------------------------------------------------------- run.json
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 values = st.recursive(
@@ -342,9 +331,6 @@ def test_the_environment_is_written(tmp_path: Path) -> None:
     assert (written["format"], written["command_line"]) == (layout.FORMAT_VERSION, ["assay", "run"])
 
 
-# ---------------------------------------------------------------- history
-
-
 class TestHistory:
     def test_files_belong_to_their_attempts(self, run_dir: Path) -> None:
         for name in ("train.exit.0", "test.exit.3", "test.2.exit.0", "test.timeout", "token.3"):
@@ -366,14 +352,8 @@ class TestHistory:
     @pytest.mark.parametrize(
         "name",
         [
-            "lease.1.abcd.tmp",
-            "outcome.1.0123.tmp",
-            "lease.x",
-            "lease.",
-            "train.exit.",
-            "code.1",
-            "code.next-1",
-            "notes.txt",
+            *("lease.1.abcd.tmp", "outcome.1.0123.tmp", "lease.x", "lease.", "train.exit.", "code.1"),
+            *("code.next-1", "notes.txt"),
         ],
     )
     def test_other_files_say_nothing(self, run_dir: Path, name: str) -> None:
@@ -404,18 +384,8 @@ class TestHistory:
         st.lists(
             st.sampled_from(
                 [
-                    "lease.1",
-                    "lease.2",
-                    "token.2",
-                    "stop.1",
-                    "outcome.1",
-                    "outcome.2",
-                    "end.1",
-                    "train.exit.0",
-                    "train.2.exit.137",
-                    "test.timeout",
-                    "x.tmp",
-                    ".tmp-1",
+                    *("lease.1", "lease.2", "token.2", "stop.1", "outcome.1", "outcome.2", "end.1", "train.exit.0"),
+                    *("train.2.exit.137", "test.timeout", "x.tmp", ".tmp-1"),
                 ]
             ),
             unique=True,
@@ -455,25 +425,11 @@ def test_conclude(
     assert conclude(attempt, ("train", "test"), set(before)) is said
 
 
-# ---------------------------------------------------------------- times
-
-
 def test_times_of_commands(run_dir: Path) -> None:
     assert run_directory.load_times(str(run_dir)) == {}
-    lines = [
-        "10.5 train start",
-        "12,25 train exit 0",
-        "nonsense",
-        "x train start",
-        "13.0 test start",
-        "14.0 more exit 0",
-        "",
-    ]
-    (run_dir / "job.log").write_text("\n".join(lines))
+    lines = "10.5 train start\n12,25 train exit 0\nnonsense\nx train start\n13.0 test start\n14.0 more exit 0\n"
+    (run_dir / "job.log").write_text(lines)
     assert run_directory.load_times(str(run_dir)) == {"train": (10.5, 12.25), "test": (13.0, None)}
-
-
-# ---------------------------------------------------------------- markers that contradict each other
 
 
 @pytest.mark.parametrize("suffix", ["", ".2"])
@@ -499,9 +455,6 @@ def test_two_attempts_may_end_differently(tmp_path: Path) -> None:
     assert run_directory.load_history(str(tmp_path)).finished_commands() == {"train"}
 
 
-# ---------------------------------------------------------------- the plan
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"runs": []}', '{"runs": {"a/b": "1", "..": "2", "": "3", "c": 4}}', "{"])
 def test_a_damaged_plan_plans_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / ".assay").mkdir()
@@ -512,9 +465,6 @@ def test_a_damaged_plan_plans_nothing(tmp_path: Path, text: str) -> None:
     assert run_directory.load_planned(str(tmp_path)) == {}
     run_directory.remove_plan(str(tmp_path))
     assert run_directory.load_planned(str(tmp_path)) == {}
-
-
-# ---------------------------------------------------------------- how long a farm's job waited, and took
 
 
 def dated(run_dir: Path, name: str, at: float) -> None:

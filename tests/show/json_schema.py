@@ -6,7 +6,7 @@ A word that it does not know is an error and not passed over, so a schema cannot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 SILENT = {"$schema", "title", "description", "$defs"}
@@ -27,7 +27,16 @@ def problems(
     for word, wanted in schema.items():
         if word in SILENT or word in ("properties", "additionalProperties"):
             continue
-        yield from WORDS[word](value, wanted, top, at)
+        if word == "$ref":
+            yield from problems(value, top["$defs"][wanted.removeprefix("#/$defs/")], top, at)
+        elif word == "items":
+            for number, each in enumerate(value if isinstance(value, list) else []):
+                yield from problems(each, wanted, top, f"{at}[{number}]")
+        elif word == "anyOf":
+            if all(list(problems(value, each, top, at)) for each in wanted):
+                yield f"{at} fits none of {len(wanted)}: {value!r}"
+        elif not CHECKS[word](value, wanted):
+            yield f"{at} does not have {word} {wanted!r}: {value!r}"
     if isinstance(value, dict):
         yield from _properties(value, schema, top, at)
 
@@ -44,64 +53,17 @@ def _properties(value: dict[str, Any], schema: Mapping[str, Any], top: Mapping[s
             yield from problems(each, further, top, f"{at}.{key}")
 
 
-def _type(value: Any, wanted: str | list[str], _top: object, at: str) -> Iterator[str]:
+def is_of_type(value: Any, wanted: str | list[str]) -> bool:
     names = [wanted] if isinstance(wanted, str) else wanted
-    if not any(isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool)) for name in names):
-        yield f"{at} is no {wanted}: {value!r}"
+    return any(isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool)) for name in names)
 
 
-def _required(value: Any, wanted: list[str], _top: object, at: str) -> Iterator[str]:
-    yield from (f"{at}.{key} is missing" for key in wanted if isinstance(value, dict) and key not in value)
-
-
-def _items(value: Any, wanted: Mapping[str, Any], top: Mapping[str, Any], at: str) -> Iterator[str]:
-    for number, each in enumerate(value if isinstance(value, list) else []):
-        yield from problems(each, wanted, top, f"{at}[{number}]")
-
-
-def _ref(value: Any, wanted: str, top: Mapping[str, Any], at: str) -> Iterator[str]:
-    yield from problems(value, top["$defs"][wanted.removeprefix("#/$defs/")], top, at)
-
-
-def _any_of(value: Any, wanted: list[Mapping[str, Any]], top: Mapping[str, Any], at: str) -> Iterator[str]:
-    if all(list(problems(value, each, top, at)) for each in wanted):
-        yield f"{at} fits none of {len(wanted)}: {value!r}"
-
-
-def _enum(value: Any, wanted: list[Any], _top: object, at: str) -> Iterator[str]:
-    if value not in wanted:
-        yield f"{at} is none of {wanted}: {value!r}"
-
-
-def _const(value: Any, wanted: Any, _top: object, at: str) -> Iterator[str]:
-    if value != wanted or type(value) is not type(wanted):
-        yield f"{at} is not {wanted!r}: {value!r}"
-
-
-def _minimum(value: Any, wanted: float, _top: object, at: str) -> Iterator[str]:
-    if isinstance(value, (int, float)) and not value >= wanted:
-        yield f"{at} is below {wanted}: {value!r}"
-
-
-def _min_length(value: Any, wanted: int, _top: object, at: str) -> Iterator[str]:
-    if isinstance(value, str) and len(value) < wanted:
-        yield f"{at} is too short: {value!r}"
-
-
-def _pattern(value: Any, wanted: str, _top: object, at: str) -> Iterator[str]:
-    if isinstance(value, str) and not re.search(wanted, value):
-        yield f"{at} does not match {wanted}: {value!r}"
-
-
-WORDS: dict[str, Any] = {
-    "type": _type,
-    "required": _required,
-    "items": _items,
-    "$ref": _ref,
-    "anyOf": _any_of,
-    "enum": _enum,
-    "const": _const,
-    "minimum": _minimum,
-    "minLength": _min_length,
-    "pattern": _pattern,
+CHECKS: dict[str, Callable[[Any, Any], bool]] = {  # of a value by itself
+    "type": is_of_type,
+    "enum": lambda value, wanted: value in wanted,
+    "const": lambda value, wanted: value == wanted and type(value) is type(wanted),
+    "required": lambda value, wanted: not isinstance(value, dict) or value.keys() >= set(wanted),
+    "minimum": lambda value, wanted: not isinstance(value, (int, float)) or value >= wanted,
+    "minLength": lambda value, wanted: not isinstance(value, str) or len(value) >= wanted,
+    "pattern": lambda value, wanted: not isinstance(value, str) or re.search(wanted, value) is not None,
 }

@@ -81,13 +81,13 @@ def test_a_silent_one_prints_nothing_and_a_collecting_one_keeps_what_was_said(
     assert collecting.lines == ["message", "careful"]
 
 
-@pytest.mark.parametrize(("stream", "code"), [("1", 7), ("2", 7)])
-def test_a_reader_that_has_gone_changes_no_exit_code(stream: str, code: int) -> None:
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_reader_that_has_gone_changes_no_exit_code(stream: str) -> None:
     program = (
         "import os, sys\nfrom assay.show.console import Console\nread, write = os.pipe()\nos.close(read)\n"
         f"os.dup2(write, {stream})\nconsole = Console()\n"
         "for _ in range(3):\n    console.write('result\\n' * 10_000)\n    console.error('message')\n"
-        f"sys.exit({code})"
+        "sys.exit(7)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env=os.environ, timeout=60)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 7, done.stderr

@@ -11,38 +11,16 @@ import pytest
 from assay.show.html import render_html
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
-from assay.show.terminal_report import fold, render_terminal
-from assay.values.document import (
-    Area,
-    Block,
-    Case,
-    Chart,
-    Code,
-    Commands,
-    Curve,
-    Details,
-    Document,
-    Facts,
-    Findings,
-    Heading,
-    Legend,
-    Notes,
-    Only,
-    Panel,
-    Section,
-    Span,
-    Suite,
-    TableBlock,
-    Text,
-)
+from assay.show.terminal_report import render_terminal
+from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, VerdictKind
 
 HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m \u202e *b* \x00 & \"'"
 
 
-def build(*blocks: Block, **further: object) -> Document:
-    return Document("a report", blocks, **further)  # type: ignore[arg-type]
+def build(*blocks: doc.Block, **further: object) -> doc.Document:
+    return doc.Document("a report", blocks, **further)  # type: ignore[arg-type]
 
 
 def build_table(rows: int = 2) -> Table:
@@ -50,27 +28,26 @@ def build_table(rows: int = 2) -> Table:
     return Table(columns, [[100 * index, "loss", "FAIL" if index else "PASS", None] for index in range(rows)])
 
 
-# ---------------------------------------------------------------- every block in every format
-
-
-def every_block(text: str) -> tuple[Block, ...]:
+def every_block(text: str) -> tuple[doc.Block, ...]:
     finding = Finding(VerdictKind.FAIL, text, text)
-    table = Table((Column(text), Column("kind", "state")), [[text, "FAIL"], [Span(text, "ERROR"), None]])
-    chart = Chart((text, Span(text, "soft")), (Panel((Curve(((0, 1), (1, 2)), "measured"),)),), hovers=((0, text),))
+    table = Table((Column(text), Column("kind", "state")), [[text, "FAIL"], [doc.Span(text, "ERROR"), None]])
+    chart = doc.Chart(
+        (text, doc.Span(text, "soft")), (doc.Panel((doc.Curve(((0, 1), (1, 2)), "measured"),)),), hovers=((0, text),)
+    )
     return (
-        Heading(text, VerdictKind.FAIL, word=text, note=text),
-        Text((text, Span(text, "code"), Span(text, "strong"), Span(text, "FAIL")), role="soft"),
-        Notes([text, Span(text, "soft")]),
-        Findings([finding]),
-        Facts([(text, text)]),
-        TableBlock(table, notes=[(text,), ()], roles=["FAIL first", ""], breaks={1: text, 2: text}),
-        Commands([(text, text)]),
-        Code(text),
-        Code(text, wraps=True),
-        Section((Text(text),), title=text),
-        Details(text, (Text(text),)),
+        doc.Heading(text, VerdictKind.FAIL, word=text, note=text),
+        doc.Text((text, doc.Span(text, "code"), doc.Span(text, "strong"), doc.Span(text, "FAIL")), role="soft"),
+        doc.Notes([text, doc.Span(text, "soft")]),
+        doc.Findings([finding]),
+        doc.Facts([(text, text)]),
+        doc.TableBlock(table, notes=[(text,), ()], roles=["FAIL first", ""], breaks={1: text, 2: text}),
+        doc.Commands([(text, text)]),
+        doc.Code(text),
+        doc.Code(text, wraps=True),
+        doc.Section((doc.Text(text),), title=text),
+        doc.Details(text, (doc.Text(text),)),
         chart,
-        Legend([("measured", "line", text)]),
+        doc.Legend([("measured", "line", text)]),
     )
 
 
@@ -105,26 +82,26 @@ def test_a_terminal_obeys_no_text(color):
 
 
 def test_junit_takes_any_text():
-    suite = Suite(
-        HOSTILE, [Case(HOSTILE, HOSTILE, VerdictKind.FAIL, HOSTILE, HOSTILE)], [(HOSTILE, HOSTILE)], 1, HOSTILE
+    suite = doc.Suite(
+        HOSTILE, [doc.Case(HOSTILE, HOSTILE, VerdictKind.FAIL, HOSTILE, HOSTILE)], [(HOSTILE, HOSTILE)], 1, HOSTILE
     )
     top = ET.fromstring(render_junit(build(suites=[suite], suites_name=HOSTILE)))
     assert top.find("testsuite/testcase/failure") is not None
 
 
-# ---------------------------------------------------------------- the terminal
-
-
 def test_sections_have_a_blank_line_between_them_and_empty_ones_leave_nothing():
     document = build(
-        Text("above"), Section(()), Section((Text("one"), Text("two"))), Section((Text("three"),), title="Title")
+        doc.Text("above"),
+        doc.Section(()),
+        doc.Section((doc.Text("one"), doc.Text("two"))),
+        doc.Section((doc.Text("three"),), title="Title"),
     )
     assert render_terminal(document) == "above\n\none\ntwo\n\nTitle\n  three\n"
 
 
 def test_a_finding_is_wrapped_below_itself_and_its_command_stays_whole():
     message = "the loss is far from the recording: assay golden show store --no-plot --metric loss\nsecond line"
-    text = render_terminal(build(Findings([Finding(VerdictKind.FAIL, "loss", message)])), width=40)
+    text = render_terminal(build(doc.Findings([Finding(VerdictKind.FAIL, "loss", message)])), width=40)
     assert text.splitlines() == [
         "FAIL loss: the loss is far from the",
         "  recording:",
@@ -135,13 +112,15 @@ def test_a_finding_is_wrapped_below_itself_and_its_command_stays_whole():
 
 def test_more_findings_than_are_shown_are_counted():
     found = [Finding(VerdictKind.FAIL, str(index), "bad") for index in range(5)]
-    assert render_terminal(build(Findings(found, most=3))).splitlines()[-1] == "and 2 more"
-    assert "- and 2 more" in render_markdown(build(Findings(found, most=3)))
-    assert "and 2 more" in render_html(build(Findings(found, most=3)))
+    assert render_terminal(build(doc.Findings(found, most=3))).splitlines()[-1] == "and 2 more"
+    assert "- and 2 more" in render_markdown(build(doc.Findings(found, most=3)))
+    assert "and 2 more" in render_html(build(doc.Findings(found, most=3)))
 
 
 def test_a_painted_span_is_found_after_wrapping():
-    text = render_terminal(build(Text(("one two three ", Span("four five", "FAIL"), " six"))), width=20, color=True)
+    text = render_terminal(
+        build(doc.Text(("one two three ", doc.Span("four five", "FAIL"), " six"))), width=20, color=True
+    )
     assert text == "one two three \x1b[1m\x1b[31mfour\n  five\x1b[0m six\n"
 
 
@@ -150,7 +129,7 @@ def test_columns_that_do_not_fit_are_named():
         (Column("name", short="n"), *(Column(f"figure_{index}", rank=index, cut="never") for index in range(1, 4))),
         [["abc", *(["1234567890"] * 3)]],
     )
-    text = render_terminal(build(TableBlock(table, hint="--json has them")), width=30)
+    text = render_terminal(build(doc.TableBlock(table, hint="--json has them")), width=30)
     assert "(no room for figure_3: --json has them)" in " ".join(text.split())
     assert text.startswith("n ")
 
@@ -158,23 +137,20 @@ def test_columns_that_do_not_fit_are_named():
 def test_a_table_is_split_where_its_names_leave_no_room():
     columns = (Column("benchmark", rank=1), Column("wall_time", cut="never"))
     table = Table(columns, [["a" * 30, "1.234567890 s"], ["b" * 30, "2.345678901 s"]])
-    text = render_terminal(build(TableBlock(table, split_by="benchmark")), width=24)
+    text = render_terminal(build(doc.TableBlock(table, split_by="benchmark")), width=24)
     lines = text.splitlines()
     assert [line[:1] for line in lines if line[-1:] in "ab"] == ["…", "…"]
     assert sum("wall_time" in line for line in lines) == 2
 
 
 def test_rows_that_were_left_out_are_said():
-    text = render_terminal(build(TableBlock(build_table(2), breaks={1: "12 more", 2: "all else"})))
+    text = render_terminal(build(doc.TableBlock(build_table(2), breaks={1: "12 more", 2: "all else"})))
     assert [line for line in text.splitlines() if line in ("12 more", "all else")] == ["12 more", "all else"]
     assert text.splitlines()[3] == "12 more"
 
 
-# ---------------------------------------------------------------- formats differ where the document says so
-
-
 def test_only_is_for_its_formats():
-    document = build(Only(("html",), (Text("page"),)), Only(("terminal", "markdown"), (Text("lines"),)))
+    document = build(doc.Only(("html",), (doc.Text("page"),)), doc.Only(("terminal", "markdown"), (doc.Text("lines"),)))
     assert render_terminal(document) == "lines\n"
     assert render_markdown(document) == "lines\n"
     assert "page" in render_html(document)
@@ -182,39 +158,37 @@ def test_only_is_for_its_formats():
 
 
 def test_a_heading_has_its_verdict():
-    document = build(Heading("charlm", VerdictKind.PASS, word="recorded"), Heading("later", level=3))
+    document = build(doc.Heading("charlm", VerdictKind.PASS, word="recorded"), doc.Heading("later", level=3))
     assert render_markdown(document) == "## ✅ charlm: recorded\n\n### later\n"
     assert '<h2>charlm <span class="badge PASS">recorded</span></h2>' in render_html(document)
     assert render_terminal(document) == ""
 
 
 def test_a_page_has_badges_in_tables_and_notes_below_rows():
-    page = render_html(build(TableBlock(build_table(), notes=[(), ("because",)], roles=["", "FAIL"])))
+    page = render_html(build(doc.TableBlock(build_table(), notes=[(), ("because",)], roles=["", "FAIL"])))
     assert '<span class="badge FAIL">FAIL</span>' in page
     assert '<tr class="why FAIL"><td colspan="4"><div>because</div></td></tr>' in page
 
 
-# ---------------------------------------------------------------- charts
-
-
 def test_charts_that_follow_each_other_share_a_grid():
-    chart = Chart("loss", (Panel((Curve(((0, 1), (1, 2)), "measured"),)),))
-    page = render_html(build(chart, chart, Text("between"), chart))
+    chart = doc.Chart("loss", (doc.Panel((doc.Curve(((0, 1), (1, 2)), "measured"),)),))
+    page = render_html(build(chart, chart, doc.Text("between"), chart))
     assert page.count('<div class="charts">') == 2
     assert page.count("<svg ") == 3
 
 
 def test_a_chart_draws_bands_marks_and_hovers():
     points = [(float(step), 1.0 + step) for step in range(4)]
-    panel = Panel(
-        (Curve(points, "measured", marker="dot"),), (Area(points, points, "band"),), limits=(("tolerance", 1.5, 2.5),)
+    panel = doc.Panel(
+        (doc.Curve(points, "measured", marker="dot"),),
+        (doc.Area(points, points, "band"),),
+        limits=(("tolerance", 1.5, 2.5),),
     )
-    page = render_html(build(Chart("c", (panel, panel), spans=(("fail", 1, 2),), lines=(3,), hovers=((0, "a\nb"),))))
+    page = render_html(
+        build(doc.Chart("c", (panel, panel), spans=(("fail", 1, 2),), lines=(3,), hovers=((0, "a\nb"),)))
+    )
     for part in (
-        'class="band"',
-        'class="tolerance"',
-        'class="fail"',
-        'class="first"',
+        *(f'class="{name}"' for name in ("band", "tolerance", "fail", "first")),
         "<title>a\nb</title>",
         "<circle",
     ):
@@ -222,18 +196,15 @@ def test_a_chart_draws_bands_marks_and_hovers():
 
 
 def test_a_chart_without_finite_values_says_so():
-    page = render_html(build(Chart("c", (Panel((Curve(((0, math.nan), (1, math.inf)), "measured"),)),))))
+    page = render_html(build(doc.Chart("c", (doc.Panel((doc.Curve(((0, math.nan), (1, math.inf)), "measured"),)),))))
     assert "no finite values" in page
-
-
-# ---------------------------------------------------------------- JUnit, JSON
 
 
 def test_junit_counts_by_kind_and_takes_an_excuse():
     kinds = [*VerdictKind, VerdictKind.CHANGED]
-    cases = [Case("c", str(index), kind, "why") for index, kind in enumerate(kinds)]
-    cases[-1] = Case("c", "5", VerdictKind.CHANGED, "why", excuse="CHANGED, allowed")
-    top = ET.fromstring(render_junit(build(suites=[Suite("s", cases)], suites_name="all")))
+    cases = [doc.Case("c", str(index), kind, "why") for index, kind in enumerate(kinds)]
+    cases[-1] = doc.Case("c", "5", VerdictKind.CHANGED, "why", excuse="CHANGED, allowed")
+    top = ET.fromstring(render_junit(build(suites=[doc.Suite("s", cases)], suites_name="all")))
     counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
     assert counts == {"tests": "6", "failures": "2", "errors": "1", "skipped": "2", "time": None}
     skipped = [each.get("message") for each in top.iter("skipped")]
@@ -242,38 +213,35 @@ def test_junit_counts_by_kind_and_takes_an_excuse():
 
 def test_lines_of_a_finding_stay_apart_in_markdown():
     found = Finding(VerdictKind.FAIL, "loss", "+2% in steps 1 to 9\n  begins at step 3")
-    assert render_markdown(build(Findings([found]))) == "- **FAIL** loss: +2% in steps 1 to 9; begins at step 3\n"
+    assert render_markdown(build(doc.Findings([found]))) == "- **FAIL** loss: +2% in steps 1 to 9; begins at step 3\n"
 
 
 def test_long_names_become_numbers_where_there_is_no_room():
     table = Table((Column("fault"), Column("result")), [["none", "control"], ["x" * 50, "caught"]])
-    block = TableBlock(table, numbers_names=True)
+    block = doc.TableBlock(table, numbers_names=True)
     lines = render_terminal(build(block), width=30).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["none", "#1"]
     assert lines[4:] == ["", "#1", "    " + "x" * 50]
     assert "#1" not in render_terminal(build(block), width=80)
 
 
-# ---------------------------------------------------------------- facts under titles
+def render_sections(*sections: doc.Section, **look: Any) -> str:
+    return render_terminal(doc.Document("", sections), **look)
 
 
-def render_sections(*sections: Section, **look: Any) -> str:
-    return render_terminal(Document("", sections), **look)
-
-
-def build_facts(pairs: list[tuple[str, str]], title: str = "H", **further: bool) -> Section:
-    return Section((Facts(pairs, **further),), title)
+def build_facts(pairs: list[tuple[str, str]], title: str = "H", **further: bool) -> doc.Section:
+    return doc.Section((doc.Facts(pairs, **further),), title)
 
 
 def test_headings_facts_tables_and_lines() -> None:
     table = Table((Column("a"),), [["1"]])
-    blocks = (Facts([("long", "1"), ("b", "2")]), TableBlock(table), Notes(["line"]))
-    text = render_sections(build_facts([("run", "x")], ""), Section(blocks, "Head"))
+    blocks = (doc.Facts([("long", "1"), ("b", "2")]), doc.TableBlock(table), doc.Notes(["line"]))
+    text = render_sections(build_facts([("run", "x")], ""), doc.Section(blocks, "Head"))
     assert text == "run  x\n\nHead\n  long  1\n  b     2\n  a\n  ─\n  1\n  line\n"
 
 
 def test_empty_sections_are_left_out() -> None:
-    assert render_sections(Section((), "A"), Section((TableBlock(Table((Column("a"),), [])),), "B")) == ""
+    assert render_sections(doc.Section((), "A"), doc.Section((doc.TableBlock(Table((Column("a"),), [])),), "B")) == ""
 
 
 def test_long_values_are_folded_under_themselves() -> None:
@@ -291,10 +259,6 @@ def test_a_long_word_is_not_broken() -> None:
 
 def test_values_to_be_copied_stay_whole() -> None:
     assert len(render_sections(build_facts([("key", "word " * 20)], folds=False), width=40).splitlines()) == 2
-
-
-def test_what_would_spoil_the_terminal_is_escaped() -> None:
-    assert fold("a\x1b[31mb\nc", None) == ["a\\x1b[31mb", "c"]
 
 
 def test_colours_are_around_labels_only() -> None:

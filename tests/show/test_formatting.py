@@ -256,9 +256,6 @@ def test_a_guarded_stream_passes_on_colours_only_where_colours_are_used(monkeypa
     assert formatting.guard(guarded) is guarded
 
 
-# ---------------------------------------------------------------- JSON that every reader accepts
-
-
 def test_what_is_not_finite_becomes_a_word() -> None:
     value = {"a": math.nan, "b": [math.inf, (-math.inf,)], 3: Path("/x")}
     assert json.loads(formatting.render_facts(value)) == {"a": "NaN", "b": ["Infinity", ["-Infinity"]], "3": "/x"}

@@ -48,9 +48,6 @@ class FakeClock:
         return self.now
 
 
-# ---------------------------------------------------------------- estimate
-
-
 @pytest.mark.parametrize(
     ("durations", "running", "queued", "slots", "eta"),
     [
@@ -97,9 +94,6 @@ def test_eta_by_rounds_is_the_plain_simulation(queued, slots, busy):
         heapq.heapreplace(ends, ends[0] + 10.0)
     if queued or running:
         assert estimate_eta([10.0], running, queued, slots) == pytest.approx(max(ends))
-
-
-# ---------------------------------------------------------------- the frame
 
 
 @pytest.mark.parametrize("width", [40, 79, 139])
@@ -177,9 +171,6 @@ def test_kept_runs_are_told_apart():
     assert "4 done (3 earlier)" in text_of(render_frame(view(kept=3), 79, 24))[1]
 
 
-# ---------------------------------------------------------------- plain lines
-
-
 def test_one_line_per_event():
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, clock=clock)
@@ -192,13 +183,8 @@ def test_one_line_per_event():
     progress.update(view(running=(RunningRow("run-1", "1", 0.0, 2),), ended=ended))
     progress.message("two\nlines")
     assert stream.getvalue().splitlines() == [
-        "started  run-0  slot 0",
-        "started  run-1  slot 1",
-        "finished run-0 after 1m 2s  loss 0.125",
-        "failed   run-1 after 3.0s: train: exit code 1",
-        "started  run-1  slot 1  attempt 2",
-        "two",
-        "lines",
+        *("started  run-0  slot 0", "started  run-1  slot 1", "finished run-0 after 1m 2s  loss 0.125"),
+        *("failed   run-1 after 3.0s: train: exit code 1", "started  run-1  slot 1  attempt 2", "two", "lines"),
     ]
 
 
@@ -238,9 +224,6 @@ def test_hostile_names_and_poor_encodings():
     progress.update(view(running=(RunningRow("数据\n\udcff", None, 0.0),)))
     assert raw.getvalue() == b"started  \\u6570\\u636e\\n\\xff\n"
     assert render_ended(EndedRow("a\nb", "lost")) == r"lost     a\nb"
-
-
-# ---------------------------------------------------------------- the live view
 
 
 class Terminal:
@@ -334,17 +317,6 @@ def test_terminals_without_a_person_get_lines(terminal, monkeypatch, name, value
     terminal.close()
 
 
-def test_silence_is_silent(capsys):
-    progress = Progress()
-    progress.update(view())
-    progress.message("x")
-    progress.finish(view())
-    assert capsys.readouterr() == ("", "")
-
-
-# ---------------------------------------------------------------- what was there before, and what is waited for
-
-
 def test_a_run_that_was_found_is_not_started_again():
     stream = io.StringIO()
     progress = PlainProgress(stream)
@@ -377,9 +349,6 @@ def test_a_standing_notice_is_said_once():
     for _ in range(3):
         progress.update(ProgressView("s", 2, queued=2, messages=("waiting for a slot",)))
     assert stream.getvalue() == "waiting for a slot\n"
-
-
-# ---------------------------------------------------------------- the best so far
 
 
 def test_the_best_run_so_far_has_a_line_and_its_value_is_never_cut():

@@ -196,9 +196,6 @@ def test_json_keys_never_collide():
     assert build_keys(columns) == ["loss", "loss_2", "loss_3", "y"]
 
 
-# ---------------------------------------------------------------- names in narrow tables
-
-
 def shown_names(names, width, **more):
     table = Table((Column("run"), Column("loss", "number")), [(name, 0.1234) for name in names])
     return [line.split("  ")[0].strip() for line in render_table(table, width=width, **more).splitlines()[2:]]
@@ -240,9 +237,6 @@ def test_columns_leave_by_rank_before_the_others_are_cut():
         fitted, dropped = fit_columns(table, width)
         assert (fitted.columns, dropped) == (columns[:left], columns[left:])
         assert {len(row) for row in fitted.rows} == {left}
-
-
-# ---------------------------------------------------------------- where it is cut
 
 
 def cut_table(*names: str) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,6 @@ from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError
 from assay.system import files
-from assay.system.files import (
-    Flusher,
-    Tail,
-    append_line,
-    cache_dir,
-    copy_file,
-    index_path,
-    is_inside,
-    load_lines,
-    publish,
-    read_text,
-    write_atomic,
-    write_new,
-)
 
 
 def _die(*_arguments: object) -> None:
@@ -45,21 +30,21 @@ def test_a_disk_that_takes_a_part_and_no_more(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        publish(str(tmp_path / "lease.1"), "y" * 100)
+        files.publish(str(tmp_path / "lease.1"), "y" * 100)
     monkeypatch.undo()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_replacing_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    write_atomic(str(path), "old")
+    files.write_atomic(str(path), "old")
     monkeypatch.setattr(os, "replace", _die)
     with pytest.raises(KeyboardInterrupt):
-        write_atomic(str(path), "new")
+        files.write_atomic(str(path), "new")
     monkeypatch.undo()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
-    write_atomic(str(path), "new")
+    files.write_atomic(str(path), "new")
     assert path.read_text() == "new"
 
 
@@ -87,37 +72,20 @@ def test_the_end_of_a_file(tmp_path: Path) -> None:
 
 def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
     path = tmp_path / "job.sh"
-    write_new(str(path), "one", mode=0o700)
+    files.write_new(str(path), "one", mode=0o700)
     assert path.stat().st_mode & 0o777 == 0o700
     with pytest.raises(FileExistsError):
-        write_new(str(path), "two")
+        files.write_new(str(path), "two")
     assert path.read_text() == "one"
 
 
 def test_names_that_are_no_text_survive(tmp_path: Path) -> None:
-    write_atomic(str(tmp_path / "file"), os.fsdecode(b"caf\xe9"))
+    files.write_atomic(str(tmp_path / "file"), os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "file").read_bytes() == b"caf\xe9"
 
 
-def test_one_of_many_publishes(tmp_path: Path) -> None:
-    target, gate, won = str(tmp_path / "lease.1"), threading.Barrier(8), []
-
-    def work(number: int) -> None:
-        gate.wait()
-        if publish(target, str(number)):
-            won.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [Path(target).read_text()] == [str(number) for number in won]
-    assert os.listdir(tmp_path) == ["lease.1"]
-
-
 def test_a_batch_of_news_is_flushed_once(tmp_path: Path) -> None:
-    flusher = Flusher(str(tmp_path), gather_s=0.0, pause_s=3600.0)
+    flusher = files.Flusher(str(tmp_path), gather_s=0.0, pause_s=3600.0)
     flusher.tick()
     flusher.wait()
     assert flusher.count == 0  # nothing was written
@@ -131,7 +99,7 @@ def test_a_batch_of_news_is_flushed_once(tmp_path: Path) -> None:
     flusher.tick()  # the next batch is still gathered
     flusher.wait()
     assert flusher.count == 1
-    gone = Flusher(str(tmp_path / "gone"), gather_s=0.0)
+    gone = files.Flusher(str(tmp_path / "gone"), gather_s=0.0)
     gone.note()
     gone.tick()
     gone.wait()
@@ -140,22 +108,19 @@ def test_a_batch_of_news_is_flushed_once(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_same_name_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "outcome.1" / "inside").mkdir(parents=True)
-    write_atomic(str(tmp_path / "outcome.1"), "text", repair=True)
-    assert read_text(str(tmp_path / "outcome.1")) == "text"
+    files.write_atomic(str(tmp_path / "outcome.1"), "text", repair=True)
+    assert files.read_text(str(tmp_path / "outcome.1")) == "text"
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_folder_of_a_user_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "report" / "inside").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
-        write_atomic(str(tmp_path / "report"), "text")
+        files.write_atomic(str(tmp_path / "report"), "text")
     with pytest.raises(IsADirectoryError), files.replacing(str(tmp_path / "report")) as aside:
         Path(aside).write_text("text")
     assert (tmp_path / "report" / "inside").is_dir()
     assert os.listdir(tmp_path) == ["report"]
-
-
-# ---------------------------------------------------------------- clone
 
 
 @pytest.fixture(params=[None, False], ids=["as the file system can", "without cloning"])
@@ -169,7 +134,7 @@ def copying(request, monkeypatch):
 def test_a_copy_is_equal_and_private(tmp_path, size):
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
-    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o777, mtime_ns=10**18 + 7)
+    files.copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o777, mtime_ns=10**18 + 7)
     assert (tmp_path / "b").read_bytes() == content
     status = (tmp_path / "b").stat()
     assert (status.st_nlink, status.st_mtime_ns, bool(status.st_mode & 0o100)) == (1, 10**18 + 7, True)
@@ -187,7 +152,7 @@ def test_across_file_systems(tmp_path):
     target = f"{other}/assay-clone-{os.getpid()}"
     (tmp_path / "a").write_bytes(b"x" * 100_000)
     try:
-        copy_file(str(tmp_path / "a"), target, mode=0o666, mtime_ns=0)
+        files.copy_file(str(tmp_path / "a"), target, mode=0o666, mtime_ns=0)
         with open(target, "rb") as stream:
             assert stream.read() == b"x" * 100_000
     finally:
@@ -196,7 +161,7 @@ def test_across_file_systems(tmp_path):
 
 def test_special_files_of_the_kernel_are_read_to_their_end(tmp_path):
     """copy_file_range takes them for empty."""
-    copy_file("/proc/self/status", str(tmp_path / "s"), mode=0o666, mtime_ns=0)
+    files.copy_file("/proc/self/status", str(tmp_path / "s"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "s").read_text().startswith("Name:")
 
 
@@ -204,52 +169,46 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
     with pytest.raises(FileExistsError):
-        copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
+        files.copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "b").read_text() == "b"
 
 
 def test_the_answer_of_a_pair_of_devices_is_remembered(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_can_clone", {})
     (tmp_path / "a").write_text("a")
-    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
+    files.copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
     device = os.stat(tmp_path).st_dev
     assert set(files._can_clone) == {(device, device)}
     monkeypatch.setitem(files._can_clone, (device, device), False)
-    copy_file(str(tmp_path / "a"), str(tmp_path / "c"), mode=0o666, mtime_ns=0)
+    files.copy_file(str(tmp_path / "a"), str(tmp_path / "c"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "c").read_text() == "a"
-
-
-# ---------------------------------------------------------------- json lines
 
 
 @pytest.mark.parametrize("torn", ['{"number": 9', "{", '{"number": "\u00e4', "nonsense", "[1]\n3\n\n\udcff\nnull\n "])
 def test_what_is_torn_or_no_object_costs_itself_alone(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "log.jsonl"
-    append_line(str(path), {"number": 1})
+    files.append_line(str(path), {"number": 1})
     path.write_bytes(path.read_bytes() + torn.encode("utf-8", "surrogateescape")[:-1])
-    append_line(str(path), {"number": 2})
-    assert load_lines(str(path)) == [{"number": 1}, {"number": 2}]
+    files.append_line(str(path), {"number": 2})
+    assert files.load_lines(str(path)) == [{"number": 1}, {"number": 2}]
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="cannot be written"):
-        append_line(str(tmp_path / "nowhere" / "log.jsonl"), {})
+        files.append_line(str(tmp_path / "nowhere" / "log.jsonl"), {})
     (tmp_path / "folder").mkdir()
     with pytest.raises(InfrastructureError):
-        append_line(str(tmp_path / "folder"), {})
+        files.append_line(str(tmp_path / "folder"), {})
 
 
 @settings(max_examples=15, deadline=None)
 @given(facts=st.lists(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.booleans()))))
 def test_anything_can_be_kept(facts: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("lines") / "log.jsonl"
-    assert load_lines(str(path)) == []
+    assert files.load_lines(str(path)) == []
     for each in facts:
-        append_line(str(path), each)
-    assert load_lines(str(path)) == json.loads(json.dumps(facts))
-
-
-# ---------------------------------------------------------------- tail
+        files.append_line(str(path), each)
+    assert files.load_lines(str(path)) == json.loads(json.dumps(facts))
 
 
 def append(path, data):
@@ -259,7 +218,7 @@ def append(path, data):
 
 def test_only_new_bytes_are_read(tmp_path):
     path = tmp_path / "a 'log'\n.log"
-    tail = Tail(path)
+    tail = files.Tail(path)
     assert tail.read() == b""
     append(path, b"one\n")
     assert tail.read() == b"one\n"
@@ -273,29 +232,26 @@ def test_what_is_not_a_file_is_empty_and_nobody_waits_for_it(tmp_path):
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     for name in ("loop", "pipe", "nothing", "none/log", "file/log"):
-        assert (Tail(tmp_path / name).read(), files.read_end(str(tmp_path / name), 9)) == (b"", ""), name
+        assert (files.Tail(tmp_path / name).read(), files.read_end(str(tmp_path / name), 9)) == (b"", ""), name
 
 
 def test_the_limit_leaves_the_rest_for_the_next_call(tmp_path):
     path = tmp_path / "log"
     append(path, b"0123456789")
-    tail = Tail(path, offset=2)
+    tail = files.Tail(path, offset=2)
     assert [tail.read(5), tail.read(5), tail.read(5)] == [b"23456", b"789", b""]
 
 
 def test_a_file_that_was_cut_or_replaced_is_read_again_from_its_start(tmp_path):
     path, other = tmp_path / "log", tmp_path / "other"
     append(path, b"a long first version\n")
-    tail = Tail(path, offset=100)  # beyond the end: the file was rewritten
+    tail = files.Tail(path, offset=100)  # beyond the end: the file was rewritten
     assert (tail.read(), tail.restarts) == (b"a long first version\n", 1)
     path.write_bytes(b"new\n")
     assert (tail.read(), tail.restarts) == (b"new\n", 2)
     append(other, b"longer than before\n")
     os.replace(other, path)
     assert (tail.read(), tail.restarts) == (b"longer than before\n", 3)
-
-
-# ---------------------------------------------------------------- cache dir
 
 
 @pytest.mark.parametrize(
@@ -309,29 +265,32 @@ def test_a_file_that_was_cut_or_replaced_is_read_again_from_its_start(tmp_path):
     ],
 )
 def test_the_cache_is_where_the_environment_says(env: dict[str, str], expected: str) -> None:
-    assert cache_dir(env) == expected
+    assert files.cache_dir(env) == expected
 
 
 def test_a_relative_cache_dir_is_relative_to_here_and_without_a_home_the_users_own_is_used() -> None:
-    assert cache_dir({"ASSAY_CACHE_DIR": "c"}) == os.path.abspath("c")
-    assert cache_dir({}) == os.path.expanduser("~/.cache/assay")
+    assert files.cache_dir({"ASSAY_CACHE_DIR": "c"}) == os.path.abspath("c")
+    assert files.cache_dir({}) == os.path.expanduser("~/.cache/assay")
 
 
 def test_each_root_has_its_file_whatever_path_leads_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "link").symlink_to("root")
     env = {"ASSAY_CACHE_DIR": "/c"}
-    path = index_path(tmp_path / "root", env)
+    path = files.index_path(tmp_path / "root", env)
     assert path.startswith("/c/index/")
     assert path.endswith(".sqlite3")
-    assert index_path(tmp_path / "link", env) == path
-    assert index_path(tmp_path / "other", env) != path
+    assert files.index_path(tmp_path / "link", env) == path
+    assert files.index_path(tmp_path / "other", env) != path
     monkeypatch.chdir(tmp_path)
-    assert index_path("root", env) == path
+    assert files.index_path("root", env) == path
 
 
 def test_the_name_of_a_roots_file_never_changes() -> None:
-    assert index_path("/no/such/root", {"ASSAY_CACHE_DIR": "/c"}) == "/c/index/3732617931c92d8cd5db14e3f91a36ab.sqlite3"
+    assert (
+        files.index_path("/no/such/root", {"ASSAY_CACHE_DIR": "/c"})
+        == "/c/index/3732617931c92d8cd5db14e3f91a36ab.sqlite3"
+    )
 
 
 @pytest.mark.parametrize("write", ["write_atomic", "replacing"])
@@ -358,4 +317,4 @@ def test_what_is_not_a_file_is_written_into_and_stays(write: str, tmp_path: Path
 def test_what_is_in_a_folder(tmp_path: Path, path: str, inside: bool) -> None:
     (tmp_path / "source" / "sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "source" / "sub")
-    assert is_inside(str(tmp_path / path), str(tmp_path / "source")) is inside
+    assert files.is_inside(str(tmp_path / path), str(tmp_path / "source")) is inside

@@ -73,9 +73,6 @@ def test_only_memory_that_is_used_weighs():
         process.stdin.close()
 
 
-# ---------------------------------------------------------------- one process
-
-
 def test_a_programs_name_may_hold_anything():
     line = b"42 (a) R (b\n) S 1 42 41 0 -1 0 0 0 0 0 7 8 9 10 20 0 1 0 555 4096 2 0 0"
     page = os.sysconf("SC_PAGE_SIZE")
@@ -170,9 +167,6 @@ def test_what_a_measured_command_starts_behind_loads_little() -> None:
     code = f"import sys; sys.path.append({source!r}); from assay.system import processes; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"typing", "dataclasses", "re", "subprocess", "ctypes"} & set(done.stdout.split())
-
-
-# ---------------------------------------------------------------- work in two processes
 
 
 def test_two_processes_give_what_one_gives_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,22 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from assay.values import secrets
 from assay.values.run import Command, RunSpec
-from assay.values.secrets import (
-    HIDDEN,
-    SECRET_FILES,
-    SECRET_NAMES,
-    SecretRules,
-    build_file_matcher,
-    hide_arguments,
-    hide_diff,
-    hide_named,
-    hide_spec,
-    hide_text,
-    is_secret,
-    is_secret_name,
-    matches,
-)
 
 SETTINGS = Path(__file__).parents[2] / "docs/reference/settings.md"
 
@@ -40,18 +26,23 @@ num_key_value_heads keyword author PWD password_file image_token sort_key lr mon
 
 @pytest.mark.parametrize("name", (SECRET + OPEN).split())
 def test_names_of_secrets(name: str) -> None:
-    assert is_secret_name(name) is (name in SECRET.split())
+    assert secrets.is_secret_name(name) is (name in SECRET.split())
 
 
 @pytest.mark.parametrize(
     ("name", "value", "secret"),
     [
         *(("token", 5, False), ("token", "5", False), ("password", 5, True), ("token", True, False)),
-        *(("use_auth_token", "true", False), ("token", "", False), ("token", HIDDEN, False), ("token", None, False)),
+        *(
+            ("use_auth_token", "true", False),
+            ("token", "", False),
+            ("token", secrets.HIDDEN, False),
+            ("token", None, False),
+        ),
     ],
 )
 def test_numbers_and_switches_are_no_secrets(name: str, value: object, secret: bool) -> None:
-    assert is_secret(name, value) is secret
+    assert secrets.is_secret(name, value) is secret
 
 
 @pytest.mark.parametrize(
@@ -74,8 +65,8 @@ def test_numbers_and_switches_are_no_secrets(name: str, value: object, secret: b
     ],
 )
 def test_secrets_in_command_lines(text: str, shown: str) -> None:
-    assert hide_text(text) == shown
-    assert hide_text(shown) == shown
+    assert secrets.hide_text(text) == shown
+    assert secrets.hide_text(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -90,12 +81,12 @@ def test_secrets_in_command_lines(text: str, shown: str) -> None:
     ],
 )
 def test_command_lines_without_secrets_stay_as_they_are(text: str) -> None:
-    assert hide_text(text) == text
+    assert secrets.hide_text(text) == text
 
 
 def test_words_of_a_command_line() -> None:
     words = ("assay", "run", "--token", "abc", "--env", "X_TOKEN=foo", "-n")
-    assert hide_arguments(words) == ("assay", "run", "--token", HIDDEN, "--env", "X_TOKEN=***", "-n")
+    assert secrets.hide_arguments(words) == ("assay", "run", "--token", secrets.HIDDEN, "--env", "X_TOKEN=***", "-n")
 
 
 def test_a_diff_shows_programs_and_no_secrets() -> None:
@@ -111,39 +102,45 @@ def test_a_diff_shows_programs_and_no_secrets() -> None:
         "diff --git a/conf.yml b/conf.yml\n+  hf_token: ***\n-password: *** # old\n+lr: 3\n+env: {A_TOKEN: ***, lr: 2}\n"
         'diff --git a/t.py b/t.py\n+token = next(it)\n+token = "***"\n+x = ***\n'
     )
-    assert hide_diff(diff, known=["known123"]) == shown
+    assert secrets.hide_diff(diff, known=["known123"]) == shown
 
 
 def test_secrets_inside_of_parameters_are_hidden_by_their_names() -> None:
     params = {"token": "x", "a": {"api_key": "x", "b": [{"password": "x"}]}, "n": 3}
-    assert hide_named(params) == {"token": HIDDEN, "a": {"api_key": HIDDEN, "b": [{"password": HIDDEN}]}, "n": 3}
+    assert secrets.hide_named(params) == {
+        "token": secrets.HIDDEN,
+        "a": {"api_key": secrets.HIDDEN, "b": [{"password": secrets.HIDDEN}]},
+        "n": 3,
+    }
 
 
 def test_a_hidden_run_keeps_its_id_and_the_real_values_apart() -> None:
     spec = RunSpec(
         "id", "n", {"token": "abcdefgh", "x": "--password pw1"}, (Command("a", "go abcdefgh"), Command("b", "x"))
     )
-    hidden = hide_spec(spec)
-    assert (hidden.id, dict(hidden.params)) == ("id", {"token": HIDDEN, "x": "--password ***"})
+    hidden = secrets.hide_spec(spec)
+    assert (hidden.id, dict(hidden.params)) == ("id", {"token": secrets.HIDDEN, "x": "--password ***"})
     assert [command.text for command in hidden.commands] == ["go ***", "x"]
     assert hidden.private is not None
     assert dict(hidden.private.commands) == {"a": "go abcdefgh"}
     assert "abcdefgh" not in repr(hidden)
-    assert hide_spec(hidden) is hidden
+    assert secrets.hide_spec(hidden) is hidden
     plain = RunSpec("id", "n", {"lr": 1}, (Command("a", "go"),))
-    assert hide_spec(plain) is plain
+    assert secrets.hide_spec(plain) is plain
 
 
 def test_of_several_patterns_the_last_one_counts() -> None:
-    rules = SecretRules(names=("my-*", "!MY_OPEN", "!HF_TOKEN"))
+    rules = secrets.SecretRules(names=("my-*", "!MY_OPEN", "!HF_TOKEN"))
     names = ("my_x", "my_open", "HF_TOKEN", "api_key")
-    assert [name for name in names if is_secret_name(name, rules)] == ["my_x", "api_key"]
-    matches = build_file_matcher((*SECRET_FILES, "!conf/a.key", "*.lic"))
+    assert [name for name in names if secrets.is_secret_name(name, rules)] == ["my_x", "api_key"]
+    fits = secrets.build_file_matcher((*secrets.SECRET_FILES, "!conf/a.key", "*.lic"))
     cases = [("a.key", "conf/a.key"), ("a.key", "a.key"), ("X.LIC", "d/X.LIC"), ("credentials.py", "credentials.py")]
-    assert [matches(name, path, False) for name, path in cases] == [False, True, True, False]
+    assert [fits(name, path, False) for name, path in cases] == [False, True, True, False]
 
 
-@pytest.mark.parametrize("pattern", [*SECRET_FILES, *(name for name in SECRET_NAMES if not name.startswith("!"))])
+@pytest.mark.parametrize(
+    "pattern", [*secrets.SECRET_FILES, *(name for name in secrets.SECRET_NAMES if not name.startswith("!"))]
+)
 def test_every_pattern_is_documented(pattern: str) -> None:
     assert f"`{pattern}`" in SETTINGS.read_text(encoding="utf-8")
 
@@ -153,4 +150,4 @@ def test_names_match_as_fnmatch_matches_them() -> None:
     for _ in range(3000):
         text = "".join(draw.choices("AB_\n", k=draw.randrange(6)))
         pattern = "".join(draw.choices("AB_**?[]", k=draw.randrange(6)))
-        assert matches(text, pattern) == fnmatchcase(text, pattern), (text, pattern)
+        assert secrets.matches(text, pattern) == fnmatchcase(text, pattern), (text, pattern)

@@ -34,9 +34,6 @@ def match(text: str, row: Mapping[str, Any], **flags: bool) -> bool:
     return choose(parse_where(text), 1, column) == [0]
 
 
-# ---------------------------------------------------------------- what is understood
-
-
 @pytest.mark.parametrize(
     ("text", "row", "expected"),
     [
@@ -151,9 +148,6 @@ def test_names_as_they_are_written() -> None:
     assert name.aggregate is None
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
@@ -208,8 +202,6 @@ def test_the_parser_raises_nothing_but_the_usage_error(text: str) -> None:
     with suppress(UsageError):
         assert parse_where(text).text == text
 
-
-# ---------------------------------------------------------------- next to a second implementation
 
 NAMES = "abc"
 VALUES: list[Any] = [0, 1, 1.0, -2.5, "1", "1e0", "x", "xy", "", True, False, None, math.nan, math.inf, MISSING]

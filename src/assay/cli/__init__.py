@@ -4,14 +4,9 @@ import _signal as signal  # type: ignore[import-not-found]  # `signal` loads enu
 import os
 import sys
 
-
-def _is_program(path: str) -> bool:
-    """Whether this is `assay` or `python -m assay`, and not a test or a script that imports us."""
-    folder, name = os.path.split(path)
-    return name == "assay" or (name == "__main__.py" and os.path.basename(folder) == "assay")
-
-
-if _is_program(sys.argv[0]):
+_folder, _name = os.path.split(sys.argv[0])
+# this is `assay` or `python -m assay`, and not a test or a script that imports us
+if _name == "assay" or (_name == "__main__.py" and os.path.basename(_folder) == "assay"):
     for _number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(_number) is not signal.SIG_IGN:
             signal.signal(_number, lambda _number, _frame: os._exit(130))  # nothing has been started that must be ended

@@ -69,9 +69,6 @@ def is_well(diagnosis: Diagnosis) -> bool:
     return not any(finding.grade == "broken" for findings in diagnosis.values() for finding in findings)
 
 
-# ---------------------------------------------------------------- what is needed
-
-
 def _examine_needed() -> Iterator[Diagnostic]:
     python = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:3] >= _OLDEST_PYTHON:
@@ -138,9 +135,6 @@ def _poll_pidfd() -> None:
         os.close(descriptor)
 
 
-# ---------------------------------------------------------------- places
-
-
 def _examine_places(root: str | None) -> Iterator[Diagnostic]:
     try:
         chosen = os.path.abspath(root) if root else load_settings(os.getcwd(), os.environ).root
@@ -181,9 +175,6 @@ def _examine_disk(folder: str) -> Iterator[Diagnostic]:
     is_little = free < _LITTLE_ROOM
     hint = "runs fail when the disk is full" if is_little else ""
     yield Diagnostic("room", "note" if is_little else "ok", f"{formatting.render_size(free)} free", hint)
-
-
-# ---------------------------------------------------------------- GPUs, optional parts, plug-ins
 
 
 def _examine_gpus() -> Iterator[Diagnostic]:
@@ -253,8 +244,6 @@ def _examine_need(need: Part | Program | Folder) -> Diagnostic:
         return Diagnostic(name, "note", f"{need}: {type(error).__name__}: {error}", hint)
 
 
-# ---------------------------------------------------------------- the command
-
 _MARKS = {
     "ok": ("✓", "+", "green"),
     "note": ("·", ".", "yellow"),
@@ -272,36 +261,28 @@ def doctor(request: DoctorRequest, console: Console, group: Group) -> int:
     """Show what works on this machine, and how to get the rest. Exit code 1: something needed does not work."""
     diagnosis = examine(request.root, group)
     if request.as_json:
-        console.write_json(_build_facts(diagnosis))
+        findings = [
+            {"group": heading, "name": each.name, "grade": each.grade, "text": each.text, "hint": each.hint or None}
+            for heading, found in diagnosis.items()
+            for each in found
+        ]
+        console.write_json({"is_well": is_well(diagnosis), "findings": findings})
     else:
         console.write("".join(f"{line}\n" for line in _render(diagnosis, console)))
     return int(ExitCode.OK if is_well(diagnosis) else ExitCode.FAILED)
 
 
-def _build_facts(diagnosis: Diagnosis) -> dict[str, object]:
-    findings = [
-        {"group": group, "name": each.name, "grade": each.grade, "text": each.text, "hint": each.hint or None}
-        for group, found in diagnosis.items()
-        for each in found
-    ]
-    return {"is_well": is_well(diagnosis), "findings": findings}
-
-
 def _render(diagnosis: Diagnosis, console: Console) -> Iterator[str]:
     column = max(len(each.name) for found in diagnosis.values() for each in found)
+    indent = " " * (column + 6)
+    room = None if console.width is None else console.width - len(indent)
     for group, found in diagnosis.items():
         yield paint(group, "bold") if console.color else group
         for each in found:
-            yield from _render_finding(each, column, console)
+            nice, ascii_mark, style = _MARKS[each.grade]
+            mark = ascii_mark if console.is_plain else nice
+            first, *rest = [*fold(each.text, room), *(fold(each.hint, room) if each.hint else [])]
+            yield f"  {paint(mark, style) if console.color else mark} {formatting.pad(each.name, column)}  {first}"
+            yield from (f"{indent}{line}" for line in rest)
         yield ""
     yield "everything that is needed works" if is_well(diagnosis) else "something that is needed does not work"
-
-
-def _render_finding(finding: Diagnostic, column: int, console: Console) -> Iterator[str]:
-    nice, ascii_mark, style = _MARKS[finding.grade]
-    mark = ascii_mark if console.is_plain else nice
-    indent = " " * (column + 6)
-    room = None if console.width is None else console.width - len(indent)
-    first, *rest = [*fold(finding.text, room), *(fold(finding.hint, room) if finding.hint else [])]
-    yield f"  {paint(mark, style) if console.color else mark} {formatting.pad(finding.name, column)}  {first}"
-    yield from (f"{indent}{line}" for line in rest)

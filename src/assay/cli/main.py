@@ -7,16 +7,15 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay import __version__, plugins
-from assay.cli.direct import find_call
 from assay.errors import AssayError, ConfigError, ExitCode, IndexDamagedError, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
-from assay.values.options import Group
+from assay.values.options import Group, Option, find_request, reads_words
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -82,9 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os._exit(code)
     gc.freeze()  # at exit the interpreter would search everything for cycles again
     sys.exit(code)
-
-
-# ---------------------------------------------------------------- streams and signals
 
 
 def _open_streams() -> None:
@@ -177,8 +173,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _print_error("assay: interrupted")
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
-        is_answer = error.finds_nothing and _only_reads(words[0])
-        return _print_nothing(error, words) if is_answer else _print_refusal(error)
+        return _report_refusal(error, words)
     except SystemExit as leave:  # how click ends when a pipe was closed: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else _leave(leave.code)
@@ -199,14 +194,13 @@ def _leave(code: object) -> int:
     return int(ExitCode.FAILED)
 
 
-def _print_nothing(error: AssayError, words: Sequence[str]) -> int:
-    if any(word.startswith(("--json", "--fields")) for word in words):
-        Console().write_json([] if words[0] in ("ls", "sum") else None)  # the others show one run
-    Console().error(f"0 runs: {error.render()}")
-    return int(ExitCode.OK)
-
-
-def _print_refusal(error: AssayError) -> int:
+def _report_refusal(error: AssayError, words: Sequence[str]) -> int:
+    """Print why the command was refused. If a command only reads, it is an answer that no run matches."""
+    if error.finds_nothing and _only_reads(words[0]):
+        if any(word.startswith(("--json", "--fields")) for word in words):
+            Console().write_json([] if words[0] in ("ls", "sum") else None)  # the others show one run
+        Console().error(f"0 runs: {error.render()}")
+        return int(ExitCode.OK)
     text = "\n".join(error.render().splitlines())
     Console().error(text if isinstance(error, ConfigError) else f"assay: {text}")
     return int(error.exit_code)
@@ -214,6 +208,7 @@ def _print_refusal(error: AssayError) -> int:
 
 def _report_failure(error: Exception) -> int:
     """Report a failure of another distribution's plug-in if its code raised the error, else a bug of ours."""
+    import tempfile
     import traceback
 
     packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}
@@ -223,17 +218,10 @@ def _report_failure(error: Exception) -> int:
         if (package := str(frame.f_globals.get("__name__")).partition(".")[0]) in packages
     ]
     package, place = known[-1] if known else ("assay", "")
-    if package == "assay":
-        return _report_bug(error)
-    _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
-    return int(ExitCode.INTERNAL)
-
-
-def _report_bug(error: Exception) -> int:
-    """Report a bug of ours: the traceback goes to a file that can be sent to us, not to the user's terminal."""
-    import tempfile
-    import traceback
-
+    if package != "assay":
+        _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
+        return int(ExitCode.INTERNAL)
+    # the traceback of a bug goes to a file that can be sent to us, not to the user's terminal
     text = "".join(traceback.format_exception(error))
     text = f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}"
     options: Any = {"prefix": "assay-crash-", "suffix": ".txt", "delete": False, "encoding": "utf-8"}
@@ -245,6 +233,94 @@ def _report_bug(error: Exception) -> int:
         details = f"please send us these details with what you did:\n{text}"
     _print_error(f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n  {details}")
     return int(ExitCode.INTERNAL)
+
+
+# ---------------------------------------------------------------- commands without click
+# click takes longer to import than most commands run. Only plain words are read here: options by their full names, with
+# valid values. Help, abbreviations, joined short options and mistakes are left to click: messages have one source.
+
+
+def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
+    """Return the call for these words; None if click has to parse them."""
+    if not words or words[0] not in group.commands:
+        return None
+    found = plugins.load(group.commands[words[0]][0])
+    if isinstance(found, Group):
+        return find_call(words[1:], found, services)
+    if reads_words(found):
+        return lambda: found(words[1:])
+    request = find_request(found)
+    if request is None:
+        return None
+    given = parse_words(words[1:], request.OPTIONS)
+    if given is None:
+        return None
+    further = {key: value for key, value in services.items() if key in found.__annotations__}
+    return lambda: found(request.from_command_line(given), Console(), **further)
+
+
+def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
+    """Return the values of options and arguments by field, as click would; None if click has to parse the words."""
+    fields = {name: field for field, each in options.items() for name in each.names}
+    given: dict[str, Any] = {field: [] if each.multiple else each.default for field, each in options.items()}
+    seen: set[str] = set()
+    arguments: list[str] = []
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if word == "--":
+            arguments += reversed(left)
+            break
+        if not word.startswith("-"):
+            arguments.append(word)
+            continue
+        name, equals, text = word.partition("=") if word.startswith("--") else (word, "", "")
+        field = fields.get(name)
+        if field is None or (options[field].is_flag and equals):
+            return None
+        seen.add(field)
+        if options[field].is_flag:
+            given[field] = True
+            continue
+        if not equals:
+            text = left.pop() if left else ""
+        if not _take(text, field, options[field], given, dashes=bool(equals)):
+            return None
+    is_complete = all(field in seen for field, each in options.items() if each.names and each.required)
+    return given if is_complete and _take_arguments(arguments, options, given) else None
+
+
+def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
+    """Store the text as the option's value; return False if it may not be valid."""
+    if not text or (text.startswith("-") and not dashes) or (option.choices and text not in option.choices):
+        return False
+    value: Any = text
+    if option.type is not str:
+        try:
+            value = option.type(text)
+        except ValueError:
+            return False
+        low, high = option.minimum, option.maximum
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            return False
+    if option.multiple:
+        given[field].append(value)
+    else:
+        given[field] = value
+    return True
+
+
+def _take_arguments(arguments: Sequence[str], options: Mapping[str, Option], given: dict[str, Any]) -> bool:
+    left = list(arguments)
+    for field, each in options.items():
+        if each.names:
+            continue
+        taken, left = (left, []) if each.multiple else (left[:1], left[1:])
+        if each.required and not taken:
+            return False
+        if not all(_take(text, field, each, given, dashes=True) for text in taken):
+            return False
+    return not left
 
 
 if __name__ == "__main__":

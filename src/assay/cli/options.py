@@ -117,17 +117,14 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         commands = self._group.commands
         width = max(map(len, commands))  # one width for all sections
-        for heading, names in _divide(self._group).items():
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), commands[name][1]) for name in names])
-
-
-def _divide(group: Group) -> dict[str, list[str]]:
-    """Return the commands of the group by heading."""
-    found: dict[str, list[str]] = {heading: [] for heading in group.sections}
-    for name, (_, _, *heading) in group.commands.items():
-        found.setdefault("".join(heading) or ("Plug-ins" if group.sections else "Commands"), []).append(name)
-    return {heading: names for heading, names in found.items() if names}
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._group.sections}
+        usual = "Plug-ins" if sections else "Commands"
+        for name, (_, text, *heading) in commands.items():
+            sections.setdefault("".join(heading) or usual, []).append((name.ljust(width), text))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
@@ -184,9 +181,6 @@ def _build_type(declared: Option) -> Any:
     kind = click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
     kind.name = "integer" if declared.type is int else "number"  # click's messages have "a valid integer range"
     return kind
-
-
-# ---------------------------------------------------------------- completion in the shell
 
 
 def complete(root: click.Group, line: str) -> tuple[str, list[tuple[str, str]]]:

@@ -80,9 +80,6 @@ def find_inside(folder: str, repository: str) -> str:
     return relative
 
 
-# ---------------------------------------------------------------- looking
-
-
 def find_repository(folder: str) -> str:
     """Return the top of the work tree that a folder is in."""
     try:
@@ -119,9 +116,6 @@ def is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
 
 
-# ---------------------------------------------------------------- the tree
-
-
 def open_tree(repository: str, path: str) -> Checkout:
     """Return the tree at `path`; a missing one is made, an existing one borrows new objects as well."""
     if not os.path.isdir(os.path.join(path, ".git")):
@@ -137,10 +131,8 @@ def open_tree(repository: str, path: str) -> Checkout:
 
 def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
     """Check out this commit and remove local changes and untracked files; ignored ones stay if a build needs them.
-
     Compiled Python files are always removed: two commits may have a source of the same size and second, and an
-    interpreter would use the old one's compiled file.
-    """
+    interpreter would use the old one's compiled file."""
     try:
         for lock in ("index.lock", "HEAD.lock"):  # left by a killed process; no other process works in this tree
             with suppress(FileNotFoundError):
@@ -158,17 +150,19 @@ def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
 
 
 def commit_work_tree(tree: Checkout, root: str, secret: Sequence[str] = ()) -> Commit:
-    """Commit the user's files to this tree: HEAD, the changes since, and new files that are code.
-
-    Code is what a snapshot would copy: no files that git ignores, no large files, studies, files below the output root
-    `root`, or names that match `secret`. Without changes the result is HEAD.
-    """
+    """Commit the user's files to this tree: HEAD, the changes since, and new files that are code. Code is what a
+    snapshot would copy: no files that git ignores, no large files, studies, files below the output root `root`, or
+    names that match `secret`. Without changes the result is HEAD."""
     head, listed = load_commit(tree.repository, "HEAD"), os.path.join(tree.path, ".git", "assay-new-files")
     git = ("--git-dir", os.path.join(tree.path, ".git"), "--work-tree", tree.repository)
     try:
         _git(tree.repository, *git, "read-tree", head.sha)
         _git(tree.repository, *git, "add", "--update", "--", ".")
-        if new := _list_new_files(tree.repository, Selection(exclude=(root,), secret=tuple(secret))):
+        untracked = set(_git(tree.repository, "ls-files", "--others", "--exclude-standard", "-z").split("\0"))
+        selection = Selection(exclude=(root,), secret=tuple(secret))
+        folders = list(load_tree(tree.repository, selection).walk()) if untracked != {""} else []
+        code = [path for each in folders for path in (*(file.path for file in each.files), *dict(each.symlinks))]
+        if new := [f":(literal){path}" for path in code if path in untracked]:
             write_atomic(listed, os.fsencode("\0".join(new)))
             _git(tree.repository, *git, "add", f"--pathspec-from-file={listed}", "--pathspec-file-nul")
         state = _git(tree.repository, *git, "write-tree").strip()
@@ -177,13 +171,6 @@ def commit_work_tree(tree: Checkout, root: str, secret: Sequence[str] = ()) -> C
         return load_commit(tree.path, _git(tree.path, "commit-tree", state, "-p", head.sha, "-m", "work tree").strip())
     except GitError as error:
         raise InfrastructureError(f"the work tree {tree.repository} cannot be copied: {error.message}") from None
-
-
-def _list_new_files(repository: str, selection: Selection) -> list[str]:
-    new = set(_git(repository, "ls-files", "--others", "--exclude-standard", "-z").split("\0"))
-    folders = list(load_tree(repository, selection).walk()) if new != {""} else []
-    code = [path for each in folders for path in (*(file.path for file in each.files), *dict(each.symlinks))]
-    return [f":(literal){path}" for path in code if path in new]
 
 
 def build(tree: Checkout, command: str, folder: str, timeout_s: float | None = None) -> str | None:

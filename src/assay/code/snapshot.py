@@ -84,11 +84,9 @@ def take_snapshot(
     secret: Sequence[str] = (),
     clock: Callable[[], int] = time.time_ns,
 ) -> Snapshot:
-    """Copy the code into the store, unless the store has it already.
-
-    `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; without it
-    only the patterns count. `secret`: patterns of names that are linked, never copied.
-    """
+    """Copy the code into the store, unless the store has it already. `guess` leaves out .git, __pycache__, node_modules
+    and virtual environments and links what git ignores; without it only the patterns count. `secret`: patterns of names
+    that are linked, never copied."""
     source = os.path.abspath(source)
     selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits(), tuple(secret))
     try:
@@ -159,9 +157,6 @@ class ChangedFile:
     name: str
     file: str
     is_new: bool = False
-
-
-# ---------------------------------------------------------------- taking
 
 
 class _Contents:
@@ -318,15 +313,10 @@ def _load_seen(store: StrPath) -> Seen:
     return seen if isinstance(seen, dict) else {}
 
 
-# ---------------------------------------------------------------- placing
-
-
 def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
-    """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
-
-    A clone shares blocks with the snapshot until one side is written to; never a hard link, by which one run's edits
-    would reach another. With `link`, files that were not copied are reached through absolute links.
-    """
+    """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder. A clone shares
+    blocks with the snapshot until one side is written to; never a hard link, by which one run's edits would reach
+    another. With `link`, files that were not copied are reached through absolute links."""
     folders, files, symlinks = _load_layout(snapshot.path)
     base, origin = os.fspath(target), snapshot.path
     try:
@@ -391,6 +381,5 @@ def _load_manifest(folder: str) -> _Manifest:
     try:
         return parse_strict(_Manifest, fields)
     except (ValueError, TypeError):
-        raise FormatError(
-            f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written"
-        ) from None
+        reason = "its list of files is not as it was written"
+        raise FormatError(f"the copy of the code in {folder!r} is damaged: {reason}") from None

@@ -110,10 +110,8 @@ def load_tree(source: StrPath, selection: Selection) -> Tree:
 def unreadable_error(paths: Sequence[str]) -> UsageError:
     named = ", ".join(repr(path) for path in paths[:5])
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
-    return UsageError(
-        f"the code cannot be copied: {named}{more} cannot be read",
-        "make them readable, or add them to the ignore patterns",
-    )
+    hint = "make them readable, or add them to the ignore patterns"
+    return UsageError(f"the code cannot be copied: {named}{more} cannot be read", hint)
 
 
 class _Walker:
@@ -298,9 +296,6 @@ class _Walker:
         return folder.linked
 
 
-# ---------------------------------------------------------------- folders of ours
-
-
 def is_output_folder(path: str) -> bool:
     """Return whether this is a study's folder, its `.assay`, or a run's directory, by its content."""
     meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
@@ -345,9 +340,6 @@ def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
     except OSError:
         return [], seen
     return found, seen
-
-
-# ---------------------------------------------------------------- patterns
 
 
 def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:

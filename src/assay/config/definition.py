@@ -19,10 +19,8 @@ _LONGEST_WORD = 100_000  # bytes, about; Linux refuses arguments of 128 KiB
 
 
 def render_definition(keys: Mapping[str, object]) -> str:
-    """Render the keys of a native file as YAML, in the given order; a key with None is left out.
-
-    Raises ConfigError that lists every unknown keyword, and every value that a file cannot contain.
-    """
+    """Render the keys of a native file as YAML, in the given order; a key with None is left out. Raises ConfigError
+    that lists every unknown keyword, and every value that a file cannot contain."""
     import yaml
 
     problems = Problems()
@@ -40,10 +38,8 @@ def render_definition(keys: Mapping[str, object]) -> str:
 
 
 def render_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Render `NAME=VALUE` words for the command line, which are parsed to the same values.
-
-    Raises ConfigError that lists every value that a word cannot contain.
-    """
+    """Render `NAME=VALUE` words for the command line, which are parsed to the same values. Raises ConfigError that
+    lists every value that a word cannot contain."""
     import yaml
 
     problems = Problems()

@@ -156,9 +156,6 @@ class Fields:
         return None
 
 
-# ---------------------------------------------------------------- what the dialects share
-
-
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """The options of the command line for reading a file."""

@@ -77,8 +77,6 @@ class GridReader:
         rules = _Rules(shared.zips + own.zips, shared.when + own.when)
         return self._check(Sweep(axes, position=node.position), rules)
 
-    # ------------------------------------------------------------ axes
-
     def _axes(self, node: Node, key: str) -> dict[str, Axis]:
         if node.kind != "mapping":
             self._fields.refuse(node, key, "a mapping of parameters")
@@ -163,8 +161,6 @@ class GridReader:
             what = "holds no number" if not found else f"holds more than {MAX_RANGE} numbers"
             self._problems.add(f"this range {what}", key, node.position, _RANGE_HINT)
         return found
-
-    # ------------------------------------------------------------ zip and when
 
     def _rules(self, entries: Mapping[str, Item], key: str) -> _Rules:
         zips = self._zips(entries["zip"].node, join_key(key, "zip")) if "zip" in entries else ()

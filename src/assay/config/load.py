@@ -80,9 +80,7 @@ def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:
     """Return the dialect by the keys of the first document that has any; a file of unknown kind is refused as native.
-
-    Plug-ins are asked only if the file is not clearly one of ours.
-    """
+    Plug-ins are asked only if the file is not clearly one of ours."""
     first = next((node for node in nodes if node.kind == "mapping"), None)
     keys = {entry.key for entry in first.items()} if first else set()
     has_command = bool(keys & _COMMANDS)

@@ -324,8 +324,6 @@ class _Reader:
                 self._problems.add("a random axis needs a count", name, axis.position, hint)
         return Subset(count, seed) if count else None
 
-    # ------------------------------------------------------------ farms
-
     def _farm(self, written: Sequence[str]) -> tuple[str | None, dict[str, Farm]]:
         """Return the default of --on. An unknown farm is returned with a problem, since the settings may define it:
         whether they do is checked when the farm is used."""

@@ -120,9 +120,6 @@ def _compose_part(part: str, start: int, word: Word, flavour: Flavour, *, is_onl
     return yaml.ScalarNode(tag if known else f"{TAG}str", bare, mark, mark)
 
 
-# ---------------------------------------------------------------- overrides of parameters
-
-
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """The parameters that the command line sets."""
@@ -176,9 +173,6 @@ def _find_values(name: str, sweeps: Sequence[Sweep]) -> set[str] | None:
     return {canonical(value) for axis in axes if isinstance(axis, Choices) for value in axis.values}
 
 
-# ---------------------------------------------------------------- settings
-
-
 def apply_settings(
     document: Node,
     texts: Iterable[str],
@@ -188,9 +182,7 @@ def apply_settings(
     problems: Problems,
 ) -> Node:
     """Return the document with these keys set; a dotted name is a key inside of a key, and null removes a key.
-
-    `refused`: existing keys that cannot be set; `params`: the study's parameters.
-    """
+    `refused`: existing keys that cannot be set; `params`: the study's parameters."""
     for name, entry in parse_assignments(texts, "native", problems, SET_FLAG).items():
         top = name.partition(".")[0]
         if top not in possible:

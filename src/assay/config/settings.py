@@ -84,9 +84,6 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     return Settings(files=tuple(files), tables=tables, **values)
 
 
-# ---------------------------------------------------------------- where
-
-
 def _project_file(folder: str) -> str | None:
     """Return the nearest settings file upwards. A pyproject.toml without a table for Assay does not count."""
     while True:
@@ -117,9 +114,6 @@ def _absolute(path: str, folder: str) -> str:
     return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
 
 
-# ---------------------------------------------------------------- reading one file
-
-
 def _load_file(path: str) -> dict[str, Any]:
     from assay.config.toml_source import parse_toml  # most folders have no settings file
 
@@ -147,7 +141,11 @@ class _Reader(Fields):
         elif key == "slots":
             return self._read_slots(node)
         elif key in PATTERNS:
-            return self._read_patterns(key, node)
+            value = node.value
+            if isinstance(value, list) and all(isinstance(each, str) and each.strip("! ") for each in value):
+                return tuple(each.strip() for each in value)
+            example = '["MY_*", "!EOS_TOKEN"]' if key == "secret_names" else '["*.lic", "!public.key"]'
+            self.refuse(node, key, "a list of patterns", f"as in {key} = {example}")
         elif key in ("root", "farm", "index"):
             text = self.string(node, key, f'as in {key} = "…"')
             return _absolute(text or "", os.path.dirname(self._path)) if key == "root" else text
@@ -160,14 +158,6 @@ class _Reader(Fields):
                 self.refuse(node, key, "a duration", 'as in max_wait = "4h"')
             return seconds
         return node
-
-    def _read_patterns(self, key: str, node: Node) -> tuple[str, ...]:
-        value = node.value
-        if not isinstance(value, list) or not all(isinstance(each, str) and each.strip("! ") for each in value):
-            example = '["MY_*", "!EOS_TOKEN"]' if key == "secret_names" else '["*.lic", "!public.key"]'
-            self.refuse(node, key, "a list of patterns", f"as in {key} = {example}")
-            return ()
-        return tuple(each.strip() for each in value)
 
     def _read_slots(self, node: Node) -> tuple[str, ...]:
         wanted = 'a list such as [0, 1], ["0,1", "2,3"] or ["cpu", "cpu"]'

@@ -234,21 +234,17 @@ def compose(text: str, file: str, flavour: Flavour) -> list[Any]:
     finally:
         loader.dispose()
     if _EXTRA_BREAK.search(text):
-        _correct_marks(documents, text)
+        # give the nodes, and all nodes inside, the positions that editors show
+        seen: set[int] = set()
+        pending, starts = list(documents), _find_lines(text)
+        while pending:
+            node = pending.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                node.start_mark = _correct_mark(node.start_mark, starts)
+                children = [] if node.id == "scalar" else node.value
+                pending += [each for child in children for each in (child if isinstance(child, tuple) else (child,))]
     return documents
-
-
-def _correct_marks(nodes: list[Any], text: str) -> None:
-    """Give the nodes of a document, and all nodes inside, the positions that editors show."""
-    seen: set[int] = set()
-    pending, starts = list(nodes), _find_lines(text)
-    while pending:
-        node = pending.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            node.start_mark = _correct_mark(node.start_mark, starts)
-            children = [] if node.id == "scalar" else node.value
-            pending += [each for child in children for each in (child if isinstance(child, tuple) else (child,))]
 
 
 def _correct_mark(mark: Any, starts: list[int]) -> Any:
@@ -315,8 +311,7 @@ def loader_of(flavour: Flavour) -> Any:
 
 def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
     """Parse another tool's file as PyYAML reads it; if it cannot be read, return an empty mapping and add the reason to
-    `problems`.
-    Tuples are read too, since a plain `yaml.dump` writes them."""
+    `problems`. Tuples are read too, since a plain `yaml.dump` writes them."""
     import yaml
 
     try:
@@ -367,19 +362,16 @@ class Builder:
         if len(self._open) > MAX_DEPTH:
             raise build_error("nested too deeply", node.position, f"at most {MAX_DEPTH} levels are read")
         self._open.add(id(raw))
-        size = self._fill(node, raw)
+        size = 1
+        if node.kind == "mapping":
+            size = self._fill_mapping(node, raw)
+        elif node.kind == "sequence":
+            built = [self._visit(element) for element in raw.value]
+            node._elements = [element for element, _ in built]  # noqa: SLF001
+            size += sum(weight for _, weight in built)
         self._open.discard(id(raw))
         self._done[id(raw)] = node, size
         return node, size
-
-    def _fill(self, node: Node, raw: Any) -> int:
-        if node.kind == "scalar":
-            return 1
-        if node.kind == "sequence":
-            built = [self._visit(element) for element in raw.value]
-            node._elements = [element for element, _ in built]  # noqa: SLF001
-            return 1 + sum(size for _, size in built)
-        return self._fill_mapping(node, raw)
 
     def _fill_mapping(self, node: Node, raw: Any) -> int:
         merged: dict[str, Item] = {}
@@ -497,10 +489,8 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
 
 
 def _find_open(error: Any, text: str) -> Any:
-    """Return the mark of the innermost open bracket or quote at the error; None if it is not known.
-
-    The parser notices it lines later, usually at the end of the file.
-    """
+    """Return the mark of the innermost open bracket or quote at the error; None if it is not known. The parser notices
+    it lines later, usually at the end of the file."""
     if "end of stream" in error.problem:
         return error.context_mark if _stands_at(error.context_mark, text, "'\"") else None
     end = error.problem_mark.index if error.problem_mark else len(text)

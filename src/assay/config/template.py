@@ -97,15 +97,12 @@ class _Scanner:
             self._put(Flag(flag[1], self._quote()))
             self._at = flag.end()
             return True
-        self._note_unclosed()
-        return False
-
-    def _note_unclosed(self) -> None:
-        """Record an unclosed name outside of quotes, where `[name` alone means nothing to the shell either."""
+        # an unclosed name outside of quotes, where `[name` alone means nothing to the shell either
         opened = _UNCLOSED.match(self._text, self._at)
         is_place = self._text[self._at] == "{" or self._at == 0 or self._before() in _BEFORE_FLAG
         if opened and is_place and self._contexts[-1] in ("bare", "paren"):
             self._unclosed.append(opened[0])
+        return False
 
     def _put(self, piece: Piece) -> None:
         """Add a piece. In $'…' no value is safe, so the quote is closed around it."""

@@ -43,10 +43,8 @@ class Executor(ABC):
 
     @classmethod
     def check(cls, _farm: Farm) -> None:
-        """Check whether jobs could be submitted to this farm, before anything is written.
-
-        Raises UsageError if something is not installed or not set, InfrastructureError if something does not answer.
-        """
+        """Check whether jobs could be submitted to this farm, before anything is written. Raises UsageError if
+        something is not installed or not set, InfrastructureError if something does not answer."""
         return
 
     @classmethod
@@ -66,10 +64,8 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        """Start attempt `request.attempt`. Returns None if another supervisor owns it; then nothing was started.
-
-        Raises InfrastructureError when the job cannot be started at all.
-        """
+        """Start attempt `request.attempt`. Returns None if another supervisor owns it; then nothing was started. Raises
+        InfrastructureError when the job cannot be started at all."""
 
     def together(self) -> AbstractContextManager[None]:
         """Submit jobs in this block together if possible: all may be sent at its end."""
@@ -102,10 +98,8 @@ class Executor(ABC):
 
     @abstractmethod
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """End these jobs (handle, run directory) and everything they started: TERM, then KILL after the grace.
-
-        Returns when no process of them is left. The caller has written `stop.N` before.
-        """
+        """End these jobs (handle, run directory) and everything they started: TERM, then KILL after the grace. Returns
+        when no process of them is left. The caller has written `stop.N` before."""
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
         """Cancel as `cancel` does, without waiting if possible: call the result until it returns True."""

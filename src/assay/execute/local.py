@@ -126,7 +126,11 @@ class LocalExecutor(Executor):
     def _note_leftovers(self, ended: Sequence[_Watched], orphans: process.Orphans) -> None:
         """Search all processes for left-over ones, if an orphan does not belong to a running job."""
         for _ in range(_LOOKS):
-            suspects = self._find_suspects(orphans)
+            running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
+            found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
+            self._unrelated = {pid: start for pid, start in self._unrelated.items() if pid in found}
+            known = {pid for pid, start in self._unrelated.items() if processes.process_start(pid) == start}
+            suspects = {pid for pid in found - known if not process.is_of(pid, running)}
             for each in ended:
                 left = process.find_members([_attempt(each.handle, each.dir)]) if suspects else set()
                 suspects -= left
@@ -134,13 +138,6 @@ class LocalExecutor(Executor):
             if all(processes.process_start(pid) for pid in suspects):
                 break  # otherwise an orphan ended during the search, and its children may have been missed
         self._unrelated |= {pid: processes.process_start(pid) for pid in suspects}
-
-    def _find_suspects(self, orphans: process.Orphans) -> set[int]:
-        running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
-        found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
-        self._unrelated = {pid: start for pid, start in self._unrelated.items() if pid in found}
-        known = {pid for pid, start in self._unrelated.items() if processes.process_start(pid) == start}
-        return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
         """Describe left-over processes, and keep them to be ended, even if one opens a session of its own later."""

@@ -36,7 +36,10 @@ class MachineLease:
         self._folder = os.path.join(directory or slots_directory(), _FOLDER)
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._locks: dict[str, int] = {}
-        self._is_inside = _is_holder_alive(os.environ.get(ENV_LEASE, ""))
+        self._is_inside = False
+        with suppress(ValueError):
+            pid, start, boot = os.environ.get(ENV_LEASE, "").split(".", 2)
+            self._is_inside = processes.is_alive(int(pid), int(start), boot)
         self.blocked_by: str | None = None  # the file that the last `try_enter` found locked
 
     def try_enter(self) -> bool:
@@ -108,11 +111,3 @@ def keeping_lease() -> Iterator[None]:
     finally:
         for fd in _kept.pop().values():
             os.close(fd)
-
-
-def _is_holder_alive(text: str) -> bool:
-    pid, _, rest = text.partition(".")
-    start, _, boot = rest.partition(".")
-    with suppress(ValueError):
-        return processes.is_alive(int(pid), int(start), boot)
-    return False

@@ -79,8 +79,6 @@ def encode_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
-# ---------------------------------------------------------------- what a job used
-
 _known_peak_kib = 0
 
 
@@ -91,9 +89,6 @@ def find_peak_bytes(ru_maxrss_kib: int) -> int:
     if ru_maxrss_kib > _known_peak_kib:
         _known_peak_kib = processes.load_size("self", "VmHWM") // 1024
     return ru_maxrss_kib * 1024 if ru_maxrss_kib > _known_peak_kib else 0
-
-
-# ---------------------------------------------------------------- finding and ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +133,7 @@ def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[tup
 
 def _writes_log(pid: int, session: int, folders: set[tuple[str, str]]) -> bool:
     """Return whether the process may write to the log of one of these attempts, by its output or another descriptor.
-
-    Attempts of a run share a directory: a process or session with a tag belongs to the attempt that the tag names.
-    """
+    Attempts of a run share a directory: a process or session with a tag belongs to the attempt that the tag names."""
     if not folders:
         return False
     if not any(_is_output(pid, number, path, folders) for number, path in processes.find_open_files(pid)):
@@ -158,14 +151,9 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
     return processes.is_writing(pid, number)
 
 
-# ---------------------------------------------------------------- what jobs leave running
-
-
 class Orphans:
-    """Processes whose parent has left and that became children of this one, as it requested from the kernel.
-
-    After a job has ended, only these can be left of it: one file of /proc shows whether there are any.
-    """
+    """Processes whose parent has left and that became children of this one, as it requested from the kernel. After a
+    job has ended, only these can be left of it: one file of /proc shows whether there are any."""
 
     def __init__(self) -> None:
         self.is_active = processes.can_list_children() and processes.adopt_orphans()
@@ -214,10 +202,8 @@ def _has_variable(pid: int, needles: set[bytes]) -> bool:
 
 
 class Cancellation:
-    """Sends TERM to all processes of these attempts, and KILL to those that outlive the grace.
-
-    They are found by session and by tag: `timeout` and launchers such as torchrun open sessions of their own.
-    """
+    """Sends TERM to all processes of these attempts, and KILL to those that outlive the grace. They are found by
+    session and by tag: `timeout` and launchers such as torchrun open sessions of their own."""
 
     def __init__(self, attempts: Sequence[AttemptProcesses], grace_s: float) -> None:
         self._attempts = attempts

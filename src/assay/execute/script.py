@@ -186,7 +186,9 @@ fi
 
 
 def _render_exports(pairs: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"export {key}={_env_value(value)}\n" for key, value in pairs)
+    """Render variables; in a value the shell expands the reference to the run directory."""
+    texts = "".join(f"export {key}={quote_text(value)}\n" for key, value in pairs)
+    return texts.replace(layout.RUN_DIR_REFERENCE, f"'\"{layout.RUN_DIR_REFERENCE}\"'")
 
 
 _LIMITS = r"""
@@ -270,12 +272,6 @@ def is_plain_call(text: str) -> bool:
 def quote_text(text: str) -> str:
     """Quote always with single quotes, so that a command is readable in the script."""
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _env_value(value: str) -> str:
-    """Render a value for `export`, in which the shell expands the reference to the run directory."""
-    quoted = quote_text(value)
-    return quoted.replace(layout.RUN_DIR_REFERENCE, f"'\"{layout.RUN_DIR_REFERENCE}\"'")
 
 
 def _has_limit(spec: RunSpec) -> bool:

@@ -156,11 +156,9 @@ class SlotPool:
         self._looked_at: dict[str, float] = {}  # path → when it was found to be taken
 
     def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
-        """Return the next free slot; None: all are taken, or a more important supervisor waits for them.
-
-        `held_here` counts the slots of this pool that the caller's own jobs hold: if these are all, no slot is tried.
-        With `wants_more` the request stays after a success, instead of being announced again a moment later.
-        """
+        """Return the next free slot; None: all are taken, or a more important supervisor waits for them. `held_here`
+        counts the slots of this pool that the caller's own jobs hold: if these are all, no slot is tried. With
+        `wants_more` the request stays after a success, instead of being announced again a moment later."""
         count = len(self.entries)
         self.wait = None
         if held_here >= count:
@@ -183,7 +181,11 @@ class SlotPool:
     def holders(self) -> list[SlotHolder]:
         """Return the occupants of the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
-        occupants = {path: occupant for path in paths if (occupant := _load_occupant(path)) is not None}
+        occupants: dict[str, Occupant] = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                if (occupant := _parse_occupant(file.fileno())) is not None:
+                    occupants[path] = occupant
         found: dict[str, SlotHolder] = {}
         for one in occupants.values():
             pid = one.pid if one.is_job_alive else min(one.find_members(), default=0)
@@ -312,12 +314,6 @@ class SlotPool:
 
     def _want_path(self) -> str:
         return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
-
-
-def _load_occupant(path: str) -> Occupant | None:
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        return _parse_occupant(file.fileno())
-    return None
 
 
 def _parse_occupant(fd: int) -> Occupant | None:

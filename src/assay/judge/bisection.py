@@ -18,11 +18,7 @@ from assay.values.environment import Commit
 Outcome = Literal["good", "bad", "skip", "open"]
 Opinion = Literal["good", "bad", "skip", "open", "unknown"]
 
-_REASONS = {
-    "good end": "is the good end good?",
-    "bad end": "is the bad end bad?",
-    "confirm": "once more, to be sure",
-}
+_REASONS = {"good end": "is the good end good?", "bad end": "is the bad end bad?", "confirm": "once more, to be sure"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +102,6 @@ def _check_ends(history: TrialHistory) -> Step | None:
     return None
 
 
-# ---------------------------------------------------------------- the suspects
-
-
 class _CommitGraph:
     """Sets of commits as bits of an integer."""
 
@@ -177,9 +170,6 @@ def _confirm(history: TrialHistory, tip: str, members: list[str]) -> Step:
         if margin < history.votes and len(outcomes) < 2 * history.patience:
             return NextTry(commit, "confirm", 1)
     return Culprit(tuple(members))
-
-
-# ---------------------------------------------------------------- what was found, as parts of a document
 
 
 def build_culprit(commit: Commit) -> list[Text]:

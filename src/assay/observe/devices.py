@@ -125,9 +125,6 @@ def is_gpu_visible() -> bool:
     return any(re.match(_DEVICE_FILE, name) for name in list_names(DEVICE_FOLDER))
 
 
-# ---------------------------------------------------------------- NVML
-
-
 class NvmlSource:
     """The driver's own library. Values that a GPU does not offer are zero. A call may fail with OSError."""
 
@@ -202,9 +199,6 @@ def _checked(index: int, count: int) -> int:
     if not 0 <= index < count:
         raise LookupError(f"there is no GPU {index}, only {count}")
     return index
-
-
-# ---------------------------------------------------------------- the fake
 
 
 class FakeSource:

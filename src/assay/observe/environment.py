@@ -41,9 +41,7 @@ def load_environment(
     complain: Notify = ignore,
 ) -> Environment:
     """Load the environment. `folder`: the study's code; `command_line`: as typed; `known`: secret values of the study.
-
-    Neither the command line nor the diff shows a secret.
-    """
+    Neither the command line nor the diff shows a secret."""
     devices = devices if devices is not None else Devices()
     gpus = devices.list()
     driver = devices.driver() if gpus else None
@@ -85,9 +83,6 @@ def build_fingerprint(
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# ---------------------------------------------------------------- machine
-
-
 def load_cpu() -> str:
     """Return the model of the first processor."""
     fields = load_cpu_fields()
@@ -110,9 +105,6 @@ def _load_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container whose user has no name
         return str(os.getuid())
-
-
-# ---------------------------------------------------------------- packages
 
 
 def load_packages(paths: Iterable[str]) -> dict[str, str]:
@@ -157,9 +149,6 @@ def _site_folders(prefix: str, program: str) -> list[str]:
         local = [os.path.join("/usr/local/lib", name, "dist-packages") for name in names]
         folders = [*local, *folders, "/usr/lib/python3/dist-packages"]
     return folders
-
-
-# ---------------------------------------------------------------- git
 
 
 def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitState | None:

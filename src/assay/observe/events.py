@@ -75,9 +75,6 @@ def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | 
     return end, content
 
 
-# ---------------------------------------------------------------- checksum
-
-
 _TABLE = tuple(  # for each byte, eight steps of the division
     reduce(lambda crc, _: (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0), range(8), byte) for byte in range(256)
 )
@@ -95,9 +92,6 @@ def masked_crc32c(data: bytes) -> int:
     """Return the checksum as in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-# ---------------------------------------------------------------- messages
 
 
 def _decode_event(event: bytes) -> tuple[float, float, list[tuple[str, float]]]:

@@ -111,14 +111,7 @@ class Extractor:
         found = [values for rule in self._rules for values in rule.scan(text, skips)]
         marks = _merge([values for values in found if values.metric == self.position_metric], skips)
         others = [values for values in found if values.metric not in POSITIONS]
-        steps = self._assign_steps(text, marks, others)
-        if skips:
-            self.skipped += len(skips)
-            self.example = min(skips).text if self.example is None else self.example
-        return others, steps
-
-    def _assign_steps(self, text: str, marks: _Values, found: list[_Values]) -> list[list[float | None]]:
-        """Return the step of each value: it holds from the start of its line, or from itself if it is not the first."""
+        # a step holds from the start of its line, or from itself if it is not the first on its line
         reigns: list[float | None] = [self.position, *marks.values]
         self.position = reigns[-1]
         lines = [text.rfind("\n", 0, start) + 1 for start in marks.starts]
@@ -126,7 +119,11 @@ class Extractor:
             start if line == before else line
             for start, line, before in zip(marks.starts, lines, [-1, *lines], strict=False)
         ]
-        return [_reigning(reigns, bounds, values.starts) for values in found]
+        steps = [_reigning(reigns, bounds, values.starts) for values in others]
+        if skips:
+            self.skipped += len(skips)
+            self.example = min(skips).text if self.example is None else self.example
+        return others, steps
 
 
 def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
@@ -185,19 +182,15 @@ def _block_end(data: bytes, start: int) -> int:
 def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
     metrics = [values.metric for values in found]
     if len(set(metrics)) < len(metrics):  # several patterns have the same metric: restore the log's order
-        _add_merged(columns, found, steps)
+        by_metric: dict[str, list[tuple[int, float, float | None]]] = {}
+        for values, its_steps in zip(found, steps, strict=True):
+            by_metric.setdefault(values.metric, []).extend(zip(values.starts, values.values, its_steps, strict=True))
+        for metric, rows in by_metric.items():
+            rows.sort(key=lambda row: row[0])
+            _add(columns, metric, [step for _, _, step in rows], [value for _, value, _ in rows])
         return
     for values, its_steps in zip(found, steps, strict=True):
         _add(columns, values.metric, its_steps, values.values)
-
-
-def _add_merged(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
-    by_metric: dict[str, list[tuple[int, float, float | None]]] = {}
-    for values, its_steps in zip(found, steps, strict=True):
-        by_metric.setdefault(values.metric, []).extend(zip(values.starts, values.values, its_steps, strict=True))
-    for metric, rows in by_metric.items():
-        rows.sort(key=lambda row: row[0])
-        _add(columns, metric, [step for _, _, step in rows], [value for _, value, _ in rows])
 
 
 def _add(columns: Columns, metric: str, steps: list[float | None], values: list[float]) -> None:
@@ -205,9 +198,6 @@ def _add(columns: Columns, metric: str, steps: list[float | None], values: list[
         if steps[0] is None:  # some of the following may be None, too
             steps = [math.nan if step is None else step for step in steps]
         add_column(columns, metric, cast("list[float]", steps), values, [math.nan] * len(values))
-
-
-# ---------------------------------------------------------------- linewise
 
 
 _COMMA = re.compile(r",\d")
@@ -294,20 +284,16 @@ def _rewrite(regex: str) -> Iterator[str | None]:
     for token in _TOKEN.findall(regex):
         if token in _WITHOUT_NEWLINE:
             yield _WITHOUT_NEWLINE[token]
-        elif token.startswith("[^"):
-            yield _negated_class(token)
+        elif token.startswith("[^") and token[-2] != "-":
+            yield f"{token[:-1]}\\n]"
+        elif token.startswith("[^"):  # after a dash the newline would end a range
+            yield None if token[2] in "]-" else f"[^\\n{token[2:]}"
         elif token.startswith("(?"):  # comments and flags change what follows: the search goes line by line
             yield token if token in _PLAIN_OPENINGS else None
         elif token[0] in "[\\\n":
             yield None if _matches_newline(token) else token
         else:
             yield token
-
-
-def _negated_class(token: str) -> str | None:
-    if token[-2] != "-":
-        return f"{token[:-1]}\\n]"
-    return None if token[2] in "]-" else f"[^\\n{token[2:]}"  # after a dash it would end a range
 
 
 def _matches_newline(token: str) -> bool:

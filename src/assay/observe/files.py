@@ -37,9 +37,6 @@ _EXAMPLE_CHARACTERS = 80
 UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
 
 
-# ---------------------------------------------------------------- JSON lines
-
-
 def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
     lines, consumed = _split_lines(data, final=final)
     state = dict(state)
@@ -49,7 +46,18 @@ def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, f
         rows = [row for line in lines if (row := _load_row(line, state)) is not None]
     if rows and not _add_alike(columns, rows, step):
         for row in rows:
-            _add_row(columns, row, step, state)
+            flat = dict(_flatten(row))
+            stated = flat.pop(_find_key(flat, STEP_KEYS, step) or "", None)
+            place = _or_none(_number(stated))
+            if stated is not None and isnan(place):
+                _note_text(state, "", place, str(stated))
+            time = _or_none(_time(flat.pop(_find_key(flat, TIME_KEYS) or "", None)))
+            for key, value in flat.items():
+                number = _number(value)
+                if number is not None:
+                    add_value(columns, key, place, number, time)
+                else:
+                    _note_text(state, key, place, "" if value is None else str(value))
     return columns, consumed, state
 
 
@@ -92,21 +100,6 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
     return True
 
 
-def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: State) -> None:
-    flat = dict(_flatten(row))
-    stated = flat.pop(_find_key(flat, STEP_KEYS, step) or "", None)
-    place = _or_none(_number(stated))
-    if stated is not None and isnan(place):
-        _note_text(state, "", place, str(stated))
-    time = _or_none(_time(flat.pop(_find_key(flat, TIME_KEYS) or "", None)))
-    for key, value in flat.items():
-        number = _number(value)
-        if number is not None:
-            add_value(columns, key, place, number, time)
-        else:
-            _note_text(state, key, place, "" if value is None else str(value))
-
-
 def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in row.items():
         if isinstance(value, dict):
@@ -137,9 +130,6 @@ def _time(value: object) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-# ---------------------------------------------------------------- CSV with a header
-
-
 def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
     if state.get("kind") == "logx" or ("header" not in state and is_logx(data)):
         return parse_logx_columns(data, state, final=final)
@@ -154,22 +144,16 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
         state["header"] = [name.strip() for name in cells]
     columns: Columns = {}
     header = state["header"]
-    rows = _read_csv(lines, state, len(header))
-    if rows:
-        _add_csv(columns, header, rows, step, state)
-    return columns, consumed, state
-
-
-def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
-    """Return rows as wide as the header; a header repeated by a second writer is left out."""
     rows: list[list[str]] = []
     for line in lines:
         row = _read_csv_line(line.decode("utf-8", "replace"), state["delimiter"])
-        if len(row) != width:
+        if len(row) != len(header):
             _count_damage(state, line)
         elif row != state["header"]:
             rows.append(row)
-    return rows
+    if rows:
+        _add_csv(columns, header, rows, step, state)
+    return columns, consumed, state
 
 
 def _read_csv_line(text: str, delimiter: str) -> list[str]:
@@ -202,9 +186,6 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
                 add_value(columns, metric, place, value, time)
             else:
                 _note_text(state, metric, place, text)
-
-
-# ---------------------------------------------------------------- logx
 
 
 def is_logx(data: bytes) -> bool:
@@ -281,9 +262,7 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
 
 def _note_start(line: bytes, row: list[str], state: State) -> None:
     """Read `start,start/step,0,timestamp,T`: each initialize writes one; the first is the run's start.
-
-    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either.
-    """
+    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either."""
     is_start = row[:1] == ["start"] and len(row) in (3, 5)
     time = parse_number(row[4]) if is_start and len(row) == 5 else None
     if is_start and (time is not None or row[1:] == ["start/step", "0"]):
@@ -318,9 +297,6 @@ def _parse_cell(cell: str) -> float | None:
     if number is None and (match := _TENSOR.fullmatch(cell)):
         number = parse_number(match[1])
     return number
-
-
-# ---------------------------------------------------------------- shared
 
 
 def _split_lines(data: bytes, *, final: bool) -> tuple[list[bytes], int]:

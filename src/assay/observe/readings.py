@@ -93,7 +93,13 @@ class TreeSampler:
     def sample(self, now: float, gpu: GpuReading | None = None) -> Reading | None:
         """Return a reading; None if no process of the run is alive."""
         self._table.refresh(now)
-        stats = self._load_tree()
+        root = self._load_root()
+        if self._members[0] != self._table.scans:
+            self._members = (self._table.scans, self._table.members(root, self._tag))
+        known = {*self._last, *self._members[1]} | ({root} if root is not None else set())
+        tree = (known | set(processes.walk(known, processes.load_children))) - {self._ignored}
+        loaded = (processes.load_stat(pid) for pid in tree)
+        stats = {stat.pid: stat for stat in loaded if stat is not None and self._is_same(stat)}
         self._keep_time_of_vanished(stats)
         self._last = stats
         alive = [stat for stat in stats.values() if not stat.is_zombie]
@@ -110,15 +116,6 @@ class TreeSampler:
     def pids(self) -> tuple[int, ...]:
         """Return the processes of the last sample, whose GPU memory counts as the run's."""
         return tuple(self._last)
-
-    def _load_tree(self) -> dict[int, ProcessStat]:
-        root = self._load_root()
-        if self._members[0] != self._table.scans:
-            self._members = (self._table.scans, self._table.members(root, self._tag))
-        known = {*self._last, *self._members[1]} | ({root} if root is not None else set())
-        tree = (known | set(processes.walk(known, processes.load_children))) - {self._ignored}
-        stats = (processes.load_stat(pid) for pid in tree)
-        return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
     def _load_root(self) -> int | None:
         """Return the job's pid, even if it has ended; None if it is unknown, or another process has its number now."""
@@ -138,24 +135,17 @@ class TreeSampler:
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
         """Keep the CPU time of ended processes, unless their parent waited: it has that in `waited_ticks`."""
-        vanished: dict[int, int] = {}  # ticks of ended processes, by the ancestor that may have waited for them
+        vanished: dict[int, int] = {}  # ticks of ended processes, by the nearest ancestor that still exists, or 0
         for pid, stat in self._last.items():
             if pid not in stats:
-                ancestor = self._find_ancestor(stat, stats)
+                parent = stat.parent
+                while parent in self._last and parent not in stats:
+                    parent = self._last[parent].parent
+                ancestor = parent if parent in self._last and parent in stats else 0
                 vanished[ancestor] = vanished.get(ancestor, 0) + stat.cpu_ticks + stat.waited_ticks
         for ancestor, ticks in vanished.items():
             waited = stats[ancestor].waited_ticks - self._last[ancestor].waited_ticks if ancestor in stats else 0
             self._gone_ticks += max(0, ticks - waited)
-
-    def _find_ancestor(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
-        """Return the nearest ancestor that still exists; 0 if none does."""
-        parent = stat.parent
-        while parent in self._last and parent not in stats:
-            parent = self._last[parent].parent
-        return parent if parent in self._last and parent in stats else 0
-
-
-# ---------------------------------------------------------------- readings.jsonl
 
 
 def render_reading(reading: Reading) -> str:
@@ -181,11 +171,9 @@ def parse_reading(line: str | bytes) -> Reading | None:
 
 
 def main() -> int:
-    """Readings of a run on the host where a farm runs it: `python -m assay child readings WATCHER JOB TAG`.
-
-    Started by the watcher of `job.sh` in the run's directory, and ended with it. Without arguments it does nothing: by
-    this, job.sh finds out whether Assay is installed for an interpreter.
-    """
+    """Readings of a run on the host where a farm runs it: `python -m assay child readings WATCHER JOB TAG`. Started by
+    the watcher of `job.sh` in the run's directory, and ended with it. Without arguments it does nothing: by this,
+    job.sh finds out whether Assay is installed for an interpreter."""
     if len(sys.argv) == 1:
         return 0
     watcher, job, tag = read_child_words("readings", sys.argv[1:], watcher=int, job=int, tag=str)

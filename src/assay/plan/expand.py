@@ -40,15 +40,12 @@ _ANYTHING = "Xx0" * 12
 
 
 def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules = DEFAULT_RULES) -> Plan:
-    """Plan every run of a study. Raises ConfigError for a template that some run cannot fill.
-
-    Ids depend on the real values; names, parameters and commands show `***` in place of secret values.
-    """
+    """Plan every run of a study. Raises ConfigError for a template that some run cannot fill. Ids depend on the real
+    values; names, parameters and commands show `***` in place of secret values."""
     if study.search is not None:
         hint = "remove `search` to list every run, or use `assay run`"
-        raise ConfigError(
-            [Problem("the runs of a search are not known beforehand", "search", study.search.position, hint)]
-        )
+        message = "the runs of a search are not known beforehand"
+        raise ConfigError([Problem(message, "search", study.search.position, hint)])
     own = plugins.find_dialect(study.dialect).planner
     kind: type[Planner] = plugins.load(own) if own else Planner
     planner = kind(study, names)
@@ -188,9 +185,6 @@ def build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) ->
     return replace(spec, resume=None) if is_secret else spec
 
 
-# ---------------------------------------------------------------- combinations
-
-
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
     """Leave out runs that are listed again: more of them are requested by `repeat:`."""
     seen: set[str] = set()
@@ -212,9 +206,7 @@ def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
     for sweep, grid in zip(study.sweeps, grids, strict=True):
         for group in grid.groups:
             for row in group.repeats:
-                values = ", ".join(
-                    str(value) for value in hide_params(dict(zip(group.names, row, strict=True))).values()
-                )
+                values = ", ".join(map(str, hide_params(dict(zip(group.names, row, strict=True))).values()))
                 hint = "it runs once; `repeat: 2` at the top of the file runs everything twice"
                 position = sweep.axes[group.names[0]].position
                 yield Problem(f"{values} is listed twice", ", ".join(group.names), position, hint)
@@ -224,9 +216,6 @@ def choose_commands(study: Study, names: Iterable[str] | None) -> tuple[CommandT
     """Return the chosen commands in the study's order."""
     wanted = None if names is None else set(names)
     return tuple(command for command in study.commands if wanted is None or command.name in wanted)
-
-
-# ---------------------------------------------------------------- secrets
 
 
 def hides_values(study: Study, rules: SecretRules) -> bool:
@@ -297,19 +286,11 @@ def find_used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
     return {piece.name for piece in pieces if isinstance(piece, Placeholder | Flag)}
 
 
-# ---------------------------------------------------------------- a part of a study
-
-
 def select(
-    study: Study,
-    titles: Sequence[str] | None = None,
-    sample: int | None = None,
-    seed: int | None = None,
+    study: Study, titles: Sequence[str] | None = None, sample: int | None = None, seed: int | None = None
 ) -> Study:
-    """Return the study reduced to what was requested; without a request, the whole study.
-
-    Without a seed the sample differs each time; the seed that was used is in the result's `subset`.
-    """
+    """Return the study reduced to what was requested; without a request, the whole study. Without a seed the sample
+    differs each time; the seed that was used is in the result's `subset`."""
     sweeps, subset = study.sweeps, study.subset
     if titles is not None:
         known = [sweep.title for sweep in sweeps if sweep.title is not None]

@@ -88,10 +88,8 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
 
 
 def _build_streams(seed: int, pool: int) -> tuple[random.Random, random.Random]:
-    """Return random numbers for the order of a pool's combinations, and for its random axes.
-
-    The two are independent, so the first values do not depend on how many are drawn.
-    """
+    """Return random numbers for the order of a pool's combinations, and for its random axes. The two are independent,
+    so the first values do not depend on how many are drawn."""
     order = random.Random(f"{seed} order {pool}") if pool else random.Random(seed)
     return order, random.Random(f"{seed} values {pool}")
 
@@ -104,10 +102,8 @@ class _Pool:
         self._starts = [0, *accumulate(grid.count for grid in grids)]
 
     def draw(self, count: int, rng: random.Random, values: random.Random, *, distinct: bool) -> list[Row]:
-        """Draw `count` combinations, each once; those of a smaller count are among them.
-
-        If a combination has random axes, it may be drawn again with other numbers after all others.
-        """
+        """Draw `count` combinations, each once; those of a smaller count are among them. If a combination has random
+        axes, it may be drawn again with other numbers after all others."""
         taken = list(islice(self._fresh(rng, distinct=distinct), min(count, self._starts[-1])))
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)

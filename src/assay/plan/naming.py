@@ -27,11 +27,9 @@ _UNSAFE = re.compile(r"[^\w.+@-]")
 
 @dataclass(slots=True)
 class Draft:
-    """The draft of a RunSpec: everything but its name.
-
-    `named` has the parameters as they were swept, before aliases and defaults: names consist of these. Two drafts with
-    the same id are the same run, listed twice in a file, and may share a name; others never do.
-    """
+    """The draft of a RunSpec: everything but its name. `named` has the parameters as they were swept, before aliases
+    and defaults: names consist of these. Two drafts with the same id are the same run, listed twice in a file, and may
+    share a name; others never do."""
 
     sweep: int  # index into study.sweeps
     named: dict[str, Any]

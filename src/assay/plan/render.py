@@ -11,30 +11,18 @@ import shlex
 from collections.abc import Callable
 
 from assay.errors import ConfigError
-from assay.values import layout
-from assay.values.study import (
-    OUTPUT_REFERENCE,
-    CommandTemplate,
-    Flag,
-    Params,
-    Placeholder,
-    Problem,
-    Quote,
-    ShellText,
-    Value,
-    quote_inside,
-)
+from assay.values import layout, study
 
 RUN_REFERENCES = {
     "run.dir": layout.RUN_DIR_REFERENCE,
-    "run.output": OUTPUT_REFERENCE,
+    "run.output": study.OUTPUT_REFERENCE,
     "run.name": f"${{{layout.ENV_RUN_NAME}}}",
     "run.id": f"${{{layout.ENV_RUN_ID}}}",
     "run.time": f"${{{layout.ENV_TIME}}}",
     "study": f"${{{layout.ENV_STUDY}}}",
 }
 
-Show = Callable[[Value], str]
+Show = Callable[[study.Value], str]
 
 
 class Reference(str):
@@ -43,34 +31,32 @@ class Reference(str):
     __slots__ = ()
 
 
-REFERENCE_FORMS: dict[Quote, str] = {"bare": '"{}"', "single": "'\"{}\"'", "double": "{}"}
+REFERENCE_FORMS: dict[study.Quote, str] = {"bare": '"{}"', "single": "'\"{}\"'", "double": "{}"}
 
 
-def show_value(value: Value) -> str:
+def show_value(value: study.Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | None) else str(value)
 
 
 def render_command(
-    template: CommandTemplate,
-    params: Params,
+    template: study.CommandTemplate,
+    params: study.Params,
     *,
     show: Show = show_value,
-    flags: Callable[[Params], str] = lambda _params: "",
+    flags: Callable[[study.Params], str] = lambda _params: "",
     needs_flags: bool = False,
 ) -> str:
-    """Return the text of one command. Raises ConfigError for a value that is invalid at its place.
-
-    `flags` is the text of `AllFlags`; `needs_flags` refuses `[name]` if name has no value.
-    """
+    """Return the text of one command. Raises ConfigError for a value that is invalid at its place. `flags` is the text
+    of `AllFlags`; `needs_flags` refuses `[name]` if name has no value."""
     parts: list[str] = []
     for piece in template.pieces:
-        if isinstance(piece, ShellText):
+        if isinstance(piece, study.ShellText):
             parts.append(piece.text)
-        elif isinstance(piece, Placeholder):
+        elif isinstance(piece, study.Placeholder):
             parts.append(_render_place(piece, params, template, show))
-        elif isinstance(piece, Flag):
+        elif isinstance(piece, study.Flag):
             if needs_flags and piece.name not in params:
                 raise _no_value(template, piece.name)
             _append_words(parts, _render_flag(piece, params, show))
@@ -80,9 +66,6 @@ def render_command(
     if "\0" in text:
         raise _error(template, "a value holds a NUL character, which no command line can carry", "remove it")
     return text
-
-
-# ---------------------------------------------------------------- places and flags
 
 
 def _append_words(parts: list[str], words: str) -> None:
@@ -95,7 +78,7 @@ def _append_words(parts: list[str], words: str) -> None:
         parts[-1] = parts[-1][:-1]
 
 
-def _render_place(piece: Placeholder, params: Params, template: CommandTemplate, show: Show) -> str:
+def _render_place(piece: study.Placeholder, params: study.Params, template: study.CommandTemplate, show: Show) -> str:
     reference = RUN_REFERENCES.get(piece.name)
     if reference is not None:
         return REFERENCE_FORMS[piece.quote].format(reference)
@@ -108,10 +91,10 @@ def _render_place(piece: Placeholder, params: Params, template: CommandTemplate,
         return _render_list(value, piece.quote, show)
     if isinstance(value, Reference):
         return REFERENCE_FORMS[piece.quote].format(value)
-    return quote_inside(show(value), piece.quote)
+    return study.quote_inside(show(value), piece.quote)
 
 
-def _render_flag(piece: Flag, params: Params, show: Show) -> str:
+def _render_flag(piece: study.Flag, params: study.Params, show: Show) -> str:
     value = params.get(piece.name)
     if value is None or value is False:
         return ""
@@ -122,17 +105,17 @@ def _render_flag(piece: Flag, params: Params, show: Show) -> str:
         words = f"{words} {_render_list(value, 'bare', show)}".rstrip(" ")
     elif value is not True:
         words = f"{words} {shlex.quote(show(value))}"
-    return words if piece.quote == "bare" else quote_inside(words, piece.quote)
+    return words if piece.quote == "bare" else study.quote_inside(words, piece.quote)
 
 
-def _render_list(values: list[Value], quote: Quote, show: Show) -> str:
+def _render_list(values: list[study.Value], quote: study.Quote, show: Show) -> str:
     """Return one word per element; inside quotes, one text with all of them."""
-    return " ".join(quote_inside(show(value), quote) for value in values)
+    return " ".join(study.quote_inside(show(value), quote) for value in values)
 
 
-def _no_value(template: CommandTemplate, name: str) -> ConfigError:
+def _no_value(template: study.CommandTemplate, name: str) -> ConfigError:
     return _error(template, f"{name} has no value", f"give {name} a value, or write {{{{{name}}}}} for the text itself")
 
 
-def _error(template: CommandTemplate, message: str, hint: str) -> ConfigError:
-    return ConfigError([Problem(message, template.name, template.position, hint)])
+def _error(template: study.CommandTemplate, message: str, hint: str) -> ConfigError:
+    return ConfigError([study.Problem(message, template.name, template.position, hint)])

@@ -118,7 +118,9 @@ def _stamp(path: str, attempt: int, folder: int | None) -> float:
     damaged. With `folder` the path is relative to it."""
     changed = _modified(f"{path}/{layout.RUN_FILE}", folder)
     if attempt == 0:  # no supervisor: a script may still be writing
-        return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
+        with suppress(OSError), _opened(f"{path}/{layout.METRICS_DIR}", folder) as inner:
+            names = os.listdir(inner) if inner is not None else ()
+            changed = max([changed, *(_modified(name, inner) for name in names)])
     return changed
 
 
@@ -127,15 +129,6 @@ def _modified(path: str, folder: int | None) -> float:
         return os.stat(path, dir_fd=folder).st_mtime
     except OSError:
         return 0.0
-
-
-def _newest(path: str, folder: int | None) -> float:
-    with suppress(OSError), _opened(path, folder) as inner:
-        return max((_modified(name, inner) for name in os.listdir(inner)), default=0.0) if inner is not None else 0.0
-    return 0.0
-
-
-# ---------------------------------------------------------------- which folders are runs
 
 
 def find_folders(study_dir: str) -> Iterator[str]:
@@ -188,9 +181,6 @@ def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
         return [each for each in found if isinstance(each, dict)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-
-
-# ---------------------------------------------------------------- what the steps of a run count
 
 
 def name_step(units: Collection[str]) -> str:

@@ -41,7 +41,19 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes its o
 def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str, Format] = FORMATS) -> Content:
     """Return the file's object without the version. `file` is its name in messages."""
     known = formats[kind]
-    content = _parse_object(text, file, known)
+    try:
+        content = json.loads(text)
+    except UnicodeDecodeError:
+        raise build_damage(file, "it is not text", known) from None
+    except json.JSONDecodeError as error:
+        what = f"line {error.lineno}, column {error.colno}: {error.msg}" if text.strip() else "it is empty"
+        raise build_damage(file, what, known) from None
+    except RecursionError:
+        raise build_damage(file, "it is nested too deeply", known) from None
+    except ValueError:  # Python reads at most 4300 digits
+        raise build_damage(file, "it has a number with thousands of digits", known) from None
+    if not isinstance(content, dict):
+        raise build_damage(file, "it does not hold a JSON object", known)
     version = content.pop(VERSION_KEY, None)
     if type(version) is not int or version < 1:
         raise build_damage(file, f'it has no version under "{VERSION_KEY}"', known)
@@ -63,23 +75,6 @@ def stamp(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] =
     if VERSION_KEY in content:
         raise ValueError(f"{VERSION_KEY!r} is taken by the version")
     return {VERSION_KEY: formats[kind].version, **content}
-
-
-def _parse_object(text: str | bytes, file: str, known: Format) -> Content:
-    try:
-        content = json.loads(text)
-    except UnicodeDecodeError:
-        raise build_damage(file, "it is not text", known) from None
-    except json.JSONDecodeError as error:
-        what = f"line {error.lineno}, column {error.colno}: {error.msg}" if text.strip() else "it is empty"
-        raise build_damage(file, what, known) from None
-    except RecursionError:
-        raise build_damage(file, "it is nested too deeply", known) from None
-    except ValueError:  # Python reads at most 4300 digits
-        raise build_damage(file, "it has a number with thousands of digits", known) from None
-    if not isinstance(content, dict):
-        raise build_damage(file, "it does not hold a JSON object", known)
-    return content
 
 
 def build_damage(file: str, what: str, known: Format) -> FormatError:

@@ -149,9 +149,7 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
 
 def write_plan(study_dir: str, runs: Mapping[str, str], key: Sequence[str] = ()) -> None:
     """Write the runs of a call (name → id) before the first directory is made: the plan stays if the call is killed.
-
-    `key`: overrides and all else by which calls have different runs, and so a file of their own.
-    """
+    `key`: overrides and all else by which calls have different runs, and so a file of their own."""
     write_atomic(_plan_path(study_dir, key), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
@@ -277,11 +275,9 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 
 
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
-    """Make waiting code code/ and keep the old one as code.<attempt>, its last attempt. None: nothing waits.
-
-    Another call completes a killed one, as the waiting name is removed last. Only the holder of the lease of an attempt
-    that has not begun may call this.
-    """
+    """Make waiting code code/ and keep the old one as code.<attempt>, its last attempt. None: nothing waits. Another
+    call completes a killed one, as the waiting name is removed last. Only the holder of the lease of an attempt that
+    has not begun may call this."""
     waiting = next((name for name in os.listdir(run_dir) if name.startswith(layout.NEXT_CODE_PREFIX)), None)
     if waiting is None:
         return None
@@ -483,10 +479,8 @@ class History:
         return last.outcome.state if last.outcome else State.RUNNING
 
     def finished_commands(self) -> set[str]:
-        """Return the commands that succeeded in the newest attempt that ran them: they need not run again.
-
-        A command whose repeat by --force was interrupted is not finished, whatever earlier attempts achieved.
-        """
+        """Return the commands that succeeded in the newest attempt that ran them: they need not run again. A command
+        whose repeat by --force was interrupted is not finished, whatever earlier attempts achieved."""
         finished: set[str] = set()
         for attempt in self.attempts:
             skips = attempt.skips
@@ -666,10 +660,8 @@ def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
 
 
 def find_begin(run_dir: str, handle: JobHandle) -> float | None:
-    """Return when a job began, by the clock of its lease; None if its farm has not started it.
-
-    The job waited from its lease to its token: the file system dates both.
-    """
+    """Return when a job began, by the clock of its lease; None if its farm has not started it. The job waited from its
+    lease to its token: the file system dates both."""
     if handle.executor == "local":
         return handle.started_at
     try:
@@ -681,10 +673,8 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
 
 
 def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at: float) -> tuple[float, float]:
-    """Return when an ended job began and ended, by the same clock; `seen_at`: when its end was found.
-
-    On a farm its duration is that of its node's clock, in job.log: clocks of two machines are never compared.
-    """
+    """Return when an ended job began and ended, by the same clock; `seen_at`: when its end was found. On a farm its
+    duration is that of its node's clock, in job.log: clocks of two machines are never compared."""
     begun_at = find_begin(run_dir, handle) or handle.started_at
     if handle.executor == "local":
         return begun_at, seen_at

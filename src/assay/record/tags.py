@@ -45,10 +45,8 @@ def check_tag(tag: str) -> str:
         what = "a tag is empty" if not tag else f"a tag has {len(tag)} characters"
         raise UsageError(what, f"a tag has 1 to {MOST_CHARACTERS} characters; longer text is a note: assay note")
     if not tag.isprintable() or any(character.isspace() or character == "," for character in tag):
-        raise UsageError(
-            f"{tag!r} is not a valid tag",
-            "a tag has no spaces, commas or control characters; text is a note: assay note",
-        )
+        hint = "a tag has no spaces, commas or control characters; text is a note: assay note"
+        raise UsageError(f"{tag!r} is not a valid tag", hint)
     return tag
 
 
@@ -118,7 +116,6 @@ def change_marks(path: str, change: MarksChange) -> Marks:
                 fields = {"tags": list(marks.tags), "notes": [note._asdict() for note in marks.notes]}
                 write_atomic(path, render_versioned(fields, "tags"))
     except OSError as error:
-        raise InfrastructureError(
-            f"{path} cannot be written: {error.strerror}", "tags and notes are kept in the folder of the run or study"
-        ) from error
+        hint = "tags and notes are kept in the folder of the run or study"
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror}", hint) from error
     return marks

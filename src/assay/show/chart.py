@@ -85,9 +85,6 @@ def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     return [(index if line.number is None else line.number, line) for index, line in enumerate(lines)]
 
 
-# ---------------------------------------------------------------- lines from lines
-
-
 def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...]:
     """Build mean and standard deviation of each group, over the runs that have a finite value at a step."""
     bands = []
@@ -182,9 +179,6 @@ def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) 
     return run[before] + (run[after] - run[before]) * (step - before) / (after - before)
 
 
-# ---------------------------------------------------------------- what can be drawn
-
-
 def build_shown(chart: LineChart) -> LineChart:
     """Return the chart with gaps (NaN) for values that cannot be drawn; raise UsageError if nothing is left."""
     low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
@@ -232,9 +226,6 @@ def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]
         smallest = min((y for y in line.ys if y > 0), default=1.0)
         lower = [y if y != y else max(y, smallest / 10) for y in lower]  # noqa: PLR0124
     return lower, upper
-
-
-# ---------------------------------------------------------------- ticks
 
 
 def build_ticks(low: float, high: float, wanted: int) -> list[float]:

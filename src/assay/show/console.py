@@ -40,8 +40,6 @@ class Console:
     def around(self, above: Notify) -> Console:
         return Console(quiet=self.quiet, results_on_stderr=self._results_on_stderr, above=above)
 
-    # ---------------------------------------------------------------- results
-
     @property
     def out(self) -> TextIO:
         return sys.stderr if self._results_on_stderr else sys.stdout
@@ -85,8 +83,6 @@ class Console:
 
         self.write(render_terminal(document, width=self.width, color=self.color, plain=self.is_plain))
 
-    # ---------------------------------------------------------------- messages
-
     def message(self, text: str) -> None:
         if not self.quiet:
             self.error(text)
@@ -106,8 +102,6 @@ class Console:
             sys.stderr.flush()
         except OSError:
             silence(sys.stderr)
-
-    # ---------------------------------------------------------------- what the stream of the results can show
 
     @property
     def width(self) -> int | None:

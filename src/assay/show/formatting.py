@@ -18,14 +18,9 @@ _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; 
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def render_number(value: float, digits: int | None = 4) -> str:
-    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits.
-
-    Only below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent.
-    """
+    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits. Only
+    below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent."""
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
@@ -57,9 +52,6 @@ def render_size(size_bytes: float) -> str:
         amount, unit = amount / 1024, unit + 1
     text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
     return f"{'-' if size_bytes < 0 else ''}{text} {_SIZE_UNITS[unit]}"
-
-
-# ---------------------------------------------------------------- times
 
 
 def render_clock(seconds: float) -> str:
@@ -102,9 +94,6 @@ def render_age(seconds: float) -> str:
     unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
     amount = int(seconds // unit_s)
     return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
-
-
-# ---------------------------------------------------------------- text on a terminal
 
 
 def clean(text: str) -> str:
@@ -167,10 +156,8 @@ def pad(text: str, width: int, align: str = "left") -> str:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged.
-
-    Commands and words stay whole, even if they are longer than a line: a terminal joins the lines that it breaks.
-    """
+    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged. Commands and words
+    stay whole, even if they are longer than a line: a terminal joins the lines that it breaks."""
     if width is None:
         return text
     return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))

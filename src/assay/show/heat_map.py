@@ -42,9 +42,6 @@ def find_first(cell: int, cells: int, length: int) -> int:
     return -(-cell * length // cells)
 
 
-# ---------------------------------------------------------------- on a terminal
-
-
 def render_bars(block: Bars, *, color: bool, plain: bool) -> Iterator[str]:
     most = max((count for _, count in block.items), default=0) or 1
     items = [(shorten(clean(label), _LONGEST_LABEL, "~" if plain else "…"), count) for label, count in block.items]
@@ -98,9 +95,6 @@ def _sign(level: int, count: int, color: bool, plain: bool) -> str:
     sign, ascii_sign, style = _SIGNS[level]
     text = (ascii_sign if plain else sign) * count
     return paint(text, style) if color else text
-
-
-# ---------------------------------------------------------------- on a page
 
 
 def draw_bars(block: Bars) -> str:

@@ -23,21 +23,7 @@ from assay.show import formatting, heat_map
 from assay.show.chart import build_ticks, render_ticks, split_gaps, thin
 from assay.show.formatting import clean, escape_html, shorten
 from assay.show.table import build_texts
-from assay.values.document import (
-    Bars,
-    Block,
-    Chart,
-    Curve,
-    Document,
-    HeatMap,
-    Panel,
-    Point,
-    Span,
-    TableBlock,
-    build_plain,
-    build_spans,
-    choose_blocks,
-)
+from assay.values import document as doc
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
 WIDTH, WIDE = 560, 1120
@@ -52,7 +38,7 @@ _NAME_ROOM = 16  # from one slanted name to the next
 _MOST_POINTS = 500  # of a curve
 
 
-def render_html(document: Document) -> str:
+def render_html(document: doc.Document) -> str:
     return build_environment().get_template("report.html").render(document=document, style=load_style()) + "\n"
 
 
@@ -77,19 +63,21 @@ def build_environment(*folders: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(parts=build_parts, spans=build_spans, plain=build_plain, rows=build_rows, draw=_draw)
+    environment.globals.update(
+        parts=build_parts, spans=doc.build_spans, plain=doc.build_plain, rows=build_rows, draw=_draw
+    )
     return environment
 
 
-def _draw(block: Chart | Bars | HeatMap) -> Markup:
-    if isinstance(block, Chart):
+def _draw(block: doc.Chart | doc.Bars | doc.HeatMap) -> Markup:
+    if isinstance(block, doc.Chart):
         return Markup(draw(block))  # noqa: S704 (it escapes its texts)
-    return Markup(heat_map.draw_bars(block) if isinstance(block, Bars) else heat_map.draw_heat_map(block))  # noqa: S704
+    return Markup(heat_map.draw_bars(block) if isinstance(block, doc.Bars) else heat_map.draw_heat_map(block))  # noqa: S704
 
 
-def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
+def build_parts(blocks: Sequence[doc.Block]) -> list[tuple[str, Any]]:
     """Return each block with the name of its type; successive charts are one part."""
-    named = [(type(block).__name__, block) for block in choose_blocks(blocks, "html")]
+    named = [(type(block).__name__, block) for block in doc.choose_blocks(blocks, "html")]
     parts: list[tuple[str, Any]] = []
     for name, group in groupby(named, key=lambda pair: pair[0]):
         found = [block for _, block in group]
@@ -97,7 +85,7 @@ def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
     return parts
 
 
-def build_rows(block: TableBlock) -> list[dict[str, Any]]:
+def build_rows(block: doc.TableBlock) -> list[dict[str, Any]]:
     """Return each row with its cells as spans, its notes, and the text before it."""
     columns, rows = block.table.columns, block.table.rows
     texts = [build_texts(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
@@ -107,14 +95,11 @@ def build_rows(block: TableBlock) -> list[dict[str, Any]]:
         for column, value, its_texts in zip(columns, row, texts, strict=True):
             text = its_texts[index].strip()
             role = text.split(maxsplit=1)[0] if column.kind == "state" and value is not None else ""
-            cells.append((column, value if isinstance(value, Span) else Span(text, role)))
+            cells.append((column, value if isinstance(value, doc.Span) else doc.Span(text, role)))
         notes = block.notes[index] if block.notes else ()
         role = block.roles[index] if block.roles else ""
         built.append({"cells": cells, "notes": notes, "role": role, "before": (block.breaks or {}).get(index, "")})
     return built
-
-
-# ---------------------------------------------------------------- charts as SVG
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +132,7 @@ def _fraction(value: float, bounds: tuple[float, float]) -> float:
     return min(max((value - low) / (high - low), -0.05), 1.05) if high > low else 0.5
 
 
-def draw(chart: Chart) -> str:
+def draw(chart: doc.Chart) -> str:
     """Draw an <svg> element; without a finite value it contains a note."""
     points = [point for panel in chart.panels for point in _list_points(panel)]
     width = WIDE if chart.is_wide else WIDTH
@@ -171,26 +156,27 @@ def draw(chart: Chart) -> str:
         *_draw_marks(chart, frames[0], bottom),
         *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *(_draw_x_names(chart.x_ticks, frames[-1]) if _is_named(chart) else _draw_x_axis(chart, frames[-1])),
-        *_draw_x_label(chart, frames[-1], height),
-        *_draw_hovers(chart, frames[0], bottom),
     ]
-    return _wrap(chart, height, parts)
+    if chart.x_label:
+        text, x = escape_html(shorten(clean(chart.x_label), 60)), (_LEFT + frames[-1].right) / 2
+        parts.append(f'<text class="axis" x="{x:.1f}" y="{height - 6:g}" text-anchor="middle">{text}</text>')
+    return _wrap(chart, height, [*parts, *_draw_hovers(chart, frames[0], bottom)])
 
 
-def _wrap(chart: Chart, height: float, parts: Sequence[str]) -> str:
-    label = escape_html(chart.label or build_plain(chart.title))
+def _wrap(chart: doc.Chart, height: float, parts: Sequence[str]) -> str:
+    label = escape_html(chart.label or doc.build_plain(chart.title))
     body = "\n".join(parts)
     width = WIDE if chart.is_wide else WIDTH
     return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{label}">\n{body}\n</svg>'
 
 
-def _list_points(panel: Panel) -> list[Point]:
+def _list_points(panel: doc.Panel) -> list[doc.Point]:
     lines = [curve.points for curve in panel.curves]
     lines += [line for area in panel.areas for line in (area.upper, area.lower)]
     return [point for line in lines for point in _keep_finite(line)]
 
 
-def _keep_finite(points: Sequence[Point]) -> list[Point]:
+def _keep_finite(points: Sequence[doc.Point]) -> list[doc.Point]:
     return [point for part in split_gaps(points) for point in part]
 
 
@@ -201,10 +187,7 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
     return low - room, high + room
 
 
-# ---------------------------------------------------------------- over all panels
-
-
-def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+def _draw_marks(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Draw stretches as a stripe, single values as a line."""
     for style, start, end in chart.spans:
         left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
@@ -219,14 +202,14 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
     return f"{shape}>{inner}</rect>" if inner else f"{shape}/>"
 
 
-def _is_named(chart: Chart) -> bool:
+def _is_named(chart: doc.Chart) -> bool:
     """Whether labels need more space than the distance of two ticks."""
     ticks = chart.x_ticks or ()
     room = ((WIDE if chart.is_wide else WIDTH) - _LEFT - _RIGHT) / max(1, len(ticks))
     return any(len(text) > 5 and 7 * len(text) > room for _, text in ticks)
 
 
-def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
+def _draw_x_axis(chart: doc.Chart, frame: Frame) -> Iterator[str]:
     """Draw the axis; whole numbers are steps."""
     ticks = chart.x_ticks
     if ticks is None:
@@ -247,13 +230,7 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 
 
-def _draw_x_label(chart: Chart, frame: Frame, height: float) -> Iterator[str]:
-    if chart.x_label:
-        text, x = escape_html(shorten(clean(chart.x_label), 60)), (_LEFT + frame.right) / 2
-        yield f'<text class="axis" x="{x:.1f}" y="{height - 6:g}" text-anchor="middle">{text}</text>'
-
-
-def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+def _draw_hovers(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Draw invisible bars that show a text under the mouse."""
     hovers = chart.hovers
     for index, (x, text) in enumerate(hovers):
@@ -263,15 +240,19 @@ def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
         yield _rect("hover", left, frame.top, max(right - left, 0.5), bottom - frame.top, inner=_title(text))
 
 
-# ---------------------------------------------------------------- one panel
-
-
-def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
+def _draw_panel(panel: doc.Panel, frame: Frame) -> Iterator[str]:
     low, high = frame.y_range
     for style, start, end in panel.limits:
         top, bottom = frame.y(min(end, high)), frame.y(max(start, low))
         yield _rect(style, _LEFT, top, frame.right - _LEFT, bottom - top)
-    yield from _draw_y_axis(panel, frame)
+    ticks = panel.ticks
+    if ticks is None:
+        values = build_ticks(*frame.y_range, max(4, int(frame.height // 45)))
+        ticks = list(zip(values, render_ticks(values), strict=True))
+    for value, text in ticks:
+        y = frame.y(value)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.right:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape_html(text)}</text>'
     if panel.label:
         text = escape_html(shorten(clean(panel.label), 70))
         yield f'<text class="axis" x="{_LEFT - 50}" y="{frame.top - 9:g}">{text}</text>'
@@ -287,18 +268,7 @@ def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
         yield f'<text class="tick at" {place} text-anchor="end">{escape_html(name)}</text>'
 
 
-def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
-    ticks = panel.ticks
-    if ticks is None:
-        values = build_ticks(*frame.y_range, max(4, int(frame.height // 45)))
-        ticks = list(zip(values, render_ticks(values), strict=True))
-    for value, text in ticks:
-        y = frame.y(value)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.right:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape_html(text)}</text>'
-
-
-def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
+def _draw_curve(curve: doc.Curve, frame: Frame) -> Iterator[str]:
     style, texts = escape_html(curve.style), list(map(_title, curve.texts))
     if curve.line:
         most = max(2, _most_points(frame))
@@ -346,7 +316,7 @@ def _most_points(frame: Frame) -> int:
     return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 
-def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:
+def _path(points: Sequence[doc.Point], frame: Frame, first: str = "M") -> str:
     return "".join(
         f"{first if index == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for index, (x, y) in enumerate(points)
     )

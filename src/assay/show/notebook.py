@@ -36,7 +36,15 @@ def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
     counts = " &nbsp;".join(f"{_render_dot(state)}{count} {escape_html(state)}" for state, count in states.items())
     parts = [f'<div style="margin-bottom:4px"><b>{escape_html(heading)}</b> {counts}</div>']
     if total:
-        parts.append(_render_bar(states, total))
+        pieces = [
+            f'<div style="width:{100 * count / total:.2f}%;background:{_COLOURS.get(state, "")}"></div>'
+            for state, count in states.items()
+            if state != "queued"
+        ]
+        style = "display:flex;height:6px;max-width:40em;margin-bottom:6px;border-radius:3px;overflow:hidden"
+        parts.append(
+            f'<div style="{style};background:color-mix(in srgb, currentColor 15%, transparent)">{"".join(pieces)}</div>'
+        )
     if table.rows:
         parts.append(_render_table(table._replace(rows=table.rows[:MOST_ROWS])))
     if len(table.rows) > MOST_ROWS:
@@ -47,16 +55,6 @@ def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
 def _render_dot(state: str) -> str:
     colour = _COLOURS.get(state, _COLOURS["queued"])
     return f'<span style="color:{colour}" aria-hidden="true">&#9679;</span>&nbsp;'
-
-
-def _render_bar(states: Mapping[str, int], total: int) -> str:
-    pieces = [
-        f'<div style="width:{100 * count / total:.2f}%;background:{_COLOURS.get(state, "")}"></div>'
-        for state, count in states.items()
-        if state != "queued"
-    ]
-    style = "display:flex;height:6px;max-width:40em;margin-bottom:6px;border-radius:3px;overflow:hidden"
-    return f'<div style="{style};background:color-mix(in srgb, currentColor 15%, transparent)">{"".join(pieces)}</div>'
 
 
 def _render_table(table: Table) -> str:
@@ -75,9 +73,6 @@ def _render_cells(column: Column, values: Sequence[Any]) -> list[str]:
     dots = [_render_dot(str(value)) if column.kind == "state" else "" for value in values]
     style = f"{_CELL};text-align:{column.side};white-space:pre"
     return [f'<td style="{style}">{dot}{escape_html(text)}</td>' for dot, text in zip(dots, texts, strict=True)]
-
-
-# ---------------------------------------------------------------- a live view
 
 
 def find_kernel() -> bool:

@@ -68,7 +68,9 @@ def render_plot(
     ticks = _build_y_ticks(shown, area)
     margin = max(map(len, ticks.values()))
     area = replace(area, columns=max(wide - margin - 4, 8))
-    signs = _choose_signs(shown, plain)
+    looks = [line.look for line in shown.lines]  # the only series of another kind has the sign of that kind
+    own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
+    signs = [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
     hues = [PALETTE[number % len(PALETTE)] for number, _ in number_lines(shown.lines)] if color else ()
     ends = _find_ends(shown, area) if len(shown.lines) > 1 and not plain else {}
     most = max(1, int(wide * _MOST_ENDS))
@@ -123,13 +125,6 @@ class _Cell:
 
 
 Cells = dict[tuple[int, int], _Cell]  # (column, row) → cell
-
-
-def _choose_signs(chart: LineChart, plain: bool) -> list[str]:
-    """Choose a letter for each line, and for the only series of another kind the sign of that kind."""
-    looks = [line.look for line in chart.lines]
-    own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
-    return [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
 
 
 def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
@@ -192,9 +187,6 @@ def _render_rows(
             sign = signs[owner] if plain or cell.mark is not None else chr(0x2800 + cell.dots)
             body += _paint_mark(sign, owner, hues)
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
-
-
-# ---------------------------------------------------------------- marks: which line is which
 
 
 def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:

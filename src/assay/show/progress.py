@@ -87,9 +87,6 @@ class ProgressView:
         return self.done + self.failed + self.stopped + self.pruned
 
 
-# ---------------------------------------------------------------- estimated time
-
-
 def estimate_eta(
     durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
 ) -> float | None:
@@ -118,16 +115,20 @@ def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> flo
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
 
 
-# ---------------------------------------------------------------- the view as text
-
-
 Segment = tuple[str, str]  # text, style ("" is none)
 
 
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
     """Render the live view as lines of styled pieces, never more than the terminal has rows."""
     counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
-    lines = [_render_bar(view, width, plain), counts]
+    share = f" {view.finished}/{view.total}"
+    percent = f"  {100 * view.finished // view.total}%" if view.total else ""
+    left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
+    room = width - len(share) - len(percent) - len(left) - 2
+    study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
+    bar = max(4, min(_BAR, room - formatting.display_width(study)))
+    head = [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
+    lines = [head, counts]
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
     room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
@@ -136,16 +137,6 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
         lines.append([(f"  and {len(view.running) - len(shown)} more running", "dim")])
     lines += [[(formatting.shorten(formatting.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
     return [_cut(line, width) for line in lines]
-
-
-def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
-    share = f" {view.finished}/{view.total}"
-    percent = f"  {100 * view.finished // view.total}%" if view.total else ""
-    left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
-    room = width - len(share) - len(percent) - len(left) - 2
-    study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
-    bar = max(4, min(_BAR, room - formatting.display_width(study)))
-    return [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
@@ -244,9 +235,6 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
     return f"{head}{name} {value}"
 
 
-# ---------------------------------------------------------------- the interface
-
-
 class Progress:
     """Gets the state of a study often, and decides how much to show. This class shows nothing (`--quiet`)."""
 
@@ -318,8 +306,11 @@ class LiveProgress(Progress):
 
     def update(self, view: ProgressView) -> None:
         self._print_failures(view.ended)
-        if self._clock() - self._drawn_at >= _REFRESH_S:
-            self._draw(view)
+        if self._clock() - self._drawn_at >= _REFRESH_S and not self._is_finished:
+            size = terminal.terminal_size(self._stream) or _USUAL_SIZE
+            frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
+            self._show((), ["".join(self._paint(*segment) for segment in line) for line in frame])
+            self._drawn_at = self._clock()
 
     def message(self, text: str) -> None:
         self._show(map(formatting.clean, text.splitlines()), self._frame)
@@ -331,14 +322,6 @@ class LiveProgress(Progress):
         self._show([render_best(view.best)] if view.best else [], [])
         self._is_finished = True
         _write(self._stream, _SHOW_CURSOR)
-
-    def _draw(self, view: ProgressView) -> None:
-        if self._is_finished:
-            return
-        size = terminal.terminal_size(self._stream) or _USUAL_SIZE
-        frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
-        self._show((), ["".join(self._paint(*segment) for segment in line) for line in frame])
-        self._drawn_at = self._clock()
 
     def _show(self, above: Iterable[str], frame: list[str]) -> None:
         """Replace the view, and print lines above it that stay."""

@@ -197,15 +197,6 @@ def drop_spare(table: Table, width: int) -> Table:
     if not table.rows or _total(needs) <= width:
         return table
     gone: set[int] = set()
-    for index in reversed(_find_spare(table)):
-        if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
-            break
-        gone.add(index)
-    return drop_columns(table, gone)
-
-
-def _find_spare(table: Table) -> list[int]:
-    """Return the columns that may be dropped; the first one names the rows and stays."""
     keys = [column.key or column.name for column in table.columns]
     cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
     spare = []
@@ -214,7 +205,11 @@ def _find_spare(table: Table) -> list[int]:
         is_repeated = plain != key and cells[key] == cells.get(plain)
         if is_repeated or all(value is None for value in cells[key]):
             spare.append(index)
-    return spare
+    for index in reversed(spare):
+        if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
+            break
+        gone.add(index)
+    return drop_columns(table, gone)
 
 
 def drop_columns(table: Table, gone: set[int]) -> Table:
@@ -240,10 +235,8 @@ def _needed(laid: LaidColumn, *, is_name: bool) -> int:
 
 
 def fit(laid: list[LaidColumn], width: int, gap: int, mark: str) -> None:
-    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names.
-
-    The first column names the rows: parts that all names share are cut first, and different names stay different.
-    """
+    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names. The first
+    column names the rows: parts that all names share are cut first, and different names stay different."""
     room = width - gap * (len(laid) - 1)
     if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
         _drop_common(laid[0], mark)
@@ -420,10 +413,8 @@ def join_rows(columns: list[Texts]) -> str:
 
 
 def render_csv(table: Table, *, raw: bool = False) -> str:
-    """Render the values themselves: full precision, durations in seconds, nothing for a missing one.
-
-    No two columns have the same name. `raw`: do not escape text that a spreadsheet would take for a formula.
-    """
+    """Render the values themselves: full precision, durations in seconds, nothing for a missing one. No two columns
+    have the same name. `raw`: do not escape text that a spreadsheet would take for a formula."""
     import csv
     import io
 

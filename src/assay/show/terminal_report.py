@@ -78,20 +78,15 @@ def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[
         # a verdict in a sentence is what readers look for
         weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]
         styles = [weight + _STYLES.get(span.role, "") for weight, span in zip(weights, spans, strict=True)]
-        text = _paint(text, list(zip(cleaned, styles, strict=True)))
+        done, rest = "", text  # each span gets its colour, even if it was wrapped
+        for span, style in zip(cleaned, styles, strict=True):
+            found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
+            if found is None:
+                continue
+            inner = terminal.paint(found[0], style) if style else found[0]
+            done, rest = done + rest[: found.start()] + inner, rest[found.end() :]
+        text = done + rest
     return text.split("\n")
-
-
-def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
-    """Paint each span in its colour, even if it was wrapped."""
-    done, rest = "", text
-    for span, style in spans:
-        found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
-        if found is None:
-            continue
-        inner = terminal.paint(found[0], style) if style else found[0]
-        done, rest = done + rest[: found.start()] + inner, rest[found.end() :]
-    return done + rest
 
 
 def _render_text(block: doc.Text, look: _Look) -> list[str]:
@@ -176,26 +171,38 @@ def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
     yield from text.splitlines()
 
 
-# ---------------------------------------------------------------- tables
-
-
 def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     if not block.table.rows:
         return
     if block.numbers_names and look.width is not None and table_width(block.table) > look.width:
-        yield from _render_numbered(block, look)
+        names = [formatting.clean(str(row[0])) for row in block.table.rows]
+        labels = [name if len(name) <= _SHORT_NAME else f"#{number}" for number, name in enumerate(names)]
+        rows = [[label, *row[1:]] for label, row in zip(labels, block.table.rows, strict=True)]
+        yield from _render_rows(block, Table(block.table.columns, rows), look)
+        yield ""
+        for label, name in zip(labels, names, strict=True):
+            if label != name:
+                yield from formatting.wrap(f"{label}  {name}", look.width, 2 * _INDENT).split("\n")
         return
     table, dropped = _fit(block.table, look.width)
     if dropped and block.split_by:
-        yield from _render_split(block, look)
+        names = [column.name for column in block.table.columns]
+        index = names.index(block.split_by)
+        columns = (*block.table.columns[:index], *block.table.columns[index + 1 :])
+        for value in dict.fromkeys(row[index] for row in block.table.rows):
+            rows = [[*row[:index], *row[index + 1 :]] for row in block.table.rows if row[index] == value]
+            yield formatting.shorten(formatting.clean(str(value)), look.width or 0, front=0)
+            yield from render_table(
+                Table(columns, rows), width=look.width, color=look.color, plain=look.plain
+            ).splitlines()
         return
     lines = _render_rows(block, table, look)
     for index, text in sorted((block.breaks or {}).items(), reverse=True):
         lines.insert(index + 2, formatting.clean(text))  # below the names of the columns and the rule
     yield from lines
     if dropped and block.hint:
-        names = ", ".join(formatting.clean(name) for name in dropped)
-        yield from formatting.wrap(f"(no room for {names}: {block.hint})", look.width, _INDENT).split("\n")
+        left_out = ", ".join(formatting.clean(name) for name in dropped)
+        yield from formatting.wrap(f"(no room for {left_out}: {block.hint})", look.width, _INDENT).split("\n")
 
 
 def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
@@ -209,27 +216,6 @@ def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
         empty = {index for index in columns if all(row[index] in (None, "", "-") for row in short.rows)}
         fitting, dropped = fit_columns(drop_columns(short, empty), width)
     return fitting, [column.name for column in dropped]
-
-
-def _render_numbered(block: doc.TableBlock, look: _Look) -> Iterator[str]:
-    names = [formatting.clean(str(row[0])) for row in block.table.rows]
-    labels = [name if len(name) <= _SHORT_NAME else f"#{number}" for number, name in enumerate(names)]
-    rows = [[label, *row[1:]] for label, row in zip(labels, block.table.rows, strict=True)]
-    yield from _render_rows(block, Table(block.table.columns, rows), look)
-    yield ""
-    for label, name in zip(labels, names, strict=True):
-        if label != name:
-            yield from formatting.wrap(f"{label}  {name}", look.width, 2 * _INDENT).split("\n")
-
-
-def _render_split(block: doc.TableBlock, look: _Look) -> Iterator[str]:
-    names = [column.name for column in block.table.columns]
-    index = names.index(block.split_by)
-    columns = (*block.table.columns[:index], *block.table.columns[index + 1 :])
-    for value in dict.fromkeys(row[index] for row in block.table.rows):
-        rows = [[*row[:index], *row[index + 1 :]] for row in block.table.rows if row[index] == value]
-        yield formatting.shorten(formatting.clean(str(value)), look.width or 0, front=0)
-        yield from render_table(Table(columns, rows), width=look.width, color=look.color, plain=look.plain).splitlines()
 
 
 def _render_rows(block: doc.TableBlock, table: Table, look: _Look) -> list[str]:

@@ -101,13 +101,15 @@ if not TYPE_CHECKING:
     dataclass, field, fields, is_dataclass, replace = _dataclass, _field, _fields, _is_dataclass, _replace
 
 
-# ---------------------------------------------------------------- building a class
-
-
 def _build_class(cls: Any, frozen: bool) -> Any:
     namespace = {name: value for name, value in vars(cls).items() if name not in _NOT_COPIED}
     inherited = [vars(base).get("__dataclass_fields__", {}) for base in reversed(cls.__mro__[1:])]
-    own = _take_fields(namespace)
+    own = {}
+    for name, annotation in namespace.get("__annotations__", {}).items():
+        if not str(annotation).startswith("ClassVar"):  # a slot and a class variable cannot have the same name
+            value = namespace.pop(name, _MISSING)
+            own[name] = value if isinstance(value, Field) else Field(value, _MISSING, True, True, True)
+            own[name].name = name
     known: dict[str, Field] = {name: each for fields in (*inherited, own) for name, each in fields.items()}
     namespace["__slots__"] = tuple(own)
     namespace["__dataclass_fields__"] = known
@@ -127,17 +129,6 @@ def _build_class(cls: Any, frozen: bool) -> Any:
 
         built.__init__ = __init__
     return built
-
-
-def _take_fields(namespace: dict[str, Any]) -> dict[str, Field]:
-    """Remove the fields from a class body and return them: a slot and a class variable cannot have the same name."""
-    found = {}
-    for name, annotation in namespace.get("__annotations__", {}).items():
-        if not str(annotation).startswith("ClassVar"):
-            value = namespace.pop(name, _MISSING)
-            found[name] = value if isinstance(value, Field) else Field(value, _MISSING, True, True, True)
-            found[name].name = name
-    return found
 
 
 def _build_init(cls: Any, known: dict[str, Field], frozen: bool) -> Callable[..., None]:
@@ -174,9 +165,6 @@ def _build_key(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-# ---------------------------------------------------------------- methods that all classes share
-
-
 def _repr(self: Any) -> str:
     shown = (f"{name}={getattr(self, name)!r}" for name, each in self.__dataclass_fields__.items() if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
@@ -209,9 +197,4 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, name, value)
 
 
-_FROZEN = {
-    "__setattr__": _refuse,
-    "__delattr__": _refuse,
-    "__getstate__": _get_state,
-    "__setstate__": _set_state,
-}
+_FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _get_state, "__setstate__": _set_state}

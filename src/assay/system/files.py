@@ -47,11 +47,9 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: bool = False) -> None:
-    """Replace a file: readers see the old or the new content, never a part.
-
-    `repair`, for our own files in a run directory: rename a folder of that name, which is damage. Elsewhere it is a
-    user's folder, and IsADirectoryError is raised. A device or a pipe, as /dev/null, is written directly.
-    """
+    """Replace a file: readers see the old or the new content, never a part. `repair`, for our own files in a run
+    directory: rename a folder of that name, which is damage. Elsewhere it is a user's folder, and IsADirectoryError is
+    raised. A device or a pipe, as /dev/null, is written directly."""
     if not repair and is_special(path):
         with open(path, "wb") as file:
             file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
@@ -70,10 +68,8 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
 @contextlib.contextmanager
 def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
     """Yield the name of a temporary file next to `path`, which replaces `path` when the block ends without an error.
-
     The temporary file is removed in any case except a kill. A device or a pipe, as /dev/null, is written directly: to
-    replace a device would damage the machine.
-    """
+    replace a device would damage the machine."""
     if not is_special(path):
         with _temporary(path, suffix) as aside:
             yield aside
@@ -237,12 +233,9 @@ def read_end(path: str, size: int) -> str:
 
 
 class Tail:
-    """Reads what was appended since `offset`.
-
-    A file that became shorter or was replaced is read again from its start; `restarts` counts this, and a caller that
-    keeps a state with the offset must then forget it. A missing file is empty, and so is a folder, a pipe or a link to
-    itself.
-    """
+    """Reads what was appended since `offset`. A file that became shorter or was replaced is read again from its start;
+    `restarts` counts this, and a caller that keeps a state with the offset must then forget it. A missing file is
+    empty, and so is a folder, a pipe or a link to itself."""
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = os.fspath(path)
@@ -332,10 +325,8 @@ _can_clone: dict[tuple[int, int], bool] = {}  # (device of the source, device of
 
 
 def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
-    """Copy to a new, private file with these permissions, reduced by the umask.
-
-    Blocks are shared if the file system can do that. It is never a hard link: one run's edits would reach the others.
-    """
+    """Copy to a new, private file with these permissions, reduced by the umask. Blocks are shared if the file system
+    can do that. It is never a hard link: one run's edits would reach the others."""
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

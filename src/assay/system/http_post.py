@@ -48,10 +48,8 @@ def post(
     url: str, body: bytes | IO[bytes], headers: Mapping[str, str], limit_s: float = TIMEOUT_S
 ) -> tuple[int, bytes]:
     """Return the status and the answer, of a very long one only the beginning. Raise OSError and nothing else.
-
     Redirections, which would send a token elsewhere, are not followed. `limit_s` covers everything from the name lookup
-    on, and grows with the size of the body; an endless answer does not prolong it.
-    """
+    on, and grows with the size of the body; an endless answer does not prolong it."""
     file = io.BytesIO(body) if isinstance(body, bytes) else body
     size = file.seek(0, os.SEEK_END)
     file.seek(0)

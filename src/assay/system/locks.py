@@ -60,11 +60,9 @@ def is_named(fd: int, path: str) -> bool:
 
 @contextlib.contextmanager
 def hold_file(path: str, on_taken: Callable[[int], None], *, required: bool = True) -> Iterator[int]:
-    """Hold the lock of a file that exists only while a process holds it; yield its descriptor.
-
-    If another process holds it, `on_taken` is called once with a readable descriptor: it raises, or this call waits.
-    Without `required`, no lock is taken on a file system without locks.
-    """
+    """Hold the lock of a file that exists only while a process holds it; yield its descriptor. If another process holds
+    it, `on_taken` is called once with a readable descriptor: it raises, or this call waits. Without `required`, no lock
+    is taken on a file system without locks."""
     fd = _take(path, on_taken, required)
     try:
         yield fd
@@ -126,9 +124,6 @@ def hold(
             while not try_lock(file.fileno()):
                 time.sleep(POLL_S)
         yield
-
-
-# ---------------------------------------------------------------- ranges of a file
 
 
 class RangeLocks:

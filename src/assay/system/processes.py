@@ -132,11 +132,9 @@ def list_pids() -> list[int]:
 
 
 def load_environ(pid: Pid) -> list[bytes]:
-    """Return the environment with which a process was started, as NAME=VALUE.
-
-    During exec a process has its new image but no environment yet, so an empty one is read again. Kernel threads have
-    no image; a process that was really started without an environment costs these few tries.
-    """
+    """Return the environment with which a process was started, as NAME=VALUE. During exec a process has its new image
+    but no environment yet, so an empty one is read again. Kernel threads have no image; a process that was really
+    started without an environment costs these few tries."""
     for number in range(_EXEC_TRIES):
         environ = _read(f"{pid}/environ")
         if environ or not _read_link(f"{pid}/exe"):
@@ -265,11 +263,9 @@ def load_children(pid: int) -> list[int]:
 
 
 def load_thread_children(pid: int) -> list[int]:
-    """Return the children that any thread of the process started: exact, but slower.
-
-    The children of an ended thread become those of another thread, whose list may have been read already: then all
-    lists are read again, at most ten times.
-    """
+    """Return the children that any thread of the process started: exact, but slower. The children of an ended thread
+    become those of another thread, whose list may have been read already: then all lists are read again, at most ten
+    times."""
     found: set[int] = set()
     threads = _list_threads(pid)
     for _ in range(10):
@@ -332,10 +328,7 @@ def measure_memory(pids: Iterable[int]) -> int:
 
 
 def spawn_session(
-    argv: list[str],
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    log: str,
-    inherit: Sequence[tuple[int, int]] = (),
+    argv: list[str], env: Mapping[str, str] | Mapping[bytes, bytes], log: str, inherit: Sequence[tuple[int, int]] = ()
 ) -> int:
     """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (our descriptor, its number)."""
     import fcntl
@@ -404,11 +397,9 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def write_status_at_exit(path: str) -> None:
-    """Write the exit status of this process into the first two bytes of a file when it calls exit(3).
-
-    Python does not report its exit status. The C library has it and writes it by a C function, as the interpreter is
-    gone by then. A signal or `os._exit` writes nothing; of C libraries only glibc can do this.
-    """
+    """Write the exit status of this process into the first two bytes of a file when it calls exit(3). Python does not
+    report its exit status. The C library has it and writes it by a C function, as the interpreter is gone by then. A
+    signal or `os._exit` writes nothing; of C libraries only glibc can do this."""
     try:
         import ctypes
 
@@ -420,8 +411,6 @@ def write_status_at_exit(path: str) -> None:
     except (ImportError, OSError, AttributeError):
         pass
 
-
-# ---------------------------------------------------------------- work in two processes
 
 _LEAST_FORKED = 200
 
@@ -509,8 +498,6 @@ def find_file_system(folder: str, table: str | None = None) -> str | None:
             best, kind = mount, after.split()[0]
     return kind
 
-
-# ---------------------------------------------------------------- functions in bash, for job.sh
 
 BASH_FIND_TAGGED = r"""_find() {  # into _pids: the processes of this attempt, but those given
   local file pid line lines; _pids=

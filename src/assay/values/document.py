@@ -65,9 +65,6 @@ def build_plain(content: Content) -> str:
     return "".join(span.text for span in build_spans(content))
 
 
-# ---------------------------------------------------------------- blocks
-
-
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The title of the page (level 1) or of a part, with its verdict; `word` replaces the verdict's name."""
@@ -170,8 +167,6 @@ class Only:
     blocks: Sequence[Block]
 
 
-# ---------------------------------------------------------------- charts
-
 Point: TypeAlias = tuple[float, float]
 
 
@@ -246,10 +241,8 @@ class Bars:
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """Cells by level: the number of the `limits` (at most four) that a value exceeds; infinite ones have the last.
-
     `levels` are the meanings, from "none of the limits" to "infinite". `lengths`: the numbers of elements that the rows
-    and the columns represent, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
-    """
+    and the columns represent, `axes` the numbers of their axes (one or two), `unit` the unit of the values."""
 
     cells: Sequence[Sequence[float]]
     limits: Sequence[float]
@@ -264,9 +257,6 @@ Block: TypeAlias = (
     Heading | Text | Notes | Findings | Facts | TableBlock | Commands | Code | Section | Details | Only | Chart | Legend
     | Bars | HeatMap
 )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what JUnit counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,15 +123,7 @@ _META_NAMES = frozenset(
         *("triage.jsonl", "golden"),  # of products
     )
 )
-_META_PREFIXES = (
-    SUPERVISOR_PREFIX,
-    TEMPORARY_PREFIX,
-    PULL_PREFIX,
-    PASS_PREFIX,
-    "set.",
-    "environment-",
-    "request-",
-)
+_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, PULL_PREFIX, PASS_PREFIX, "set.", "environment-", "request-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d{1,9}))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d{1,9}))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")

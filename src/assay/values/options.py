@@ -59,10 +59,8 @@ def argument(
 
 @dataclass_transform(frozen_default=True)
 class Request:
-    """A frozen dataclass of options, without generated code, since every start of a command defines several.
-
-    A plain value in a subclass replaces an option of its base: the field has that value, and the option is not offered.
-    """
+    """A frozen dataclass of options, without generated code, since every start of a command defines several. A plain
+    value in a subclass replaces an option of its base: the field has that value, and the option is not offered."""
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
     EXTRAS: ClassVar[tuple[str, ...]] = ()  # fields that belong to plug-ins
@@ -185,9 +183,6 @@ def reads_words(handler: Any) -> bool:
     return next(iter(getattr(handler, "__annotations__", ())), "") == "words"
 
 
-# ---------------------------------------------------------------- options of many commands
-
-
 def root_option(text: str = "Output root.  [default: ./runs]") -> Any:
     return option("--root", metavar="DIR", help=text)
 
@@ -215,9 +210,8 @@ def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
 
 
 def slots_option(default: str = "all found") -> Any:
-    return option(
-        "--slots", metavar="LIST", help=f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
-    )
+    text = f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
+    return option("--slots", metavar="LIST", help=text)
 
 
 def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:

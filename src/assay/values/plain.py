@@ -209,9 +209,6 @@ def _parse_float(content: Any) -> float:
     raise TypeError(f"{content!r} is not a number")
 
 
-# ---------------------------------------------------------------- for people
-
-
 def render_value(value: Any) -> str:
     """Render strings unchanged, and everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -18,9 +18,6 @@ class ProtobufError(ValueError):
     """Raised for bytes that are not a complete protobuf message."""
 
 
-# ---------------------------------------------------------------- writing
-
-
 def number(field: int, value: int) -> bytes:
     """Build a field of an unsigned integer type."""
     return _key(field, 0) + build_varint(value)
@@ -50,9 +47,6 @@ def build_varint(value: int) -> bytes:
         value >>= 7
     found.append(value)
     return bytes(found)
-
-
-# ---------------------------------------------------------------- reading
 
 
 def read_fields(data: Buffer) -> Iterator[tuple[int, int, int | Buffer]]:

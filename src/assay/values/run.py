@@ -118,9 +118,6 @@ def spec_id(commands: Iterable[Command], params: Params, ordinal: int = 0) -> st
     return blake2b(spelled.encode("ascii"), digest_size=8).hexdigest()
 
 
-# ---------------------------------------------------------------- execution
-
-
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """Everything that an executor needs to start `job.sh` once, without the meaning of the run."""
@@ -221,9 +218,6 @@ class Stop:
     kind: StopKind = "user"
     at: float = 0.0
     cause: Cause = ""  # the cause of the outcome, if a rule ends the attempt
-
-
-# ---------------------------------------------------------------- shell
 
 
 # commands of bash that act on the shell itself

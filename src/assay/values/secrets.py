@@ -388,9 +388,7 @@ def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence
 def hide_env(spec: RunSpec, rules: SecretRules = DEFAULT_RULES) -> RunSpec:
     """Return the run without secret variables, if its parameters and commands contain no secret."""
     hidden = _hide_variables(spec.env, rules)
-    if hidden is None:
-        return spec
-    return replace(spec, env=hidden[0], private=hidden[1])
+    return replace(spec, env=hidden[0], private=hidden[1]) if hidden else spec
 
 
 @lru_cache(maxsize=16)

@@ -74,9 +74,6 @@ class Summary:
     last_time: float | None = None
 
 
-# ---------------------------------------------------------------- the better direction
-
-
 Direction = Literal["min", "max"]
 
 ASV_TRACKED = "track_"  # prefix of asv's benchmarks that return their own number
@@ -139,9 +136,6 @@ def _is_rate(words: list[str], metric: str) -> bool:
     return (words[-2] == "per" or by_slash) and not _LOWER.intersection(amount)
 
 
-# ---------------------------------------------------------------- the order of metrics
-
-
 _ORDER = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
 _HELD_OUT = frozenset(("test", "val", "valid", "validation", "eval"))
 
@@ -157,9 +151,6 @@ def metric_priority(metric: str) -> tuple[int, int, str]:
 def whole_step(step: float | None) -> float | None:
     """Convert a whole step, which is stored as a float, to an integer for people and JSON."""
     return int(step) if isinstance(step, float) and step.is_integer() else step
-
-
-# ---------------------------------------------------------------- several runs
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -27,10 +27,8 @@ FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)  # ended witho
 
 
 def has_result(state: State, cause: str) -> bool:
-    """Whether a run's values are final: it is done, or was ended as it stopped improving or reached its target.
-
-    A run that a rule ended because others were better has no final values. `cause`: that of its outcome.
-    """
+    """Whether a run's values are final: it is done, or was ended as it stopped improving or reached its target. A run
+    that a rule ended because others were better has no final values. `cause`: that of its outcome."""
     return state is State.DONE or (state is State.PRUNED and cause == "final")
 
 

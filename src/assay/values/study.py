@@ -22,10 +22,8 @@ _STUDY_NAME_CHARACTERS, _STUDY_NAME_BYTES = 100, 200  # a file name has 255 byte
 
 
 def is_study_name(name: str, *, from_file: bool = False) -> bool:
-    """Whether a study may have this name: one visible folder directly under the root.
-
-    `from_file`: a file's own name may begin with a dash or a space; commands that print it write `--`.
-    """
+    """Whether a study may have this name: one visible folder directly under the root. `from_file`: a file's own name
+    may begin with a dash or a space; commands that print it write `--`."""
     if not name or name.startswith(".") or (not from_file and name.startswith(("-", " "))):
         return False
     if len(name) > _STUDY_NAME_CHARACTERS or len(name.encode("utf-8", "surrogatepass")) > _STUDY_NAME_BYTES:
@@ -77,9 +75,6 @@ class UnusedParameter(Problem):
     """A parameter that no command of its run uses; its name is the key."""
 
 
-# ---------------------------------------------------------------- command templates
-
-
 Quote = Literal["bare", "single", "double"]
 
 
@@ -121,9 +116,6 @@ class CommandTemplate:
     pieces: tuple[Piece, ...]
     timeout_s: float | None = None
     position: Position | None = None
-
-
-# ---------------------------------------------------------------- axes and sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +197,11 @@ class Search:
     position: Position | None = None
 
 
-# ---------------------------------------------------------------- metrics, resources, checks
-
-
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression over log lines.
-
-    `metric` names the value of the first group; named groups name themselves; `labels` name several
-    groups. The pattern whose metric is `step` or `epoch` sets the position for the lines that follow.
-    """
+    """A regular expression over log lines. `metric` names the value of the first group; named groups name themselves;
+    `labels` name several groups. The pattern whose metric is `step` or `epoch` sets the position for the lines that
+    follow."""
 
     metric: str
     regex: str
@@ -268,11 +255,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """One rule of `stop:`, which ends runs early. The rule decides which fields are used.
-
-    `asha` and `median` compare runs at rungs: the steps `at`, or `first`, `first * factor`, … below `until` (asha) and
-    `first`, `first + every`, … (median). `patience` and `bounds` judge each run alone.
-    """
+    """One rule of `stop:`, which ends runs early. The rule decides which fields are used. `asha` and `median` compare
+    runs at rungs: the steps `at`, or `first`, `first * factor`, … below `until` (asha) and `first`, `first + every`, …
+    (median). `patience` and `bounds` judge each run alone."""
 
     rule: Literal["asha", "median", "patience", "bounds"]
     metric: str

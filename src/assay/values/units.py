@@ -44,9 +44,6 @@ def parse_timeout(text: str | None, flag: str = "--timeout") -> float | None:
     return seconds
 
 
-# ---------------------------------------------------------------- slots
-
-
 def parse_slots(text: str) -> tuple[str, ...]:
     """Parse `0,1` to two slots; `0+1,2` to a slot of two GPUs and one of one; `cpu:4` to four CPU slots."""
     labels: list[str] = []

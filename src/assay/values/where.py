@@ -288,19 +288,15 @@ class _Parser:
 
     def _word(self, token: _Token, is_text: bool) -> Name | str:
         if token.text in AGGREGATES and self._take("("):
-            return self._aggregate(cast(Aggregate, token.text))
+            begin, inner = self._peek().column, self._operand()
+            if not isinstance(inner, Name) or inner.aggregate or inner.kind in ("params", "run"):
+                refuse(self._text, f"{token.text}() takes the name of a metric", begin)
+            self._need(")")
+            return Name(inner.name, inner.column, "metrics", cast(Aggregate, token.text))
         kind, _, rest = token.text.partition(".")
         if rest and kind in ("params", "metrics", "run"):
             return Name(rest, token.column, cast(Kind, kind))
         return token.text if is_text or token.text[0].isdigit() else Name(token.text, token.column)
-
-    def _aggregate(self, aggregate: Aggregate) -> Name:
-        token = self._peek()
-        name = self._operand()
-        if not isinstance(name, Name) or name.aggregate or name.kind in ("params", "run"):
-            refuse(self._text, f"{aggregate}() takes the name of a metric", token.column)
-        self._need(")")
-        return Name(name.name, name.column, "metrics", aggregate)
 
 
 def _parse_number(text: str) -> float:

@@ -24,7 +24,6 @@ from assay.record.index.digest import (
     open_all_summaries,
     pack_digest,
     parse_summaries,
-    split_summaries,
     unpack_digest,
 )
 from assay.record.index.packing import build_series
@@ -123,27 +122,6 @@ def test_the_first_and_last_known_time_are_kept(
     assert (one_by_one.first_time, one_by_one.last_time) == (at_once.first_time, at_once.last_time) == expected
 
 
-def test_nothing_added_changes_nothing() -> None:
-    tally = tally_of([1.0])
-    before = tally.pack()
-    tally.extend(*build_series((None, array("d"), None)))
-    assert tally.pack() == before
-
-
-def test_the_mean_of_nothing_is_not_a_number() -> None:
-    assert isnan(Tally().mean)
-    assert isnan(tally_of([nan]).mean)
-
-
-def test_many_summaries_keep_their_metrics() -> None:
-    found = parse_summaries(["a", "b"], [tally_of([1.0]).pack(), tally_of([2.0]).pack()])
-    assert [(one.metric, one.last, type(one.count)) for one in found] == [("a", 1.0, int), ("b", 2.0, int)]
-    assert parse_summaries([], []) == []
-
-
-# ---------------------------------------------------------------- packed
-
-
 NAMES = {1: "loss", 2: "acc", 3: "iou", 700: "late"}
 
 digests = st.dictionaries(
@@ -177,12 +155,6 @@ def test_runs_with_the_same_metrics_are_packed_alike() -> None:
     assert first.metrics == array("q", [1, 2]).tobytes()
 
 
-def test_summaries_are_split_where_they_meet() -> None:
-    packed = [tally_of([1.0]).pack(), tally_of([2.0, 3.0]).pack()]
-    assert split_summaries(b"".join(packed)) == packed
-    assert split_summaries(b"") == []
-
-
 @given(st.lists(digests, max_size=6))
 def test_columns_hold_what_each_run_has(runs: list[dict[int, tuple[list[float], int]]]) -> None:
     packed = [pack_digest(build_digest(run)) for run in runs]
@@ -212,19 +184,7 @@ def test_a_metric_that_no_run_has_is_empty_in_every_row() -> None:
     assert build_empty("loss", 0).last.tolist() == []
 
 
-def test_nothing_makes_no_columns() -> None:
-    assert build_metric_columns([], [], NAMES) == {}
-    assert build_metric_columns([None], [None], NAMES) == {}
-
-
 def test_metrics_are_found_by_name() -> None:
     shapes = [array("q", [1, 3]).tobytes(), None, array("q", [3, 2]).tobytes()]
     assert find_metrics(shapes, NAMES) == ["acc", "iou", "loss"]
     assert find_metrics([], NAMES) == []
-
-
-def test_a_value_that_is_not_a_number_stays_in_its_place() -> None:
-    packed = [pack_digest({1: MetricDigest(tally_of(values))}) for values in ([nan], [2.0])]
-    last = build_metric_columns(*open_packed(packed), NAMES)["loss"].last
-    assert isnan(last[0])
-    assert last[1] == 2.0

@@ -13,21 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.record.index.base import RunRow, Series
-from assay.record.index.packing import (
-    Chunk,
-    build_series,
-    drop_source,
-    fill_series,
-    join_chunks,
-    join_series,
-    last_activity,
-    pack_parts,
-    pack_row,
-    storable,
-    unpack_chunk,
-    unpack_rows,
-)
+from assay.record.index import packing
+from assay.record.index.base import RunRow
 from assay.values.run import State
 
 text = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -45,14 +32,10 @@ def build_row(**changes: Any) -> RunRow:
 @given(st.dictionaries(text, json_like, max_size=4), text, st.sampled_from(State))
 def test_a_row_comes_back_from_its_bytes(params: dict[str, Any], reason: str, state: State) -> None:
     row = build_row(params=params, reason=reason, state=state)
-    again = unpack_rows([pack_row(row)])
+    again = packing.unpack_rows([packing.pack_row(row)])
     assert again == [row]
     assert type(again[0]) is RunRow
     assert again[0].state is state
-
-
-def test_no_rows_are_no_rows() -> None:
-    assert unpack_rows([]) == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +44,7 @@ def test_no_rows_are_no_rows() -> None:
 )
 def test_what_is_not_json_like_becomes_plain(value: Any, expected: Any) -> None:
     row = build_row(params=MappingProxyType({"x": value, "lr": 0.1}), title="kept")
-    (again,) = unpack_rows([pack_row(row)])
+    (again,) = packing.unpack_rows([packing.pack_row(row)])
     assert again.params == {"x": expected, "lr": 0.1}
     assert (again.title, again.key, again.stamp) == ("kept", "s/n", 0.0)
 
@@ -77,15 +60,12 @@ def test_what_is_not_json_like_becomes_plain(value: Any, expected: Any) -> None:
     ],
 )
 def test_the_last_activity_is_the_newest_time(changes: dict[str, float], expected: float) -> None:
-    assert last_activity(build_row(**changes)) == expected
+    assert packing.last_activity(build_row(**changes)) == expected
 
 
 def test_text_for_sqlite_is_always_utf8() -> None:
-    assert storable("größe\n") == "größe\n"
-    assert storable("a\udcff").encode() == b"a\\udcff"
-
-
-# ---------------------------------------------------------------- points
+    assert packing.storable("größe\n") == "größe\n"
+    assert packing.storable("a\udcff").encode() == b"a\\udcff"
 
 
 maybe = st.one_of(st.none(), st.floats(allow_nan=False))
@@ -93,15 +73,15 @@ triples = st.lists(st.tuples(maybe, st.floats(allow_nan=False), maybe), min_size
 chunks = st.lists(st.tuples(st.integers(1, 3), triples), min_size=1, max_size=6)
 
 
-def build_chunk(source: int, rows: list[tuple[float | None, float, float | None]]) -> Chunk:
+def build_chunk(source: int, rows: list[tuple[float | None, float, float | None]]) -> packing.Chunk:
     steps, values, times = ([nan if each is None else each for each in column] for column in zip(*rows, strict=True))
-    return Chunk([(source, len(rows))], build_series((steps, values, times)))
+    return packing.Chunk([(source, len(rows))], packing.build_series((steps, values, times)))
 
 
-def rows_of(chunk: Chunk) -> list[tuple[float | None, float, float | None]]:
+def rows_of(chunk: packing.Chunk) -> list[tuple[float | None, float, float | None]]:
     return [
         (None if isnan(step) else step, value, None if isnan(time) else time)
-        for step, value, time in zip(*fill_series(chunk.series), strict=True)
+        for step, value, time in zip(*packing.fill_series(chunk.series), strict=True)
     ]
 
 
@@ -112,30 +92,22 @@ def test_columns_of_different_lengths_are_refused(
     columns: tuple[list[float] | None, list[float], list[float] | None],
 ) -> None:
     with pytest.raises(ValueError, match="equally long"):
-        build_series(columns)
+        packing.build_series(columns)
 
 
 def test_a_column_of_nothing_but_nan_is_stored_empty() -> None:
-    assert build_series(([nan, nan], [1.0, 2.0], None)) == (array("d"), array("d", [1.0, 2.0]), array("d"))
-
-
-def test_values_are_kept_even_when_all_are_nan() -> None:
-    assert len(build_series((None, [nan, nan], None)).values) == 2
+    assert packing.build_series(([nan, nan], [1.0, 2.0], None)) == (array("d"), array("d", [1.0, 2.0]), array("d"))
 
 
 def test_integers_and_other_arrays_become_doubles() -> None:
-    series = build_series(([1, 2], array("f", [0.5, 1.5]), (3, 4)))
+    series = packing.build_series(([1, 2], array("f", [0.5, 1.5]), (3, 4)))
     assert [column.typecode for column in series] == ["d", "d", "d"]
     assert list(series.values) == [0.5, 1.5]
 
 
-def test_nothing_joined_is_nothing() -> None:
-    assert join_series([]) == (array("d"), array("d"), array("d"))
-
-
 def test_a_join_leaves_its_pieces_alone() -> None:
-    piece = build_series(([1.0], [2.0], None))
-    joined = join_series([piece, piece])
+    piece = packing.build_series(([1.0], [2.0], None))
+    joined = packing.join_series([piece, piece])
     assert list(joined.values) == [2.0, 2.0]
     assert list(piece.values) == [2.0]
 
@@ -144,7 +116,7 @@ def test_a_join_leaves_its_pieces_alone() -> None:
 def test_joined_chunks_hold_all_points_in_order(
     given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]],
 ) -> None:
-    joined = join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
+    joined = packing.join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
     assert rows_of(joined) == [one for _, rows in given_chunks for one in rows]
     assert sum(count for _, count in joined.parts) == len(joined.series.values)
     owners = [source for source, _ in joined.parts]
@@ -155,7 +127,9 @@ def test_joined_chunks_hold_all_points_in_order(
 def test_a_dropped_source_leaves_the_points_of_the_others(
     given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]], dropped: int
 ) -> None:
-    left = drop_source(join_chunks([build_chunk(source, rows) for source, rows in given_chunks]), dropped)
+    left = packing.drop_source(
+        packing.join_chunks([build_chunk(source, rows) for source, rows in given_chunks]), dropped
+    )
     expected = [one for source, rows in given_chunks if source != dropped for one in rows]
     assert (rows_of(left) if left else []) == expected
     assert left is None or dropped not in {source for source, _ in left.parts}
@@ -165,14 +139,8 @@ def test_a_dropped_source_leaves_the_points_of_the_others(
 def test_a_chunk_comes_back_from_its_bytes(
     given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]],
 ) -> None:
-    chunk = join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
+    chunk = packing.join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
     packed = [column.tobytes() for column in chunk.series]
-    again = unpack_chunk(b"1 2", pack_parts(chunk.parts, chunk.series, b"1 2"), *packed)
+    again = packing.unpack_chunk(b"1 2", packing.pack_parts(chunk.parts, chunk.series, b"1 2"), *packed)
     assert again.parts == chunk.parts
     assert rows_of(again) == rows_of(chunk)
-
-
-def test_every_column_is_filled_for_readers() -> None:
-    filled = fill_series(Series(array("d"), array("d", [1.0, 2.0]), array("d", [3.0, 4.0])))
-    assert [isnan(step) for step in filled.steps] == [True, True]
-    assert list(filled.times) == [3.0, 4.0]

@@ -50,9 +50,6 @@ def ask(index: SqliteIndex, query: str) -> list[dict[str, Any]]:
         return [dict(found) for found in client.execute(query)]
 
 
-# ---------------------------------------------------------------- the documented queries, on a real study
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[list[dict[str, Any]]]]:
     """The result of each query of the page after a study with a failed run and a check that fails."""
@@ -93,9 +90,6 @@ def test_every_table_view_and_column_is_documented(index: SqliteIndex) -> None:
         assert f"| `{table}`" in page
         for column in ask(index, f"SELECT name FROM pragma_table_info('{table}')"):
             assert f"`{column['name']}`" in page, f"{table}.{column['name']}"
-
-
-# ---------------------------------------------------------------- plain columns
 
 
 def test_the_plain_columns_say_what_the_row_says(index: SqliteIndex) -> None:
@@ -191,9 +185,6 @@ def test_a_second_database_needs_only_its_types() -> None:
     for _, name, _, _ in string.Formatter().parse(schema.TABLES):
         assert name is None or name in schema.TYPES
     assert not re.search(r"\b(INTEGER|REAL|BLOB|WITHOUT|AUTOINCREMENT)\b|\"", schema.TABLES)
-
-
-# ---------------------------------------------------------------- verdicts
 
 
 def build_verdict(kind: VerdictKind = VerdictKind.FAIL) -> Verdict:

@@ -50,9 +50,6 @@ def count_rows(index: SqliteIndex, table: str) -> int:
     return int(index._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-# ---------------------------------------------------------------- opening
-
-
 def test_a_new_file_is_not_a_reset(path: Path) -> None:
     with SqliteIndex(path) as index:
         assert (index.was_reset, index.reset_reason, index.is_temporary) == (False, "", False)
@@ -212,9 +209,6 @@ def test_points_of_a_run_without_its_compact_copy_are_not_added(path: Path) -> N
             index.add_columns("grid/a", "a.log", Cursor(2), {"loss": (None, [2.0], None)}, expected_offset=1)
 
 
-# ---------------------------------------------------------------- where it is
-
-
 def test_the_index_of_a_root_lies_in_the_cache_and_knows_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,10 +229,15 @@ def test_the_index_of_a_root_lies_in_the_cache_and_knows_the_root(
     assert (tmp_path / "cache" / "index").stat().st_mode & 0o077 == 0
 
 
-def test_without_a_writable_cache_the_index_is_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", ["file/cache", "cache"], ids=["not writable", "with a folder of the file's name"])
+def test_without_a_usable_cache_the_index_is_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(blocked / "cache"))
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / folder))
+    if folder == "cache":
+        os.makedirs(index_path(tmp_path, os.environ))
     with open_index(tmp_path) as index:
         assert index.is_temporary
         assert not index.was_reset
@@ -246,13 +245,6 @@ def test_without_a_writable_cache_the_index_is_temporary(tmp_path: Path, monkeyp
         put_points(index, "grid/a", [1.0])
         assert index.load_table().metrics["loss"].last[0] == 1.0
     assert blocked.read_bytes() == b""
-
-
-def test_a_cache_that_is_no_file_makes_the_index_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path))
-    os.makedirs(index_path(tmp_path, os.environ))
-    with open_index(tmp_path) as index:
-        assert index.is_temporary
 
 
 def test_a_path_that_cannot_be_opened_is_said_with_what_to_do(tmp_path: Path) -> None:
@@ -270,9 +262,6 @@ def test_a_file_that_may_not_be_written_cannot_be_opened(path: Path, monkeypatch
         SqliteIndex(path)
 
 
-# ---------------------------------------------------------------- chunks
-
-
 def test_small_chunks_are_merged(index: SqliteIndex) -> None:
     most = 0
     for number in range(400):
@@ -283,7 +272,7 @@ def test_small_chunks_are_merged(index: SqliteIndex) -> None:
 
 
 def test_a_full_chunk_is_not_written_again(index: SqliteIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.record.index.writing.FULL_CHUNK_POINTS", 100)
+    monkeypatch.setattr("assay.record.index.packing.FULL_CHUNK_POINTS", 100)
     for number in range(400):
         put_points(index, "grid/a", [float(number)])
     sizes = [size // 8 for (size,) in index._db.execute("SELECT length(value_data) FROM chunks ORDER BY chunk")]
@@ -315,9 +304,6 @@ def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
     index.forget_runs(["grid/a"])
     tables = ("chunks", "cursors", "metric_summaries", "run_cache", "runs")
     assert [count_rows(index, table) for table in tables] == [0] * 5
-
-
-# ---------------------------------------------------------------- batches and failures
 
 
 def test_a_very_large_batch_writes_by_itself(index: SqliteIndex, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,11 +123,9 @@ class BufferedIndex(ABC):
         expected_offset: int,
         counts: Callable[[], bool] | None = None,
     ) -> bool:
-        """Store points, their summaries and the cursor after them, if the stored offset is the expected one.
-
-        `counts` is called in the transaction that writes them, while no other writes: False refuses them, and it then
-        stays False. Arrays are kept, not copied: do not change them afterwards.
-        """
+        """Store points, their summaries and the cursor after them, if the stored offset is the expected one. `counts`
+        is called in the transaction that writes them, while no other writes: False refuses them, and it then stays
+        False. Arrays are kept, not copied: do not change them afterwards."""
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
@@ -139,12 +137,9 @@ class BufferedIndex(ABC):
     def add_summaries(
         self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
     ) -> None:
-        """Store the summaries of a run's metrics, each as from `Tally.carry`, without the points.
-
-        `states`: the sources of the summaries with the states of their readers. Their cursors stay at the beginning, so
-        the first stored points of the run replace all this. For a run that has stored points this is refused, with ""
-        as the source.
-        """
+        """Store the summaries of a run's metrics, each as from `Tally.carry`, without the points. `states`: the sources
+        of the summaries with the states of their readers. Their cursors stay at the beginning, so the first stored
+        points of the run replace all this. For a run that has stored points this is refused, with "" as the source."""
         _check_key(key)
         self._buffer.summarise(key, (states, summaries))
         self._write_or_wait()

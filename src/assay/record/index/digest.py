@@ -61,7 +61,13 @@ class Tally:
             self.total = total
             self._extend_bounds(values, steps)
         else:
-            self._extend_finite(values, steps)
+            # the slow case: some values are not finite, or their sum is not
+            indices = [index for index, value in enumerate(values) if isfinite(value)]
+            self.bad += len(values) - len(indices)
+            finite = [values[index] for index in indices]
+            self.total = reduce(add, finite, self.total)
+            if finite:
+                self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
         self.count += len(values)
         self.last, self.last_step = values[-1], steps[-1] if steps else nan
         has_holes = bool(times) and (isnan(times[0]) or isnan(times[-1]))
@@ -69,15 +75,6 @@ class Tally:
         if known:
             self.first_time = known[0] if isnan(self.first_time) else self.first_time
             self.last_time = known[-1]
-
-    def _extend_finite(self, values: Sequence[float], steps: Sequence[float]) -> None:
-        """Add values of which some are not finite, or whose sum is not: the slow case."""
-        indices = [index for index, value in enumerate(values) if isfinite(value)]
-        self.bad += len(values) - len(indices)
-        finite = [values[index] for index in indices]
-        self.total = reduce(add, finite, self.total)
-        if finite:
-            self._extend_bounds(finite, [steps[index] for index in indices] if steps else ())
 
     def _extend_bounds(self, values: Sequence[float], steps: Sequence[float]) -> None:
         """Update min and max; the first of equal values counts. `not >=` is also true for the initial NaN."""
@@ -135,9 +132,6 @@ def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Sum
             metrics, unpacked, strict=True
         )
     ]
-
-
-# ---------------------------------------------------------------- packed
 
 
 class Packed(NamedTuple):

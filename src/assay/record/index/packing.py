@@ -37,9 +37,6 @@ _PART = struct.Struct("=qq")
 Parts = list[tuple[int, int]]  # (source number, points)
 
 
-# ---------------------------------------------------------------- checksums
-
-
 class DamagedError(sqlite3.DatabaseError):
     """A stored value does not match its checksum. SQLite notices damage of its own structures, not of their content."""
 
@@ -78,9 +75,6 @@ def unseal_all(sealed: Sequence[bytes], more: Sequence[bytes] | None = None) -> 
     raise DamagedError("a checksum does not fit")
 
 
-# ---------------------------------------------------------------- rows
-
-
 def last_activity(row: RunRow) -> float:
     return max(row.stamp, row.ended_at or 0.0, row.started_at or 0.0, row.created_at or 0.0)
 
@@ -116,9 +110,6 @@ def unpack_rows(packed: Sequence[bytes]) -> list[RunRow]:
 def storable(text: str) -> str:
     """Return text that databases accept: SQLite only UTF-8, PostgreSQL no NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\ufffd")
-
-
-# ---------------------------------------------------------------- points
 
 
 class Chunk(NamedTuple):
@@ -170,9 +161,6 @@ def fill_series(series: Series) -> Series:
     """Fill every column to full length, for readers."""
     count = len(series.values)
     return Series(series.steps or _nothing(count), series.values, series.times or _nothing(count))
-
-
-# ---------------------------------------------------------------- chunks
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:

@@ -167,9 +167,7 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
 
 def is_damage(error: Exception, path: str = "") -> bool:
     """Whether an error shows damage: statements and values never vary, so their errors come from a damaged file.
-
-    Python's own errors (text that is not UTF-8, also when SQLite's message quotes a schema) have no name.
-    """
+    Python's own errors (text that is not UTF-8, also when SQLite's message quotes a schema) have no name."""
     name = getattr(error, "sqlite_errorname", None)
     if isinstance(error, UnicodeDecodeError):
         return True

@@ -53,8 +53,6 @@ class SqliteIndex(Index):
         self.was_reset = bool(self.reset_reason)
         self._file = self._identify()
 
-    # ---------------------------------------------------------------- transactions
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -81,8 +79,6 @@ class SqliteIndex(Index):
 
     def _disconnect(self) -> None:
         self._db.close()
-
-    # ---------------------------------------------------------------- for people
 
     def query(self, statement: str) -> Answer:
         check_query(statement)

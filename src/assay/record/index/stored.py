@@ -16,31 +16,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, UsageError
+from assay.record.index import digest, packing
 from assay.record.index.base import Answer, Cursor, Database, IndexTable, Refused, RunRow, Series, StudyRow, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
-from assay.record.index.digest import (
-    LAYOUT,
-    build_empty,
-    build_metric_columns,
-    check_names,
-    find_metrics,
-    open_all_summaries,
-    parse_summaries,
-    split_summaries,
-)
-from assay.record.index.packing import (
-    DamagedError,
-    checksum,
-    fill_series,
-    join_series,
-    last_activity,
-    name_owner,
-    storable,
-    unpack_chunk,
-    unpack_rows,
-    unseal,
-    unseal_all,
-)
 from assay.values.state import State
 
 if TYPE_CHECKING:
@@ -212,14 +190,13 @@ class Index(BufferedIndex):
     def _number(self, name: str) -> int:
         """Return the number of a metric or source, assigned if it is new; only in a writing transaction."""
         if name not in self._names:
-            text = storable(name)
+            text = packing.storable(name)
             found = self._db.execute(_NAME, (text,)).fetchone()
             if found is None:
                 self._db.execute("INSERT INTO names (name, checksum) VALUES (?, ?)", (text, b""))
                 found = self._db.execute(_NAME, (text,)).fetchone()
-                self._db.execute(
-                    "UPDATE names SET checksum = ? WHERE number = ?", (checksum(f"{found[0]} {text}"), found[0])
-                )
+                seal = packing.checksum(f"{found[0]} {text}")
+                self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (seal, found[0]))
             self._names[name] = found[0]
         return self._names[name]
 
@@ -242,13 +219,11 @@ class Index(BufferedIndex):
     def add_verdicts(
         self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
     ) -> bool:
-        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one.
-
-        A start of 0 replaces all verdicts of the study: its file was read from the beginning.
-        """
+        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one. A
+        start of 0 replaces all verdicts of the study: its file was read from the beginning."""
         from assay.record.index.writing import write_verdicts  # not needed by readers
 
-        study = storable(study)
+        study = packing.storable(study)
         with self._transaction() as db:
             found = db.execute(_VERDICT_OFFSET, (study,)).fetchone()
             if (found[0] if found else 0) != expected_offset:
@@ -266,7 +241,7 @@ class Index(BufferedIndex):
     # ---------------------------------------------------------------- reading
 
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
-        row = self._find(_CURSOR, (key, storable(source)))
+        row = self._find(_CURSOR, (key, packing.storable(source)))
         with self._translated():
             return _build_cursor(*row) if row else Cursor()
 
@@ -279,14 +254,14 @@ class Index(BufferedIndex):
         where, chosen = _build_choice(studies, None)
         where = ("TRUE" if source is None else "c.source = (SELECT number FROM names WHERE name = ?)") + where  # noqa: S608
         where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
-        values = [*([] if source is None else [storable(source)]), *chosen, *(f'%"{key}"%' for key in noting)]
+        values = [*([] if source is None else [packing.storable(source)]), *chosen, *(f'%"{key}"%' for key in noting)]
         with self._reading() as db:
             found = db.execute(f"{_CURSORS}{where}", values).fetchall()
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     def load_verdict_offset(self, study: str) -> int:
         """Return how many bytes of the study's verdict file have been read."""
-        found = self._find(_VERDICT_OFFSET, (storable(study),))
+        found = self._find(_VERDICT_OFFSET, (packing.storable(study),))
         return int(found[0]) if found else 0
 
     @_collector_paused()
@@ -295,7 +270,7 @@ class Index(BufferedIndex):
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
-            rows = unpack_rows([row for (row,) in found])
+            rows = packing.unpack_rows([row for (row,) in found])
         # the order must not depend on which process wrote the index, and how often
         return sorted(rows, key=lambda row: (row.created_at or 0.0, row.key))
 
@@ -304,10 +279,10 @@ class Index(BufferedIndex):
         counts: dict[str, dict[State, int]] = {}
         last: dict[str, float] = {}
         for row in self.load_runs():  # not from the columns: only the whole row has a checksum
-            study = storable(row.study)
+            study = packing.storable(row.study)
             per_state = counts.setdefault(study, {})
             per_state[row.state] = per_state.get(row.state, 0) + 1
-            last[study] = max(last_activity(row), last.get(study, 0.0))
+            last[study] = max(packing.last_activity(row), last.get(study, 0.0))
         return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
     def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
@@ -323,32 +298,31 @@ class Index(BufferedIndex):
             self.store_points(key)
             series = self._load_stored_series(key, metric)
         if series is None:
-            raise InfrastructureError(
-                f"the points of {key} are not stored, and its files cannot be read", "see why: assay index rebuild"
-            )
-        return fill_series(series)
+            message = f"the points of {key} are not stored, and its files cannot be read"
+            raise InfrastructureError(message, "see why: assay index rebuild")
+        return packing.fill_series(series)
 
     def _load_stored_series(self, key: str, metric: str) -> Series | None:
         """Return the stored points; None if only the summary is stored."""
         with self._reading() as db:
-            found = db.execute(_SERIES, (key, storable(metric)))
-            chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
-            series = join_series([chunk.series for chunk in chunks])
+            found = db.execute(_SERIES, (key, packing.storable(metric)))
+            chunks = [packing.unpack_chunk(packing.name_owner(run, number), *row) for run, number, *row in found]
+            series = packing.join_series([chunk.series for chunk in chunks])
             if len(series.values) != self._load_count(key, metric):
                 where, chosen = _build_choice(None, [key])
                 if not chunks and db.execute(f"{_SUMMARISED}{where}", chosen).fetchone():
                     return None
-                raise DamagedError("points are missing")
+                raise packing.DamagedError("points are missing")
         return series
 
     def _load_count(self, key: str, metric: str) -> int:
         """Return the number of points in the summary of a metric."""
-        row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
+        row = self._db.execute(_COUNT, (packing.storable(metric), key)).fetchone()
         if row is None or row[0] is None or row[2] is None:
             return 0
-        summaries = split_summaries(unseal(row[1] or b"", row[0]))
+        summaries = digest.split_summaries(packing.unseal(row[1] or b"", row[0]))
         known = dict(zip(array("q", row[0]), summaries, strict=True))
-        return int(LAYOUT.unpack(known[row[2]])[0]) if row[2] in known else 0
+        return int(digest.LAYOUT.unpack(known[row[2]])[0]) if row[2] in known else 0
 
     @_collector_paused()
     def load_summaries(
@@ -360,17 +334,17 @@ class Index(BufferedIndex):
         with self._reading() as db:
             names = self._load_names()
             found = db.execute(query, chosen).fetchall()
-            opened = unseal_all([packed for _, _, packed in found], [numbers for _, numbers, _ in found])
-            check_names([numbers for _, numbers, _ in found], names)
+            opened = packing.unseal_all([packed for _, _, packed in found], [numbers for _, numbers, _ in found])
+            digest.check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
-        summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
+        summaries = iter(digest.parse_summaries(chain.from_iterable(owned), opened))
         # all were parsed at once: each run takes as many as it has metrics
         return {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
 
     def _load_names(self) -> dict[int, str]:
         found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
-        if any(checksum(f"{number} {name}") != seal for number, name, seal in found):
-            raise DamagedError("a checksum does not fit")
+        if any(packing.checksum(f"{number} {name}") != seal for number, name, seal in found):
+            raise packing.DamagedError("a checksum does not fit")
         return {number: name for number, name, _ in found}
 
     @_collector_paused()
@@ -381,25 +355,25 @@ class Index(BufferedIndex):
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
             names = self._load_names()
-            whole, opened = unpack_rows(rows), open_all_summaries(numbers, packed)
-            check_names(numbers, names)
+            whole, opened = packing.unpack_rows(rows), digest.open_all_summaries(numbers, packed)
+            digest.check_names(numbers, names)
         if metrics is not None:
             names = {number: name for number, name in names.items() if name in metrics}
         order = sorted(range(len(whole)), key=[(row.created_at or 0.0, row.key) for row in whole].__getitem__)
-        columns = build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
+        columns = digest.build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
         shown = sorted(columns) if metrics is None else metrics
         ordered = [whole[i] for i in order]
-        return IndexTable(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
+        return IndexTable(ordered, {name: columns.get(name) or digest.build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         """Return the metric names, sorted."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
         with self._reading() as db:
-            found = [metrics for metrics, summaries in db.execute(query, chosen) if unseal(summaries, metrics)]
+            found = [metrics for metrics, summaries in db.execute(query, chosen) if packing.unseal(summaries, metrics)]
             names = self._load_names()
-            check_names(found, names)
-            return find_metrics(found, names)
+            digest.check_names(found, names)
+            return digest.find_metrics(found, names)
 
 
 # ---------------------------------------------------------------- from and to rows
@@ -419,7 +393,7 @@ def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> 
         # the runs of a single study come in order from the database's index; those of several would be sorted
         is_single = len(values) == 1
         where += f" AND {column} = ?" if is_single else f" AND {_among(column)}"
-        parameters.append(storable(values[0]) if is_single else _list(values))
+        parameters.append(packing.storable(values[0]) if is_single else _list(values))
     return where, parameters
 
 
@@ -427,7 +401,7 @@ def _list(values: Sequence[str]) -> str:
     """Render the list as `_among` takes it."""
     import json  # rarely needed: usually there is one study
 
-    return json.dumps(list(map(storable, values)))
+    return json.dumps(list(map(packing.storable, values)))
 
 
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from assay.record.index import packing
 from assay.record.index.base import OWN_FIELDS, RunRow, VerdictRow
 from assay.record.index.digest import (
     FIELDS,
@@ -23,32 +24,14 @@ from assay.record.index.digest import (
     pack_summaries,
     unpack_digest,
 )
-from assay.record.index.packing import (
-    FULL_CHUNK_POINTS,
-    MAX_LOOSE_CHUNKS,
-    DamagedError,
-    checksum,
-    drop_source,
-    join_chunks,
-    join_series,
-    last_activity,
-    name_owner,
-    pack_parts,
-    pack_row,
-    plain_object,
-    storable,
-    unpack_chunk,
-    unseal,
-)
 from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.record.index.base import Database, Refused
     from assay.record.index.buffer import PendingPoints, Summaries
-    from assay.record.index.packing import Chunk
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
-_encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
+_encode = json.JSONEncoder(separators=(",", ":"), default=packing.plain_object).encode
+_encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=packing.plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
 _TAGS = RunRow._fields.index("tags")  # then note and received
 _RUN_COLUMNS = (*(field if field != "commit" else "git_commit" for field in OWN_FIELDS), "active_at")
@@ -76,9 +59,6 @@ _AMONG_RUNS = "WHERE run IN (SELECT value FROM json_each(?))"
 _LARGEST = 2**63 - 1
 
 
-# ---------------------------------------------------------------- rows
-
-
 def write_rows(db: Database, rows: Collection[RunRow]) -> None:
     plain = [
         (
@@ -90,7 +70,7 @@ def write_rows(db: Database, rows: Collection[RunRow]) -> None:
             _encode(row.tags) if row.tags else "[]",
             row.note,
             _encode(row.received) if row.received else None,
-            last_activity(row),
+            packing.last_activity(row),
         )
         for row in rows
     ]
@@ -98,7 +78,7 @@ def write_rows(db: Database, rows: Collection[RunRow]) -> None:
         db.executemany(_PUT_RUN, plain)
     except (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
         db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # SQLite cannot store a value
-    db.executemany(_PUT_ROW, [(pack_row(row), row.key) for row in rows])
+    db.executemany(_PUT_ROW, [(packing.pack_row(row), row.key) for row in rows])
 
 
 def encode_params(params: Mapping[str, Any]) -> str:
@@ -121,10 +101,7 @@ def _replace_numbers(value: Any) -> Any:
 def _storable_value(value: Any) -> Any:
     if isinstance(value, int):
         return value if abs(value) <= _LARGEST else None
-    return value if value is None or isinstance(value, float) else storable(str(value))
-
-
-# ---------------------------------------------------------------- summaries without points
+    return value if value is None or isinstance(value, float) else packing.storable(str(value))
 
 
 def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
@@ -151,9 +128,6 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
     return [(key, "") for key in summarised if known.get(runs[key])]
 
 
-# ---------------------------------------------------------------- points
-
-
 @dataclass(slots=True)
 class _Work:
     """The state of the index before a write, and the rows to write."""
@@ -178,7 +152,26 @@ def write_points(
         for entry in per_source:
             if not _add_points(work, work.runs[key], entry, number):
                 refused[key, entry.source] = None
-    _write_work(db, work)
+    cursors = [
+        (*place, work.offsets[place], seal_cursor(*place, work.offsets[place], state))
+        for place, state in work.cursors.items()
+    ]
+    db.executemany(_SET_CURSOR, cursors)
+    db.executemany(_ADD_CHUNK, work.chunks)
+    for (run, metric), digested in work.touched.items():
+        if digested.loose > packing.MAX_LOOSE_CHUNKS:
+            # merge the chunks since the last merge into one, with the chunk before them unless it is full
+            found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
+            chunks = [packing.unpack_chunk(packing.name_owner(run, metric), *row[1:]) for row in found]
+            is_full = len(chunks[0].series.values) >= packing.FULL_CHUNK_POINTS
+            start = 1 if len(found) > digested.loose and is_full else 0
+            _set_chunk(db, found[start][0], packing.join_chunks(chunks[start:]), packing.name_owner(run, metric))
+            db.executemany("DELETE FROM chunks WHERE chunk = ?", [(row[0],) for row in found[start + 1 :]])
+            digested.loose = 0
+    packed = {run: pack_digest(work.digests[run]) for run in dict.fromkeys(run for run, _ in work.touched)}
+    plain = [row for run, digest in packed.items() for row in _build_summaries(run, digest) if row[:2] in work.touched]
+    db.executemany(_SET_SUMMARY, plain)
+    db.executemany(_SET_DIGEST, [(*digest, run) for run, digest in packed.items()])
     return list(refused)
 
 
@@ -190,7 +183,7 @@ def _add_points(work: _Work, run: int, entry: PendingPoints, number: Callable[[s
     work.cursors[run, source] = _encode(dict(entry.cursor.state)) if entry.cursor.state else "{}"
     digest = work.digests.setdefault(run, {})
     for name, pieces in entry.columns.items():
-        series = join_series(pieces)
+        series = packing.join_series(pieces)
         if not series.values:
             continue
         metric = number(name)
@@ -200,7 +193,7 @@ def _add_points(work: _Work, run: int, entry: PendingPoints, number: Callable[[s
         digested.tally.extend(*series)
         digested.loose += 1
         work.touched[run, metric] = digested
-        parts = pack_parts([(source, len(series.values))], series, name_owner(run, metric))
+        parts = packing.pack_parts([(source, len(series.values))], series, packing.name_owner(run, metric))
         work.chunks.append((run, metric, parts, series.steps, series.values, series.times))
     return True
 
@@ -222,7 +215,7 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> 
         run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,)) if run not in summarised
     }
     if not digests.keys() >= {run for run, _ in known}:
-        raise DamagedError("the summaries of a run are missing")
+        raise packing.DamagedError("the summaries of a run are missing")
     return _Work(runs, known, digests)
 
 
@@ -238,57 +231,28 @@ def _load_numbers(db: Database, keys: list[str]) -> dict[str, int]:
     return numbers
 
 
-def _write_work(db: Database, work: _Work) -> None:
-    cursors = [
-        (*place, work.offsets[place], seal_cursor(*place, work.offsets[place], state))
-        for place, state in work.cursors.items()
-    ]
-    db.executemany(_SET_CURSOR, cursors)
-    db.executemany(_ADD_CHUNK, work.chunks)
-    for (run, metric), digested in work.touched.items():
-        if digested.loose > MAX_LOOSE_CHUNKS:
-            _merge(db, run, metric, digested)
-    packed = {run: pack_digest(work.digests[run]) for run in dict.fromkeys(run for run, _ in work.touched)}
-    plain = [row for run, digest in packed.items() for row in _build_summaries(run, digest) if row[:2] in work.touched]
-    db.executemany(_SET_SUMMARY, plain)
-    db.executemany(_SET_DIGEST, [(*digest, run) for run, digest in packed.items()])
-
-
 def _build_summaries(run: int, packed: Packed) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of `metric_summaries` from packed summaries."""
     if packed.metrics and packed.summaries:
-        numbers, summaries = array("q", packed.metrics), unseal(packed.summaries, packed.metrics)
+        numbers, summaries = array("q", packed.metrics), packing.unseal(packed.summaries, packed.metrics)
         for number, summary in zip(numbers, LAYOUT.iter_unpack(summaries), strict=True):
             yield (run, number, *summary)
 
 
-def _merge(db: Database, run: int, metric: int, digested: MetricDigest) -> None:
-    """Merge the chunks since the last merge into one, with the chunk before them unless it is full."""
-    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
-    chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
-    start = 1 if len(found) > digested.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
-    _set_chunk(db, found[start][0], join_chunks(chunks[start:]), name_owner(run, metric))
-    db.executemany("DELETE FROM chunks WHERE chunk = ?", [(row[0],) for row in found[start + 1 :]])
-    digested.loose = 0
-
-
-def _set_chunk(db: Database, number: int, chunk: Chunk, owner: bytes) -> None:
-    db.execute(_SET_CHUNK, (pack_parts(chunk.parts, chunk.series, owner), *chunk.series, number))
+def _set_chunk(db: Database, number: int, chunk: packing.Chunk, owner: bytes) -> None:
+    db.execute(_SET_CHUNK, (packing.pack_parts(chunk.parts, chunk.series, owner), *chunk.series, number))
 
 
 def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
     """Return the state as text, after the checksum of the whole cursor."""
-    return checksum(f"{run} {source} {offset} ", state).hex() + state
+    return packing.checksum(f"{run} {source} {offset} ", state).hex() + state
 
 
 def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
     """Return the state as text; raise DamagedError."""
     if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
-        raise DamagedError("a checksum does not fit")
+        raise packing.DamagedError("a checksum does not fit")
     return sealed[8:]
-
-
-# ---------------------------------------------------------------- forgetting
 
 
 def forget_points(db: Database, forgotten: Collection[tuple[str, str | None]]) -> None:
@@ -298,13 +262,14 @@ def forget_points(db: Database, forgotten: Collection[tuple[str, str | None]]) -
         _forget_runs(db, [run for (run,) in db.execute(query, (json.dumps(sorted(whole)),)).fetchall()])
     for key, source in forgotten:
         if source is not None and key not in whole:
-            _forget_points_of(db, key, storable(source))
+            _forget_points_of(db, key, packing.storable(source))
 
 
 def _forget_points_of(db: Database, key: str, source: str) -> None:
     row = db.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchone()
     if row is None:
         return
+    (run,) = row
     query = "SELECT source, name, bytes_read FROM cursors JOIN names ON number = source WHERE run = ?"
     sources = db.execute(query, row).fetchall()
     kept = [number for number, name, offset in sources if name != source and offset]
@@ -312,7 +277,13 @@ def _forget_points_of(db: Database, key: str, source: str) -> None:
         _forget_runs(db, row)
         return
     for number in {number for number, _, _ in sources}.difference(kept):
-        _forget_source(db, row[0], number)
+        db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, number))
+        known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, row).fetchone()))
+        others = {metric: _keep_others(db, run, metric, number) for metric in known}
+        packed = pack_digest({metric: digested for metric, digested in others.items() if digested.loose})
+        db.execute(_SET_DIGEST, (*packed, run))
+        db.execute("DELETE FROM metric_summaries WHERE run = ?", row)
+        db.executemany(_SET_SUMMARY, _build_summaries(run, packed))
 
 
 def _forget_runs(db: Database, runs: Sequence[int]) -> None:
@@ -323,34 +294,20 @@ def _forget_runs(db: Database, runs: Sequence[int]) -> None:
         db.execute(empty, (json.dumps(runs),))
 
 
-def _forget_source(db: Database, run: int, source: int) -> None:
-    db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, source))
-    known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, (run,)).fetchone()))
-    kept = {metric: _keep_others(db, run, metric, source) for metric in known}
-    remaining = {metric: digested for metric, digested in kept.items() if digested.loose}
-    packed = pack_digest(remaining)
-    db.execute(_SET_DIGEST, (*packed, run))
-    db.execute("DELETE FROM metric_summaries WHERE run = ?", (run,))
-    db.executemany(_SET_SUMMARY, _build_summaries(run, packed))
-
-
 def _keep_others(db: Database, run: int, metric: int, source: int) -> MetricDigest:
     """Return the metric's chunks without a source, with a new summary."""
     digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
-        chunk = unpack_chunk(name_owner(run, metric), *packed)
-        kept = drop_source(chunk, source)
+        chunk = packing.unpack_chunk(packing.name_owner(run, metric), *packed)
+        kept = packing.drop_source(chunk, source)
         if kept is None:
             db.execute("DELETE FROM chunks WHERE chunk = ?", (number,))
             continue
         if kept.parts != chunk.parts:
-            _set_chunk(db, number, kept, name_owner(run, metric))
+            _set_chunk(db, number, kept, packing.name_owner(run, metric))
         digested.tally.extend(*kept.series)
         digested.loose += 1
     return digested
-
-
-# ---------------------------------------------------------------- verdicts
 
 
 def write_verdicts(db: Database, study: str, rows: Iterable[VerdictRow], start: int, end: int) -> None:

@@ -9,29 +9,13 @@ from typing import Any
 import click
 import pytest
 
-from assay.cli.direct import find_call, parse_words
-from assay.cli.main import COMMANDS, GROUP, SERVICES, build_cli
+from assay.cli.main import COMMANDS, GROUP, SERVICES, build_cli, find_call, parse_words
 from assay.launch.commands.run import RunRequest
 from assay.values.options import Group, Option, Request
 
 VALUES = [
-    "a",
-    "2",
-    "0",
-    "-1",
-    "1.5",
-    "x=y",
-    "a b",
-    "",
-    "-",
-    "--",
-    "done",
-    "failed",
-    "live",
-    "snapshot",
-    "ä",
-    "1_0",
-    "nan",
+    *("a", "2", "0", "-1", "1.5", "x=y", "a b", "", "-", "--", "done", "failed", "live", "snapshot", "ä"),
+    *("1_0", "nan"),
 ]
 
 
@@ -129,7 +113,7 @@ def test_a_handler_with_a_parser_of_its_own_gets_the_words(monkeypatch: pytest.M
     def handler(words: list[str]) -> int:
         return len(words)
 
-    monkeypatch.setattr("assay.cli.direct.load", lambda _text: handler)
+    monkeypatch.setattr("assay.plugins.load", lambda _text: handler)
     call = find_call(["own", "--", "-x"], Group("", {"own": ("m:handler", "")}), SERVICES)
     assert call is not None
     assert call() == 2
