@@ -13,7 +13,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation, open_index_of
 from assay.models.commands.diff import draw_diff, load_side
 from assay.models.judge.tensors import judge_outputs
-from assay.models.records import judge_run, load_report
+from assay.models.records import MODEL_FILE, judge_run, load_report
 from assay.models.report import tensor_diff
 from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import (
@@ -25,7 +25,6 @@ from assay.models.report.summary import (
     render_error,
     render_ms,
 )
-from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff
 from assay.reading.api import load_fresh_table

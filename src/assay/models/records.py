@@ -11,7 +11,6 @@ import os
 from numbers import Integral, Real
 from typing import Any
 
-from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import CaseReport, ModelReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import replace
@@ -20,6 +19,12 @@ from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+MODEL_FILE = "model.json"
+MODEL_REQUEST_PREFIX = "request-"  # in .assay of the study: a request that is too long for a command line
+MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: tensors that differ
+MODEL_ERROR_FILE = "error.json"  # why there is no report
+MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}
 
 KIND = "model"
 FORMATS = {KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick")}

@@ -25,6 +25,7 @@ from assay.models.pages import (
     is_model_study,
     list_checks,
 )
+from assay.models.records import MODEL_FILE
 from assay.models.report.summary import render_error, render_ms
 from assay.models.session_pages import (
     build_measured_changes,
@@ -34,7 +35,6 @@ from assay.models.session_pages import (
     is_session_study,
     list_sessions,
 )
-from assay.models.values.layout import MODEL_FILE
 from assay.plugins import find_function
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind

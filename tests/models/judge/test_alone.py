@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from assay.models.judge.noise import find_noise
 
 from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.noise import find_noise
 from assay.models.judge.tensors import compare_tensors, judge_outputs
 from assay.models.judge.tolerances import default_tolerance
 from assay.models.values.model import Tolerances

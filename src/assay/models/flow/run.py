@@ -18,10 +18,9 @@ from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
 from assay.follow.api import StudyLocation, record_verdicts
 from assay.launch.api import NODE_PYTHON, Report, RunHooks, build_bare_study, find_study_location, run_specs
-from assay.models.records import judge_run, load_report
+from assay.models.records import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX, judge_run, load_report
 from assay.models.report.summary import find_fresh
 from assay.models.values.flags import RunFlags
-from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json, read_end, write_atomic

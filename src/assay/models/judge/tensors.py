@@ -16,8 +16,16 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
-from assay.models.judge.alone import LayerOrigin, describe_better, find_ties, judge_noise, judge_steps, judge_ties
-from assay.models.judge.noise import RoundingNoise, find_noise
+from assay.models.judge.alone import (
+    LayerOrigin,
+    RoundingNoise,
+    describe_better,
+    find_noise,
+    find_ties,
+    judge_noise,
+    judge_steps,
+    judge_ties,
+)
 from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
