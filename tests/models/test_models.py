@@ -41,9 +41,6 @@ def guide(tmp_path_factory):
     return GuideProject(folder)
 
 
-# ---------------------------------------------------------------- the guide
-
-
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
     with open_board(tmp_path_factory.mktemp("board")) as made:
@@ -94,8 +91,6 @@ def test_every_model_of_the_example_passes_on_the_simulator(guide):
     assert re.search(r"\b(8|9)\d passed", run.out)
 
 
-# ---------------------------------------------------------------- the vendor's tools, found by their variables
-
 TOOL = f"""#!{sys.executable}
 import os, subprocess, sys
 kind, words = {{kind!r}}, sys.argv[1:]
@@ -145,9 +140,6 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     label = "net_full_model-sim-sl2610-v1"
     assert list((project.folder / "ir" / label).rglob("*.mlir"))
     assert read_trace(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
-
-
-# ---------------------------------------------------------------- old models
 
 
 @pytest.mark.services("backends")

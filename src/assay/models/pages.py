@@ -489,14 +489,6 @@ def _build_overview(
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
     newest = [each[0] for each in group_checks(checks)]
-    yield Heading("Models", level=1, note=location.dir)
-    yield TableBlock(_build_overview_table(newest))
-    for check in newest[:_MOST_MODELS]:
-        page: ModelPage = build_model_page(location, rows[check.run], checks)
-        yield from (*page.blocks, *page.history)
-
-
-def _build_overview_table(checks: Sequence[CheckSummary]) -> Table:
     columns = (
         Column("model"), Column("target"), Column("verdict"), Column("when"), Column("first wrong layer"),
         Column("error", align="right"), Column("run ms", align="right"),
@@ -507,6 +499,10 @@ def _build_overview_table(checks: Sequence[CheckSummary]) -> Table:
             render_date(check.at, "%Y-%m-%d %H:%M"), check.first_wrong, render_error(check.error) or "",
             render_ms(check.run_s) or "",
         )
-        for check in checks
+        for check in newest
     ]  # fmt: skip
-    return Table(columns, rows)
+    yield Heading("Models", level=1, note=location.dir)
+    yield TableBlock(Table(columns, rows))
+    for check in newest[:_MOST_MODELS]:
+        page: ModelPage = build_model_page(location, rows[check.run], checks)
+        yield from (*page.blocks, *page.history)

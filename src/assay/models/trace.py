@@ -110,16 +110,13 @@ def render_chrome(slices: Sequence[Slice]) -> str:
         ids = {"pid": process, "tid": thread}
         events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
         events.append({"ph": "M", "name": "thread_sort_index", **ids, "args": {"sort_index": thread}})
-        events += [_build_event(piece, ids, base) for piece in lane.slices]
+        for piece in lane.slices:
+            times = {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
+            args = {"args": dict(piece.args)} if piece.args else {}
+            events.append({"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids, **times, **args})
     named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
     content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
     return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
-
-
-def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:
-    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids}
-    event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
-    return event | ({"args": dict(piece.args)} if piece.args else {})
 
 
 # ---------------------------------------------------------------- Perfetto

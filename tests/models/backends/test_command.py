@@ -49,9 +49,6 @@ def shell(text):
     return ["sh", "-c", text.replace("{", "{{").replace("}", "}}"), "sh"]
 
 
-# ---------------------------------------------------------------- options
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -73,9 +70,6 @@ def test_the_steps_of_a_target():
     assert list(command(run="x").steps) == ["compile", "run"]
     for more in ({"input": "mlir"}, {"import": "y {model} {out}"}):
         assert list(command(run="x", **more).steps) == ["import", "compile", "run"]
-
-
-# ---------------------------------------------------------------- programs that do not do their part
 
 
 @pytest.mark.parametrize(
@@ -132,9 +126,6 @@ def test_a_program_that_is_not_there(tmp_path):
 )
 def test_codes_in_words(code, words):
     assert words in describe_code(code)
-
-
-# ---------------------------------------------------------------- how they are called
 
 
 def called(tmp_path, **options):
@@ -294,9 +285,6 @@ def test_a_command_can_be_pasted_anywhere(tmp_path, code):
     assert (folder / "artifact").read_text() == "set two words"
 
 
-# ---------------------------------------------------------------- identity
-
-
 def identify(**options):
     return dict(command(**options).identity())
 
@@ -372,8 +360,6 @@ def test_the_version_of_a_program(version, said):
     backend = CommandBackend(Target("sim", "command", {"run": [sys.executable], "version": version}))
     assert backend.identity().get("run: version") == said
 
-
-# ---------------------------------------------------------------- Torq, by IREE's programs
 
 TORQ_STAND_IN = """
 for word in "$@"; do case $word in

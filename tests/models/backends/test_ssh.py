@@ -101,9 +101,6 @@ def left_on(board):
     return there + [name for name in os.listdir(board.folder) if name.startswith("board.lock")]
 
 
-# ---------------------------------------------------------------- boards that do not answer
-
-
 def test_no_address():
     with pytest.raises(UsageError, match="target b: there is no address"):
         build_backend(Target("b", "ssh", {"run": "x"}))
@@ -141,9 +138,6 @@ def test_a_program_that_the_board_does_not_have(board):
         identify(board, run="no-such-runner")
 
 
-# ---------------------------------------------------------------- the lock
-
-
 def test_a_held_lock_shows_its_owner_and_since_when(board, make, perform):
     board.lock.mkdir()
     try:
@@ -173,9 +167,6 @@ def test_several_at_once_take_turns(board, make, tmp_path):
     assert len(made) == 3
     assert log.read_text().split() == ["begin", "end"] * 3
     assert left_on(board) == []
-
-
-# ---------------------------------------------------------------- the run
 
 
 def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
@@ -325,9 +316,6 @@ def test_what_a_run_depends_on_may_be_on_the_board(board, tmp_path, monkeypatch)
     assert identify(board, depends=[str(there)]) != first
     with pytest.raises(UsageError, match="depends: there is no /none/x"):
         identify(board, depends=["/none/x"])
-
-
-# ---------------------------------------------------------------- nothing stays
 
 
 def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):

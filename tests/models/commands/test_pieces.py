@@ -20,8 +20,6 @@ from assay.models.values.model import InputChoice, Layer, Outline
 from assay.show.console import Console
 from assay.show.formatting import display_width
 
-# ---------------------------------------------------------------- what cannot be split
-
 
 @pytest.mark.parametrize(
     ("further", "out", "kind", "said"),
@@ -39,9 +37,6 @@ def test_what_cannot_be_split_is_named(
     with pytest.raises(kind, match=said):
         split_model(request, str(tmp_path / out))
     assert not (tmp_path / "out").exists()
-
-
-# ---------------------------------------------------------------- layers in files
 
 
 def test_each_layer_stands_by_itself_with_its_values_in_every_sample(chain: Path, tmp_path: Path) -> None:
@@ -70,9 +65,6 @@ def test_a_layer_that_cannot_stand_alone_reports_why(tmp_path: Path) -> None:
     pieces = split_model(ask(model, tmp_path), str(tmp_path / "out"))
     assert pieces
     assert all(isinstance(piece, Piece) and piece.problem and not piece.path for piece in pieces)
-
-
-# ---------------------------------------------------------------- outlines and opsets
 
 
 def test_another_opset_in_one_line(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,9 +151,6 @@ def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, comp
     assert work.failed is None
 
 
-# ---------------------------------------------------------------- what leaves the store again
-
-
 def count_used(builder: ArtifactBuilder) -> int:
     return sum(entry.in_use for entry in builder.store.load_entries())
 
@@ -202,9 +199,6 @@ def test_an_entry_that_cannot_be_read_is_made_again(
     assert is_cached(work) == [False, False]
     assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
     assert is_cached(compute()) == [True, True]
-
-
-# ---------------------------------------------------------------- external data
 
 
 def test_external_data_is_next_to_the_model_wherever_we_are(

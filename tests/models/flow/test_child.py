@@ -34,9 +34,6 @@ def load_error(run_dir: Path) -> dict[str, Any]:
     return found
 
 
-# ---------------------------------------------------------------- why there is no report
-
-
 def test_a_missing_extra_comes_with_the_command_that_brings_it(
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,9 +51,6 @@ def test_a_run_directory_that_cannot_be_written_is_no_traceback(
     assert call(ask(chain, tmp_path), tmp_path / "run") == 4
     assert "the check cannot continue" in load_error(tmp_path / "run")["message"]
     assert "Traceback" not in "".join(capsys.readouterr())
-
-
-# ---------------------------------------------------------------- reports
 
 
 @pytest.mark.usefixtures("lent")
@@ -116,9 +110,6 @@ def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path)
     sys.path.remove(str(tmp_path / "caller"))
 
 
-# ---------------------------------------------------------------- a violent end
-
-
 def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_made_again(
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,9 +130,6 @@ def test_no_worker_outlives_its_parent_and_what_was_made_before_a_kill_is_not_ma
     assert call(ask(chain, tmp_path, ORT, only=("MatMul_0",)), tmp_path / "run") == 0
     assert "chain_activations" not in (tmp_path / "run" / "trace.csv").read_text()
     assert not list((tmp_path / "scratch").glob("assay-model-*")), "also that of the killed one is removed"
-
-
-# ---------------------------------------------------------------- numbers and slices in files
 
 
 def test_times_are_those_that_were_measured_now() -> None:

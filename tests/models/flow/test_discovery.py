@@ -120,8 +120,6 @@ def test_folders_are_those_of_the_settings_wherever_one_stands(tmp_path):
     assert project.chip_folder == str(tmp_path / "tests/testdata/chips")
 
 
-# ---------------------------------------------------------------- names that tolerances are for
-
 NET = """g (float[1,1,2,2] x, float[1,1,1,1] w) => (float[1,1,2,2] y, float[1,1,2,2] z)
     { c = Conv(x, w) k = Clip(c) y = Relu(k) z = Neg(k) }"""
 

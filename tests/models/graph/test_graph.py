@@ -46,9 +46,6 @@ def labels(model: onnx.ModelProto, groups: graph.Groups = DEFAULT_GROUPS) -> lis
     return [layer.ops for layer in build_outline(model, groups=groups).layers]
 
 
-# ---------------------------------------------------------------- what is no model
-
-
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize(
     ("content", "complaint"),
@@ -67,9 +64,6 @@ def test_a_file_that_is_something_else_is_refused(
         with pytest.raises(UsageError, match=said) as caught:
             load_model(wrong, weights=weights)
         assert str(wrong) in str(caught.value)
-
-
-# ---------------------------------------------------------------- writing
 
 
 def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
@@ -92,9 +86,6 @@ def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "m.onnx").stat().st_size < len(before) < (tmp_path / "m.onnx.data").stat().st_size + 10_000
     feeds = {"image": np.ones((1, 3, 32, 32), np.float32)}
     assert run(load_model(tmp_path / "m.onnx"), feeds)["scores"].tolist() == run(model, feeds)["scores"].tolist()
-
-
-# ---------------------------------------------------------------- names
 
 
 def test_parts_are_numbered_and_constants_are_none(tmp_path: Path) -> None:
@@ -138,9 +129,6 @@ def test_the_example_models_have_their_parts_also_without_node_names(tmp_path: P
     assert build_outline(model).cases == named
     assert len(set(named)) == len(named) == 50
     assert build_outline(write(tmp_path, model, "example-attention.onnx")).cases == named
-
-
-# ---------------------------------------------------------------- groups
 
 
 def test_a_group_becomes_one_part() -> None:
@@ -189,9 +177,6 @@ def test_an_output_of_the_graph_is_not_hidden_in_a_group() -> None:
     assert labels(parse(inside + "{ a = Conv(x, w)  y = Clip(a, low, high) }")) == [("Conv",), ("Clip",)]
 
 
-# ---------------------------------------------------------------- ends of layers
-
-
 def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
     model = parse(
         """g (float[4] x) => (float[2] y, float[2] b) <int64[1] k = {2}> {
@@ -203,9 +188,6 @@ def test_outputs_are_what_others_read_and_all_of_a_dead_end() -> None:
         opset=13,
     )
     assert [layer.outputs for layer in build_outline(model).layers] == [("a", "b"), ("v",), ("y",), ("w", "j")]
-
-
-# ---------------------------------------------------------------- types
 
 
 def test_the_outline_knows_types_and_open_dimensions() -> None:
@@ -233,9 +215,6 @@ def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
     first, second = build_outline(model).layers
     assert (first.node_names, first.title) == (("/enc/relu",), "/enc/relu")
     assert (second.node_names, second.title) == (("",), "")
-
-
-# ---------------------------------------------------------------- weights, in the model's file and in files of their own
 
 
 def write_external(folder: Path) -> tuple[Path, np.ndarray]:
@@ -283,8 +262,6 @@ def test_external_data_elsewhere_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         load_model(write(tmp_path / "inner", model))
 
-
-# ---------------------------------------------------------------- where tensors stand
 
 LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
 SHAPE = np.array([2, -1], np.int64)

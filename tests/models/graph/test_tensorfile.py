@@ -41,9 +41,6 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
     assert one.tobytes() == other.tobytes()
 
 
-# ---------------------------------------------------------------- there and back
-
-
 @pytest.mark.parametrize("dtype", PLAIN + SMALL)
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: str) -> None:
     before = {"x": make_array(dtype), "scalar": make_array(dtype, ()), "none": make_array(dtype, (0, 3))}
@@ -129,9 +126,6 @@ def test_a_second_set_replaces_the_first_and_an_interrupted_write_leaves_no_list
         load_tensors(tmp_path)
 
 
-# ---------------------------------------------------------------- damage
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -163,9 +157,6 @@ def test_a_file_that_is_missing_cut_or_another_is_reported(tmp_path: Path) -> No
     (tmp_path / "0.npy").unlink()
     with pytest.raises(FormatError, match="there is no file"):
         load_tensors(tmp_path)
-
-
-# ---------------------------------------------------------------- single files
 
 
 def test_an_array_file_is_read_whatever_its_kind(tmp_path: Path) -> None:

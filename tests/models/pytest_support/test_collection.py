@@ -31,9 +31,6 @@ def add_chips(project):
         project.write(f"tests/testdata/chips/{chip}.json", f'{{"target": "{chip.upper()}"}}')
 
 
-# ---------------------------------------------------------------- cases
-
-
 def test_cases_are_listed_from_the_graphs_and_nothing_runs(project):
     project.write("tests/test_onnx_model.py", GENERIC + TORQ)
     project.model("net", RELU_NEG)
@@ -79,9 +76,6 @@ def test_no_model_is_no_pass(project):
     assert output.verdicts == {"test_onnx_model[no_model-sim-default]": "ERROR"}
     assert "there is no model in " in output.out
     assert output.code == 1
-
-
-# ---------------------------------------------------------------- options and settings that are wrong
 
 
 @pytest.mark.parametrize(
@@ -137,9 +131,6 @@ def test_settings_for_all_models_are_for_those_of_this_folder(project):
     assert [model.stem for model in plan_of(project).models] == ["net", "other"]
 
 
-# ---------------------------------------------------------------- next to other plugins
-
-
 def test_options_of_others_stay_theirs(project):
     """A conftest.py and a plugin have registered names of ours; ours are left out, the rest is there."""
     project.write(
@@ -185,8 +176,6 @@ def test_importing_assay_models_is_light_and_names_pytest_where_it_is_missing():
     assert "assay.models, which is for test files of pytest, needs pytest" in done.stderr
     assert "pip install pytest" in done.stderr
 
-
-# ---------------------------------------------------------------- expected failures
 
 LIST = """\
 # known troubles

@@ -237,7 +237,9 @@ class CommandBackend(Backend):
         raw = os.path.join(job.folder, "raw")
         os.makedirs(raw)
         find_profiles = watch_folder(job.profile_dir)
-        refs = self._stage_inputs(job)
+        refs = load_refs(job.inputs) if job.inputs else ()
+        if self._input_format == "bin":
+            refs = tuple(write_raw(ref, os.path.join(job.folder, "inputs", f"{i}.bin")) for i, ref in enumerate(refs))
         outputs = self._plan_outputs(job, raw)
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
         with self._open_location(job, artifact, refs, raw) as location:
@@ -318,14 +320,6 @@ class CommandBackend(Backend):
         return {str(name): str(value) for name, value in dict(self.target.options.get("env") or {}).items()}
 
     # ------------------------------------------------------------ tensors
-
-    def _stage_inputs(self, job: Job) -> tuple[TensorRef, ...]:
-        refs = load_refs(job.inputs) if job.inputs else ()
-        if self._input_format == "npy":
-            return refs
-        folder = os.path.join(job.folder, "inputs")
-        os.makedirs(folder)
-        return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
         """Return by name the path where the tool writes each output, and its known type and shape."""

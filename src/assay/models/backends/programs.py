@@ -85,7 +85,8 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
     group: list[str] | None = None  # arguments since a bracket was opened; None: none is open
     for word in words:
-        opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
+        opens = word.startswith("[") and not word.startswith("[[")
+        closes = word.endswith("]") and not word.endswith("]]")
         if group is None and not opens:
             yield (_unescape(word),)
             continue
@@ -101,10 +102,6 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
             group = None
     if group is not None:
         raise UsageError(f"{where}: the bracket before {group[0]!r} is never closed", "write [[ for a literal bracket")
-
-
-def _is_bracket(word: str, bracket: str, end: int) -> bool:
-    return bool(word) and word[end] == bracket and not (word.startswith("[[") if end == 0 else word.endswith("]]"))
 
 
 def _unescape(word: str) -> str:
@@ -137,7 +134,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
     return [_PIECE.sub(replace, word)]
 
 
-# ---------------------------------------------------------------- programs: where they are
+# ---------------------------------------------------------------- programs: where they are, and their versions
 
 VERSION_S = 10.0  # a program that takes longer to print its version is not asked again
 
@@ -175,9 +172,6 @@ def _reason(path: str) -> str:
     if not os.path.exists(path):
         return "does not exist"
     return "is a folder" if os.path.isdir(path) else "may not be executed"
-
-
-# ---------------------------------------------------------------- versions
 
 
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:

@@ -182,19 +182,16 @@ class BoardLocation(RunLocation):
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> str:
         """Return a command line to paste here. It first makes the job's folder again, which the board has removed."""
-        folder = self._stay.folder
+        folder, enter = self._stay.folder, self._stay.address.command
         made = [f"{folder}/{name}" for name in self._folders.values()]
-        lines = [f"{self._enter()} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]
+        lines = [f"{enter} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]
         for name, words in self._packed.items():
             target = shlex.quote(f"{folder}/{name}")
             unpack = f"mkdir -p {target} && tar -xf - -C {target}"
-            lines += [f"tar -chf - {shlex.join(words)} | {self._enter()} {shlex.quote(unpack)}"] if words else []
+            lines += [f"tar -chf - {shlex.join(words)} | {enter} {shlex.quote(unpack)}"] if words else []
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         run = f"cd {shlex.quote(folder)} && {shlex.join([*front, *argv])}"
-        return " && ".join([*lines, f"{self._enter()} {shlex.quote(run)}"])
-
-    def _enter(self) -> str:
-        return self._stay.address.command
+        return " && ".join([*lines, f"{enter} {shlex.quote(run)}"])
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> CapturedOutput:
         return self._stay.run(argv, env)

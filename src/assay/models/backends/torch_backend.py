@@ -101,7 +101,9 @@ class TorchBackend(Backend):
         tensors, times_s = getattr(self, f"_do_{spec.part}")(spec, job, folder)
         wanted = {name: each for name, each in tensors.items() if not job.outputs or name in set(job.outputs)}
         write_tensors(folder, {name: calls.to_array(each) for name, each in wanted.items()})
-        return Made(folder, describe(spec, self.target.name), times_s=tuple(times_s))
+        only = f" --only {spec.label!r}" if spec.label else ""
+        command = f"assay model check {spec.model} --target {self.target.name}{only}{' --ops' if spec.ops else ''}"
+        return Made(folder, command, times_s=tuple(times_s))
 
     # ------------------------------------------------------------ the model
 
@@ -303,11 +305,6 @@ class TorchBackend(Backend):
 def find_noise(grain: str) -> float:
     """Return half a unit in the last place of this type, as a fraction."""
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
-
-
-def describe(spec: PartSpec, target: str) -> str:
-    only = f" --only {spec.label!r}" if spec.label else ""
-    return f"assay model check {spec.model} --target {target}{only}{' --ops' if spec.ops else ''}"
 
 
 # ---------------------------------------------------------------- parts of a model

@@ -394,9 +394,6 @@ def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
                 each.set_(value) if each.shape != value.shape else each.copy_(value)
 
 
-# ---------------------------------------------------------------- inside a compiled graph
-
-
 def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
     """Return the result of `run`, and the inputs and outputs of every module, by hooks that dynamo traces."""
     seen: list[tuple[str, Any]] = []

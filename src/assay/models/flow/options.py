@@ -86,6 +86,8 @@ def _begin_request(
     flags: ModelFlags, goal: Goal, reference: Target, target: Target, tolerances: Tolerances, limits: StepLimits
 ) -> ModelRequest:
     """Build the common part of requests for ONNX models and for torch modules."""
+    words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
+    switches = [("--keep-dims", "")] if flags.keep_dims else []
     return ModelRequest(
         os.path.abspath(flags.model),
         reference,
@@ -100,7 +102,7 @@ def _begin_request(
         ),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
-        origin=build_origin(flags),
+        origin=(*zip(words[::2], words[1::2], strict=True), *switches),
         backward=not flags.forward,
         ir_dir=_absolute(flags.ir_dir),
         compile_profile_dir=_absolute(flags.compile_profile_dir),
@@ -256,13 +258,6 @@ def build_manner(flags: ModelFlags, reference: str | None, target: Target, toler
     ]
     switches = [("--ops", flags.ops), ("--forward", flags.forward)]
     return (*((flag, value) for flag, value in given if value), *((flag, "") for flag, is_on in switches if is_on))
-
-
-def build_origin(flags: ModelFlags) -> Flags:
-    """Return flags that give the same inputs to the same model."""
-    words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
-    switches = [("--keep-dims", "")] if flags.keep_dims else []
-    return (*zip(words[::2], words[1::2], strict=True), *switches)
 
 
 def render_tolerances(tolerances: Tolerances) -> list[str]:

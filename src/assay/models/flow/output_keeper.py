@@ -83,9 +83,6 @@ def choose_folder(path: str | None) -> str:
     return os.path.abspath(path)
 
 
-# ---------------------------------------------------------------- writing
-
-
 class OutputKeeper:
     """Writes an examination's results case by case: the activations of a large model do not fit in memory."""
 

@@ -225,7 +225,15 @@ class VoterTests:
     def find_fault(self, engine: Target, case: ModelCase) -> str:
         """Return the first operator of the case that this reference computes wrong, and its error; "" if none is."""
         parts = [case] if case.layer is not None else self._choose_layers(case)
-        return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
+        for part in parts:
+            model = load_model(part.trials[0].model.path)
+            nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+            key = repr(engine), identify_use(nodes, find_opset(model))
+            if key not in self._known:
+                self._known[key] = self._try(engine, part, model)
+            if self._known[key]:
+                return self._known[key]
+        return ""
 
     def _choose_layers(self, case: ModelCase) -> Iterator[ModelCase]:
         """One layer for each use of an operator in a case of several layers."""
@@ -240,14 +248,6 @@ class VoterTests:
             if not part.problem:
                 yield part
             self.cases.discard(part)
-
-    def _try_once(self, engine: Target, case: ModelCase) -> str:
-        model = load_model(case.trials[0].model.path)
-        nodes = [node for node in model.graph.node if node.op_type != "Constant"]
-        key = repr(engine), identify_use(nodes, find_opset(model))
-        if key not in self._known:
-            self._known[key] = self._try(engine, case, model)
-        return self._known[key]
 
     def _try(self, engine: Target, case: ModelCase, model: Any) -> str:
         given = dict(Tensors(case.trials[0].inputs.path))

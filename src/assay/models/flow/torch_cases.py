@@ -113,8 +113,6 @@ class TorchCases(Cases):
             self.notes.append(f"random numbers are drawn in {drawing[0]}: call module.eval() in build() to judge it")
         return [call for call in calls if call["label"] in known]
 
-    # ------------------------------------------------------------ the outline
-
     @cached_property
     def outline(self) -> Outline:
         stem = self.stem
@@ -271,7 +269,9 @@ class TorchCases(Cases):
     def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
         """Add findings on rows and columns of a layer alone; gradients of the whole model get no ranks of scores."""
         if case.layer is None:
-            return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
+            flags = [tuple(flag for flag in each.flags if not flag.startswith(OTHER_LARGEST)) for each in judged[1]]
+            pairs = zip(judged[1], flags, strict=True)
+            return judged[0], tuple(replace(each, flags=kept) if ":grad" in each.name else each for each, kept in pairs)
         compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
         named = {each.name for each in compared}
         others = [finding for finding in judged[0].findings if finding.subject not in named]
@@ -356,10 +356,6 @@ class TorchCases(Cases):
         if work.failed.ending is StepEnding.ERROR:
             raise UsageError(work.failed.message, work.failed.hint or None)
         raise StepFailedError(f"{engine.name} cannot compute this model", work.failed)
-
-
-def _forget_ranks(compared: TensorComparison) -> TensorComparison:
-    return replace(compared, flags=tuple(each for each in compared.flags if not each.startswith(OTHER_LARGEST)))
 
 
 def _build_layer(call: dict[str, Any], direction: str, stem: str, number: int) -> Layer:

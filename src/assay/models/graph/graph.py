@@ -42,11 +42,9 @@ _EXTERNAL_BYTES = 1_800_000_000  # protobuf cannot serialise more: the weights g
 
 
 def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
-    """Load a model; without weights, large tensors are left empty and external data is ignored.
-
-    `external=False` leaves external data in its file, for a model that is only split into layers: each then loads its
-    own. Raises UsageError for a file that is missing or not ONNX, and for external data that is missing or cut short.
-    """
+    """Load a model; without weights, large tensors are left empty and external data is ignored. `external=False` leaves
+    external data in its file, for a model that is only split into layers: each then loads its own. Raises UsageError
+    for a file that is missing or not ONNX, and for external data that is missing or cut short."""
     name = os.fspath(path)
     try:
         model = _load_whole(name) if weights else load_skeleton(name)
@@ -161,11 +159,8 @@ def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
 
 
 def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
-    """Return the nodes of the group that begins here, or nothing.
-
-    Each must be the only reader of the one before, and must need no tensor that is made after the group's first node:
-    parts keep the order in which they are computed.
-    """
+    """Return the nodes of the group that begins here, or nothing. Each must be the only reader of the one before, and
+    must need no tensor that is made after the group's first node: parts keep the order in which they are computed."""
     if wiring.nodes[index].op_type != group[0]:
         return ()
     chain = [index]
@@ -323,9 +318,6 @@ def copy_fields(source: Any, target: Any, *, leave: tuple[str, ...] = (), only: 
             getattr(target, name).extend(value)
         else:
             setattr(target, name, value)
-
-
-# ---------------------------------------------------------------- the wire format
 
 
 def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:

@@ -58,11 +58,9 @@ def build_samples(
     least: int = 0,
 ) -> list[Sample]:
     """Return as many samples as were chosen, or as the files have. Raises UsageError, naming all that does not fit.
-
     Files are whole samples, or have some inputs: the others stay random. `least` is the smallest size of an open
     dimension that is only guessed. A function gets the inputs with their open dimensions closed, as random ones would
-    have them; its results may have others.
-    """
+    have them; its results may have others."""
     known, files, seed = [spec.name for spec in outline.inputs], parse_files(choice.files), choice.seed
     for name in (*choice.ranges, *(files if isinstance(files, Mapping) else ())):
         if name not in known:
@@ -289,7 +287,7 @@ def describe(spec: TensorSpec) -> str:
     return f"{spec.dtype or 'unknown'}[{dims if spec.shape is not None else '…'}]"
 
 
-# ---------------------------------------------------------------- from the command line
+# ---------------------------------------------------------------- samples that a user brings in files and folders
 
 
 def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
@@ -305,8 +303,6 @@ def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
         pairs[name] = value
     return pairs if named or not texts else list(texts)
 
-
-# ---------------------------------------------------------------- samples that a user brings in files and folders
 
 Sample = dict[str, Array]
 _ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")
@@ -403,7 +399,18 @@ def load_function(name: str) -> Callable[..., Any]:
     if not source or not attribute:
         hint = "write it as module:function or path/to/file.py:function"
         raise UsageError(f"{name!r} does not name a function", hint)
-    module = _load_file(source) if source.endswith(".py") else _import_module(source)
+    if source.endswith(".py"):
+        module = _load_file(source)
+    else:
+        here = os.getcwd()
+        sys.path.insert(0, here)
+        try:
+            module = importlib.import_module(source)
+        except Exception as error:
+            text = f"the module {source} cannot be imported: {type(error).__name__}: {error}"
+            raise UsageError(text) from error
+        finally:
+            sys.path.remove(here)
     found = getattr(module, attribute, None)
     if not callable(found):
         raise UsageError(f"{source} has no function {attribute!r}")
@@ -420,14 +427,3 @@ def _load_file(path: str) -> ModuleType:
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
-
-
-def _import_module(name: str) -> ModuleType:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise UsageError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)

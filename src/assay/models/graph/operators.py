@@ -292,9 +292,7 @@ _CARRYING = words("""
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
     """Return how large the terms are that the operator adds up, as one number or for each element of its first output.
-
-    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing.
-    """
+    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing."""
     if op in _EXACT:
         return 0.0
     if op in _AROUND_ONE:

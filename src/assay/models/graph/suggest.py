@@ -60,8 +60,6 @@ class InputGraph:
         return dim if isinstance(dim, int) else None
 
 
-# ---------------------------------------------------------------- the nodes that read an input
-
 _FORWARDING = words(
     "Cast Identity Unsqueeze Squeeze Reshape Transpose Flatten Slice Expand Split Dropout Tile Pad Gather Concat"
 )
@@ -105,7 +103,12 @@ def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
         domain = rule(graph, node, input_index, spec) if rule else None
         found += [domain] if domain else []
     if found:
-        return _intersect(found)
+        best = found[0]
+        for domain in found[1:]:  # narrowed by the others; one that would leave nothing is ignored
+            low, high = max(best.low, domain.low), min(best.high, domain.high)
+            if low <= high and (low, high) != (best.low, best.high):
+                best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
+        return best
     is_whole = is_whole_type(spec.dtype)
     named = (domain for pattern, domain in _NAMED if pattern.search(spec.name.lower()))
     low, high = _BY_TYPE.get(spec.dtype, (0, 9) if is_whole else (-1, 1))
@@ -115,16 +118,6 @@ def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
 
 def is_whole_type(dtype: str) -> bool:
     return _WHOLE_TYPES.fullmatch(dtype) is not None
-
-
-def _intersect(domains: list[Domain]) -> Domain:
-    """Return the first domain, narrowed by the others; one that would leave nothing is ignored."""
-    best = domains[0]
-    for domain in domains[1:]:
-        low, high = max(best.low, domain.low), min(best.high, domain.high)
-        if low <= high and (low, high) != (best.low, best.high):
-            best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
-    return best
 
 
 def _index(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
@@ -159,14 +152,6 @@ def _cast(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -
 _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "int4"}  # TensorProto's numbers
 
 
-def _find_range(dtype: str) -> tuple[int, int] | None:
-    """Return the range of a quantised integer type; None for another type."""
-    if dtype not in _INTEGERS.values():
-        return None
-    count = 2 ** int(dtype.lstrip("uint"))
-    return (0, count - 1) if dtype.startswith("u") else (-count // 2, count // 2 - 1)
-
-
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """Return the range of the quantised type: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
@@ -174,13 +159,11 @@ def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSp
     if len(node.input) > 2 and node.input[2]:
         zero = graph.load_constant(node.input[2])
         dtype = "" if zero is None else zero.dtype.name
-    range_ = _find_range(dtype)
-    if scale is None or scale.size != 1 or range_ is None:
+    if scale is None or scale.size != 1 or dtype not in _INTEGERS.values():
         return None
-    lowest, highest = range_
-    offset = 0 if zero is None else int(zero.item())
-    factor = float(scale.item())
-    return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
+    count, factor = 2 ** int(dtype.lstrip("uint")), float(scale.item())
+    lowest = (0 if dtype.startswith("u") else -count // 2) - (0 if zero is None else int(zero.item()))
+    return Domain(lowest * factor, (lowest + count - 1) * factor, "the range of QuantizeLinear")
 
 
 def _base(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
@@ -254,21 +237,15 @@ def suggest_size(graph: InputGraph, spec: TensorSpec, axis: int, least: int = 0)
         demanded = next((size for size in _ask_readers(graph, spec, axis, _find_exact) if size), None)
     if demanded is not None:
         return demanded
-    guess = _guess_size(spec, axis)
+    symbol, rank = spec.shape[axis], len(spec.shape)
+    if (axis == 0 and symbol in ("N", "n", "B", "b")) or (not symbol and _STATE.search(spec.name.lower())):
+        guess = 1
+    else:
+        named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
+        guess = next(named, _BY_RANK.get(rank, (1,) * rank)[axis])
     return max(
         guess if guess <= _MOST_CHANNELS else max(guess, least), *_ask_readers(graph, spec, axis, _find_least), 1
     )
-
-
-def _guess_size(spec: TensorSpec, axis: int) -> int:
-    assert spec.shape is not None
-    symbol = spec.shape[axis]
-    if axis == 0 and symbol in ("N", "n", "B", "b"):
-        return 1
-    if not symbol and _STATE.search(spec.name.lower()):  # the shape of a state is known but for the batch
-        return 1
-    named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
-    return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
 
 
 _KEEPING = words("Cast Identity Relu Abs Neg Sqrt Tanh Sigmoid Exp Log Clip QuantizeLinear DequantizeLinear")

@@ -152,9 +152,7 @@ def load_ref(ref: TensorRef) -> Array:
 
 def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Sequence[int] | None = None) -> Array:
     """Load one tensor from `.npy`, an `.npz` of one array, raw `.bin`/`.raw` (needs `dtype`), ONNX's `.pb`, or `.json`.
-
-    `dtype` also states what unsigned integers in a file represent (bfloat16 as uint16). Raises UsageError.
-    """
+    `dtype` also states what unsigned integers in a file represent (bfloat16 as uint16). Raises UsageError."""
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in _SUFFIXES:

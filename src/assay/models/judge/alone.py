@@ -100,8 +100,6 @@ def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> Round
     return RoundingNoise(rel, LIMIT * max(rel, kind.eps), common)
 
 
-# ---------------------------------------------------------------- a layer alone
-
 _NEAR = 8 * 2.0**-23  # times an unrounded float: float32's own rounding of a quotient or a product, four times
 _MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's lowest value, as exact as the range
 _NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer: they may be rounded twice, by way of float16

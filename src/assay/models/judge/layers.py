@@ -81,7 +81,7 @@ def localise(
     return Localisation(Blame.BORN, born[0].layer, reason, ranking)
 
 
-# ---------------------------------------------------------------- the graph
+# ---------------------------------------------------------------- the layer to blame
 
 
 class _Graph:
@@ -129,9 +129,6 @@ def is_wrong(comparison: TensorComparison) -> bool:
     return comparison.verdict.kind in (VerdictKind.FAIL, VerdictKind.ERROR)
 
 
-# ---------------------------------------------------------------- one layer
-
-
 def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison]) -> Growth | None:
     """Measure how one layer changes the error; None if none of its outputs was compared."""
     outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
@@ -156,9 +153,6 @@ def _find_factor(output: TensorComparison, before: float) -> float:
     noise = _NOISE_SHARE * (output.tolerance.rel or 0.0)
     least = max(before, noise)
     return error / least if least > 0 else math.inf
-
-
-# ---------------------------------------------------------------- messages
 
 
 def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
@@ -310,28 +304,22 @@ def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> 
     return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
 
 
-# ---------------------------------------------------------------- chance
-
-
 def excuse_chance(
     verdict: Verdict, comparisons: Sequence[TensorComparison], chance: Mapping[str, str]
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """Excuse tensors that an operator draws, by name: they agree or differ by chance; only their form can be wrong."""
     if not any(each.name in chance for each in comparisons):
         return verdict, tuple(comparisons)
-    found = tuple(_excuse(each, chance) for each in comparisons)
+    found = list(comparisons)
+    for index, each in enumerate(comparisons):
+        if each.name in chance and not each.is_broken:
+            text = f"it depends on {chance[each.name]}, which draws other numbers on each runtime: this proves nothing"
+            finding = Finding(VerdictKind.INCONCLUSIVE, each.name, text)
+            found[index] = replace(each, verdict=Verdict.of([finding], each.count))
     named = {each.name for each in comparisons}
     others = [finding for finding in verdict.findings if finding.subject not in named]
     findings = [*(finding for each in found for finding in each.verdict.findings), *others]
-    return Verdict.of(findings, verdict.comparisons), found
-
-
-def _excuse(compared: TensorComparison, chance: Mapping[str, str]) -> TensorComparison:
-    if compared.name not in chance or compared.is_broken:
-        return compared
-    text = f"it depends on {chance[compared.name]}, which draws other numbers on each runtime: this proves nothing"
-    finding = Finding(VerdictKind.INCONCLUSIVE, compared.name, text)
-    return replace(compared, verdict=Verdict.of([finding], compared.count))
+    return Verdict.of(findings, verdict.comparisons), tuple(found)
 
 
 # ---------------------------------------------------------------- votes of two references
@@ -347,11 +335,9 @@ AS_MUCH = 2.0  # times the references' own disagreement
 
 
 def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> Verdict:
-    """Judge by two references.
-
-    `target`: the reference's tensors against the target's. `references`: against those of a second reference. The
-    findings' subjects name the tensors. Tensors that pass, and those that the second reference lacks, are not changed.
-    """
+    """Judge by two references. `target`: the reference's tensors against the target's. `references`: against those of a
+    second reference. The findings' subjects name the tensors. Tensors that pass, and those that the second reference
+    lacks, are not changed."""
     others = {each.name: each for each in references}
     findings = [finding for each in target for finding in _judge_by_references(each, others)]
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))

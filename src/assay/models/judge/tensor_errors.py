@@ -238,22 +238,12 @@ def _sum_squares(
     return squares, counts
 
 
-# ---------------------------------------------------------------- signs for "nothing"
-
-
 def find_sentinels(expected: Array, found: Survey) -> float:
     """Return the magnitude from which on elements stand for "nothing"; infinite if none do."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
-    rest, above, below_zero = _look_around(expected, bound)
-    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= found.largest
-    return bound if is_mask else math.inf
-
-
-def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
-    """Return the largest magnitude below the bound; how many are above it, and how many of these are negative."""
-    rest, above, below_zero = 0.0, 0, 0
+    rest, above, below_zero = 0.0, 0, 0  # the largest magnitude below the bound; how many exceed it; negative ones
     for block in walk_blocks(expected.shape):
         part = read_block(expected, block, Kind.FLOAT)
         size = np.abs(part)
@@ -261,7 +251,8 @@ def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
         rest = max(rest, float(under.max()) if under.size else 0.0)
         above += int((np.isfinite(size) & (size >= bound)).sum())
         below_zero += int((np.isfinite(part) & (part <= -bound)).sum())
-    return rest, above, below_zero
+    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= found.largest
+    return bound if is_mask else math.inf
 
 
 # ---------------------------------------------------------------- two tensors
@@ -294,29 +285,21 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete.
-
-    `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
-    """
+    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete. `slack`: an
+    absolute bound for each element, of the tensors' shape, which is added to the tolerance's own."""
     kind = find_common_kind(expected, actual)
     for block in walk_blocks(expected.shape):
         with np.errstate(over="ignore", invalid="ignore"):
             if kind in (Kind.INTEGER, Kind.BOOL):
                 steps = 0 if kind is Kind.BOOL else tolerance.int_abs or 0
-                yield block, _compare_integers(expected[block], actual[block], steps, scale.at(block))
+                distance = subtract_integers(expected[block], actual[block])
+                wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
+                plain, other, error = (part.astype(np.float64) for part in (expected[block], actual[block], distance))
+                # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
+                size = np.maximum(np.abs(plain), scale.at(block))
+                yield block, Errors(plain, other, error, size, steps + 0.5, wrong)
             else:
                 yield block, _compare_floats(expected, actual, block, tolerance, scale, slack)
-
-
-# ---------------------------------------------------------------- integers
-
-
-def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array | float) -> Errors:
-    distance = subtract_integers(expected, actual)
-    wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
-    plain, other, error = (part.astype(np.float64) for part in (expected, actual, distance))
-    # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
-    return Errors(plain, other, error, np.maximum(np.abs(plain), scale), steps + 0.5, wrong)
 
 
 def subtract_integers(expected: Array, actual: Array) -> Array:
@@ -332,9 +315,6 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
     is_more = right > left
     # modulo 2**64 the larger minus the smaller is correct, whatever their signs are
     return np.where(is_more, right.view(np.uint64) - left.view(np.uint64), left.view(np.uint64) - right.view(np.uint64))
-
-
-# ---------------------------------------------------------------- floats
 
 
 def _compare_floats(

@@ -137,11 +137,9 @@ def judge_outputs(
     reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS.
-
-    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
-    and `origin`: see `compare_tensors`.
-    """
+    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS. `op`: the
+    operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name, and
+    `origin`: see `compare_tensors`."""
     left, right = dict(_flatten(expected)), dict(_flatten(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
@@ -184,28 +182,19 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
         yield Finding(VerdictKind.FAIL, name, "an unexpected output")
 
 
-# ---------------------------------------------------------------- form
-
-
 def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
-        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess_reason(*shapes)}")
+        reason = ""
+        if sorted(shapes[0]) == sorted(shapes[1]):
+            reason = "; the axes are in another order"
+        elif [dim for dim in shapes[0] if dim != 1] == [dim for dim in shapes[1] if dim != 1]:
+            reason = "; axes of length 1 are too many or missing"
+        elif math.prod(shapes[0]) == math.prod(shapes[1]) > 0:
+            reason = "; the number of elements is the same"
+        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{reason}")
     if dtypes[0] != dtypes[1] and (given.tolerance.check_dtype or kind is None):
         yield Finding(VerdictKind.FAIL, given.name, f"dtype {dtypes[1]} instead of {dtypes[0]}")
-
-
-def _guess_reason(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
-    if sorted(expected) == sorted(actual):
-        return "; the axes are in another order"
-    if [dim for dim in expected if dim != 1] == [dim for dim in actual if dim != 1]:
-        return "; axes of length 1 are too many or missing"
-    if math.prod(expected) == math.prod(actual) > 0:
-        return "; the number of elements is the same"
-    return ""
-
-
-# ---------------------------------------------------------------- texts
 
 
 def _compare_texts(

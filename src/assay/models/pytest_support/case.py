@@ -68,9 +68,6 @@ def read_arrays(value: Any, names: Sequence[str]) -> Any:
     return read_samples(value, names)
 
 
-# ---------------------------------------------------------------- a case
-
-
 class FixtureCase:
     def __init__(self, plan: ModelTestPlan, given: Given, steps: CaseSteps, node: Any, keep: str) -> None:
         self.plan = plan
@@ -99,8 +96,6 @@ class FixtureCase:
             if step.cached:
                 print(f"\n{self.given.label} {step.step}: from the cache; --recompute-cache runs the tools")
 
-    # ------------------------------------------------------------ pieces
-
     def take_inputs(self, value: Any) -> list[Product]:
         return self.steps.write_inputs(read_arrays(value, self.steps.input_names))
 
@@ -120,8 +115,6 @@ class FixtureCase:
             folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
             paths.append(self.steps.stand.hand_out(each, folder))
         return build_path(paths)
-
-    # ------------------------------------------------------------ the comparison
 
     def compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
         """End the test unless all outputs are correct. If the references disagree, that is reported instead of a
@@ -190,7 +183,8 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
         text_of_error = render_failed_step(fixture, error, model)
         reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
     except AssayError as error:
-        text_of_error = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
+        lines = [f"{fixture}: {error.message}", _name_model(error.hint or "", model), note]
+        text_of_error = "\n  ".join(line for line in lines if line)
         reason = error.message
     else:
         return
@@ -221,11 +215,6 @@ def _shorten_output(text: str) -> str:
 def _name_model(hint: str, model: str) -> str:
     """Name the model's file, not that of a layer cut out of it, so that the command in a hint can be pasted."""
     return hint.replace(" MODEL ", f" {shlex.quote(model)} ")
-
-
-def render_error(fixture: str, error: AssayError, model: str) -> str:
-    hint = f"\n  {_name_model(error.hint, model)}" if error.hint else ""
-    return f"{fixture}: {error.message}{hint}"
 
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:

@@ -114,9 +114,6 @@ def _unescape(name: str, item: pytest.Item) -> str:
 CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_target", "assay_hardware", "assay_chip"
 
 
-# ---------------------------------------------------------------- before collection
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
@@ -144,9 +141,6 @@ def refuse_options(config: pytest.Config) -> None:
         plan.build_reference(asked.reference)
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-
-
-# ---------------------------------------------------------------- collection
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -197,9 +191,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         setattr(item, "reportinfo", lambda: (item.path, 0, item.name))  # noqa: B010 mypy: a method
 
 
-# ---------------------------------------------------------------- expected failures
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mine = [item for item in items if _is_model_test(item)]
@@ -232,9 +223,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for entry in strange:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
-
-
-# ---------------------------------------------------------------- the end
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

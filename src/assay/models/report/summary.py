@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from assay.models.values.model import FULL_MODEL, WRONG, CaseReport, ModelReport, Step, StepOutcome
-from assay.models.values.tensors import OTHER_LARGEST, TensorComparison
+from assay.models.values.tensors import TensorComparison
 from assay.show import formatting
 from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Chart, Curve, Panel
@@ -91,14 +91,6 @@ def render_ms(seconds: float | None) -> str | None:
     return None if seconds is None else formatting.render_number(seconds * 1000.0, 3)
 
 
-def render_cosine(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6f}"
-
-
-def render_db(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1f}"
-
-
 # ---------------------------------------------------------------- names
 
 
@@ -163,7 +155,11 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     verdicts = [case.verdict, *(each.verdict for each in (*case.local, *case.accumulated))]
     if full is not None and all(verdict.kind not in WRONG for verdict in verdicts):
         # the case itself does not show the fault; the model as a whole does, once it contains this layer
-        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
+        bad = find_bad(case)
+        alone = describe_finding(bad[0], case) if bad else "it could not be computed in isolation"
+        if case.verdict.kind is VerdictKind.PASS:
+            alone = "correct in isolation: suspect a fusion"
+        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {alone}"
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.unseen:
         others = "the layer before it was" if report.unseen == 1 else f"{report.unseen} layers before it were"
@@ -171,12 +167,6 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     if report.confirmed is False:
         return f"{what}; in isolation the layer is correct: check its neighbours"
     return what if case.failed_step or report.confirmed is None else f"{what}; it is also wrong in isolation"
-
-
-def _describe_alone(case: CaseReport) -> str:
-    if case.verdict.kind is VerdictKind.PASS:
-        return "correct in isolation: suspect a fusion"
-    return describe_finding(find_bad(case)[0], case) if find_bad(case) else "it could not be computed in isolation"
 
 
 def _describe_trouble(case: CaseReport) -> str:
@@ -236,12 +226,6 @@ def describe_finding(finding: Finding, case: CaseReport) -> str:
     """Describe a finding without the case's name and outcome, which are shown next to it."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
-
-
-def describe_ranks(report: ModelReport) -> list[str]:
-    """Outputs of the whole that choose another class, however little they differ."""
-    wholes = [each for case in report.cases if case.layer is None for each in case.local]
-    return [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
 
 
 # ---------------------------------------------------------------- steps that failed

@@ -210,9 +210,6 @@ def render_value(value: float | str) -> str:
     return f"{value:.9g}" if isinstance(value, float) else formatting.clean(str(value))
 
 
-# ---------------------------------------------------------------- drawings
-
-
 def list_bars(histogram: ErrorHistogram) -> list[tuple[str, int]]:
     """List label and count of each bar, equal elements first, those without an error last."""
     bars = [("equal", histogram.zero)]

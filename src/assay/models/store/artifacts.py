@@ -63,9 +63,6 @@ _VERSION = re.compile(r"(?P<number>\d+)\.(?P<bytes>\d+)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-# ---------------------------------------------------------------- where it is, how large it may become
-
-
 def choose_store_folder(env: Mapping[str, str], start: str) -> str:
     """Return ASSAY_CACHE (relative to `start`), else `artifacts` in the user's cache folder."""
     if env.get(ENV_CACHE):
@@ -88,10 +85,8 @@ def parse_limit(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """A result in `folder`: it may be read, but must never be changed.
-
-    It cannot be evicted until `close` (or the end of a `with`), the store's `close`, or the end of the process.
-    """
+    """A result in `folder`: it may be read, but must never be changed. It cannot be evicted until `close` (or the end
+    of a `with`), the store's `close`, or the end of the process."""
 
     key: str
     folder: str
@@ -126,10 +121,8 @@ class Cleared:
 
 
 class ArtifactStore:
-    """The store, safe between threads and processes. Nothing is written before the first `make`.
-
-    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` has the reasons why entries are damaged, by key.
-    """
+    """The store, safe between threads and processes. Nothing is written before the first `make`. `limit_bytes=None`:
+    ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` has the reasons why entries are damaged, by key."""
 
     def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
         self.folder = os.path.abspath(folder)
@@ -305,7 +298,12 @@ class ArtifactStore:
                 os.rmdir(self._path(key))
 
     def _publish(self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], building: str) -> str:
-        manifest, stamps = build_manifest(key, parts, facts, os.path.join(building, FILES), time.time(), _describe_us())
+        try:
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # a user without a name, as in a container
+            user = f"user {os.getuid()}"
+        made_by, files = f"{user}@{os.uname().nodename}", os.path.join(building, FILES)
+        manifest, stamps = build_manifest(key, parts, facts, files, time.time(), made_by)
         text = json.dumps(asdict(manifest)) + "\n"
         write_atomic(os.path.join(building, MANIFEST), text)
         old = self._list_versions(key)
@@ -436,11 +434,3 @@ def _remove_tree(path: str) -> None:
             with contextlib.suppress(OSError):
                 os.chmod(folder, stat.S_IRWXU)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _describe_us() -> str:
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without a name, as in a container
-        user = f"user {os.getuid()}"
-    return f"{user}@{os.uname().nodename}"

@@ -45,11 +45,9 @@ class StepEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`.
-
-    `options` are the back end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command:
-    templates), `address`, `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only.
-    """
+    """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`. `options` are the back
+    end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command: templates), `address`,
+    `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only."""
 
     name: str
     backend: str  # key of backends.registry, or module:Class
@@ -372,11 +370,9 @@ def normalise(message: str) -> str:
 
 
 def find_same(reports: Sequence[CaseReport], wanted: Signature | None) -> CaseReport | None:
-    """Find the first case that fails as the whole does: with the same message, else in the same step and way.
-
-    A part may fail in isolation for a reason that does not occur in the whole: it counts only if no other case
-    resembles the whole's failure more.
-    """
+    """Find the first case that fails as the whole does: with the same message, else in the same step and way. A part
+    may fail in isolation for a reason that does not occur in the whole: it counts only if no other case resembles the
+    whole's failure more."""
     wrong = [report for report in reports if report.verdict.kind in WRONG]
     exact = (report for report in wrong if wanted is not None and build_signature(report) == wanted)
     alike = (report for report in wrong if wanted is not None and wanted.resembles(build_signature(report)))
