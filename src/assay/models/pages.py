@@ -493,7 +493,7 @@ def _build_overview(
         Column("model"), Column("target"), Column("verdict"), Column("when"), Column("first wrong layer"),
         Column("error", align="right"), Column("run ms", align="right"),
     )  # fmt: skip
-    rows = [
+    cells = [
         (
             check.stem, check.target, Span(str(check.kind), str(check.kind)) if check.kind else check.problem,
             render_date(check.at, "%Y-%m-%d %H:%M"), check.first_wrong, render_error(check.error) or "",
@@ -502,7 +502,7 @@ def _build_overview(
         for check in newest
     ]  # fmt: skip
     yield Heading("Models", level=1, note=location.dir)
-    yield TableBlock(Table(columns, rows))
+    yield TableBlock(Table(columns, cells))
     for check in newest[:_MOST_MODELS]:
         page: ModelPage = build_model_page(location, rows[check.run], checks)
         yield from (*page.blocks, *page.history)

@@ -76,9 +76,6 @@ def parse_profile(text: str, name: str) -> list[Slice]:
     return []
 
 
-# ---------------------------------------------------------------- onnxruntime
-
-
 def parse_ort_profile(text: str) -> list[Slice]:
     """Parse the slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
     try:
@@ -111,9 +108,6 @@ def _build_ort_slice(event: Mapping[str, Any]) -> Slice:
 
 
 _ORT_ARGS = {"inputs": "input_type_shape", "outputs": "output_type_shape", "output_bytes": "output_size"}
-
-
-# ---------------------------------------------------------------- CSV
 
 
 def _build_operator(track: str, row: Row) -> Iterator[Slice]:
@@ -167,9 +161,6 @@ def parse_runtime_csv(text: str) -> list[Slice]:
     return slices
 
 
-# ---------------------------------------------------------------- rows and numbers
-
-
 def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slice]:
     slices: list[Slice] = []
     for row in _read_rows(text):
@@ -214,8 +205,6 @@ def _slice(track: tuple[str, ...], name: str, start_ns: float, length_ns: float,
     start = round(start_ns)
     return Slice(track, name, start, start + round(length_ns), args)
 
-
-# ---------------------------------------------------------------- files with names that do not depend on the tool
 
 _KINDS = {Step.COMPILE: "compile", Step.RUN: "runtime"}
 

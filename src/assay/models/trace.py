@@ -55,9 +55,6 @@ _EXPLICIT = 3  # siblings are ordered by their rank
 _STATE_CLEARED = 1
 
 
-# ---------------------------------------------------------------- tracks and lanes
-
-
 @dataclass(slots=True)
 class Lane:
     """Slices of one track that are nested or apart, in the order in which they begin, the outer one first."""
@@ -93,9 +90,6 @@ def _sort_key(piece: Slice) -> tuple[int, int]:
     return piece.start_ns, -piece.end_ns
 
 
-# ---------------------------------------------------------------- Chrome
-
-
 def render_chrome(slices: Sequence[Slice]) -> str:
     """Render Chrome's JSON. Times begin with the first slice: microseconds since 1970 would lose digits."""
     base = min((piece.start_ns for piece in slices), default=0)
@@ -117,9 +111,6 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
     content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
     return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
-
-
-# ---------------------------------------------------------------- Perfetto
 
 
 def render_perfetto(slices: Sequence[Slice]) -> bytes:
@@ -183,9 +174,6 @@ def _annotation(name: str, value: Any) -> bytes:
     else:
         inner = protobuf.text(6, value if isinstance(value, str) else json.dumps(to_json(value), default=str))
     return inner + protobuf.text(10, str(name))
-
-
-# ---------------------------------------------------------------- CSV
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> str:

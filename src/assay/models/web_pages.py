@@ -145,9 +145,6 @@ def show_session(request: Request) -> Response:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- on other pages
-
-
 def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
     found: Counter[str] = Counter()
     for slug, location in known.items():

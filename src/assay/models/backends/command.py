@@ -135,8 +135,6 @@ class CommandBackend(Backend):
     def _option(self, name: str) -> str:
         return str(self.target.options.get(name) or "")
 
-    # ------------------------------------------------------------ identity
-
     def identity(self) -> Mapping[str, str]:
         return {name: value for step in self.steps for name, value in self.identify_step(step).items()}
 
@@ -196,8 +194,6 @@ class CommandBackend(Backend):
     def _seen_cwd(self) -> str:
         """The folder in which words name files before there is a job; a job's own folder holds none of them yet."""
         return self._cwd(os.devnull)
-
-    # ------------------------------------------------------------ steps
 
     def perform(self, job: Job) -> Made:
         work = {Step.IMPORT: self._import, Step.COMPILE: self._compile, Step.RUN: self._run}
@@ -280,8 +276,6 @@ class CommandBackend(Backend):
     ) -> AbstractContextManager[RunLocation]:
         return nullcontext(RunLocation())
 
-    # ------------------------------------------------------------ one command
-
     def _values(self, job: Job) -> dict[str, programs.Value]:
         options = self.target.options
         return {
@@ -318,8 +312,6 @@ class CommandBackend(Backend):
 
     def _own_environment(self) -> dict[str, str]:
         return {str(name): str(value) for name, value in dict(self.target.options.get("env") or {}).items()}
-
-    # ------------------------------------------------------------ tensors
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
         """Return by name the path where the tool writes each output, and its known type and shape."""

@@ -75,8 +75,6 @@ class SshBackend(CommandBackend):
     def close(self) -> None:
         self._board.close()
 
-    # ------------------------------------------------------------ identity
-
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         if name != "run":
             return super()._describe_tool(name, template)
@@ -124,8 +122,6 @@ class SshBackend(CommandBackend):
             return "on the board"
         found = self._ask_board("sh", [word]).get(word)
         return found or super()._describe_dependency(step, word)
-
-    # ------------------------------------------------------------ the run
 
     def _find_deployed(self) -> dict[str, str]:
         """Return words of the template and the files here that they stand for."""

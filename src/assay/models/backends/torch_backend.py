@@ -105,8 +105,6 @@ class TorchBackend(Backend):
         command = f"assay model check {spec.model} --target {self.target.name}{only}{' --ops' if spec.ops else ''}"
         return Made(folder, command, times_s=tuple(times_s))
 
-    # ------------------------------------------------------------ the model
-
     def _open(self, spec: PartSpec) -> Opened:
         key = spec.model, spec.seed, spec.ops
         if key not in self._opened:
@@ -156,8 +154,6 @@ class TorchBackend(Backend):
         dtype = str(find_dtype(module)).removeprefix("torch.")
         flags = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
         return TF32 if dtype == "float32" and flags and self._device == "cuda" else dtype
-
-    # ------------------------------------------------------------ parts
 
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """Compute the reference with every call, its tensors and gradients."""
@@ -223,21 +219,18 @@ class TorchBackend(Backend):
         """Compute the model on this target and return the tensors of every call in it."""
         opened = self._open(spec)
         with calls.preserved(opened.module):
+            if self._is_compiled and opened.graph is not None:
+                marked, names = mark_ops(opened.graph)
+                with torch.no_grad():
+                    values = self._compile(marked)(*_flatten(*calls.split_given(opened.given)))
+                return dict(zip(names, values, strict=True)), []
             if self._is_compiled:
-                return self._mark_compiled(opened, spec), []
+                whole = self._compile(opened.module)
+                found, seen = calls.record_compiled(opened.module, lambda: run_model(opened, None, spec, whole)[0])
+                return {**seen, **found}, []
             recorder = calls.CallRecorder()
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
-
-    def _mark_compiled(self, opened: Opened, spec: PartSpec) -> dict[str, Any]:
-        if opened.graph is not None:
-            marked, names = mark_ops(opened.graph)
-            with torch.no_grad():
-                values = self._compile(marked)(*_flatten(*calls.split_given(opened.given)))
-            return dict(zip(names, values, strict=True))
-        function = self._compile(opened.module)
-        found, seen = calls.record_compiled(opened.module, lambda: run_model(opened, None, spec, function)[0])
-        return {**seen, **found}
 
     def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """Compute one call alone with the reference's inputs, forward or backward."""

@@ -190,8 +190,6 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-# ---------------------------------------------------------------- chips
-
 DEFAULT_CHIP = "default"
 ALL_CHIPS = "all"
 _LATEST, _GROUP = "latest", ".group"

@@ -286,9 +286,6 @@ def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
     _halve(search, build_signature(full), is_inside_known=False)
 
 
-# ---------------------------------------------------------------- beginnings of the unmarked model
-
-
 def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
     """Search the shortest beginning of the model that fails as the whole does: its last layer shows the fault."""
     known = search.cases.find_types(0)  # a beginning must not end with a sequence, since those cannot be compared

@@ -65,8 +65,6 @@ class Examination:
     def __post_init__(self) -> None:
         self.voter_tests = VoterTests(self.builder, self.cases)
 
-    # ------------------------------------------------------------ one case
-
     def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         """Compute a case on the target and compare it with the reference."""
         target = self.request.target.name
@@ -197,8 +195,6 @@ class Examination:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-    # ------------------------------------------------------------ the inside
 
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.

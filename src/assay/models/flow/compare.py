@@ -160,8 +160,6 @@ class ComparedCases(Cases):
         """The tensors that both models have."""
         return tuple(pair.left.value for pair in self.pairs.values())
 
-    # ------------------------------------------------------------ layers
-
     @cached_property
     def _rows(self) -> dict[str, tuple[Layer, GroupPair]]:
         """The part of the first model between paired tensors, and the pair at its end, by name of the case."""
@@ -215,8 +213,6 @@ class ComparedCases(Cases):
             other=self.request.other,
             coverage=f"layers paired: {share}: {how or 'none'}; {others}",
         )
-
-    # ------------------------------------------------------------ what the target computes
 
     @cached_property
     def full(self) -> ModelCase:
@@ -291,8 +287,6 @@ class ComparedCases(Cases):
         floats = {name for name, array in found.items() if np.issubdtype(array.dtype, np.floating)}
         typed = {name: found[name].astype(kinds[name]) for name in floats if kinds[name] in FLOATS}
         return self.write_inputs(found | typed)
-
-    # ------------------------------------------------------------ what it may be off by
 
     @cached_property
     def _ranges(self) -> dict[str, tuple[float, float, float]]:

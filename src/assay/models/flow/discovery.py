@@ -53,9 +53,6 @@ def load_project(folder: str) -> Project:
     return Project(base, read_model_settings(settings), tuple(read_target_tables(settings)))
 
 
-# ---------------------------------------------------------------- models and cases
-
-
 @dataclass(frozen=True, slots=True)
 class KnownNames:
     """The names for which a tolerance can be given."""
@@ -159,9 +156,6 @@ def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...])
         names, problem = (f"{stem}_{FULL_MODEL}",), error.render()
     cases = tuple(NamedCase(name, shown + name.removeprefix(stem)) for name in names)
     return ModelFile(os.path.abspath(path), stem, shown, cases, problem, known)
-
-
-# ---------------------------------------------------------------- names that tolerances are for
 
 
 def list_names(outline: Outline) -> KnownNames:

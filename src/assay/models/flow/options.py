@@ -185,9 +185,6 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
     )
 
 
-# ---------------------------------------------------------------- torch modules: `net.py:build`
-
-
 def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Build the request. Raises UsageError for invalid flags before anything runs."""
     path, _, name = flags.model.rpartition(":")
@@ -240,9 +237,6 @@ def load_torch_target(text: str) -> Target:
     return target
 
 
-# ---------------------------------------------------------------- flags of another command line
-
-
 def build_manner(flags: ModelFlags, reference: str | None, target: Target, tolerances: Sequence[str]) -> Flags:
     """Return flags that request the same of another model."""
     limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
@@ -271,9 +265,6 @@ def render_tolerances(tolerances: Tolerances) -> list[str]:
         pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in given if value != usual)
         rendered += [f"{head}:{pairs}" if head else pairs] if pairs else []
     return rendered
-
-
-# ---------------------------------------------------------------- texts
 
 
 def parse_range(text: str) -> tuple[str, tuple[float, float]]:

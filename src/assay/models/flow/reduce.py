@@ -219,8 +219,6 @@ class _Trials:
             ]
 
 
-# ---------------------------------------------------------------- the first wrong call of a torch module
-
 _TEXT = '''"""{label} of {model}, as small as it still fails on {target}; written by `assay model reduce`.
 
 {command}

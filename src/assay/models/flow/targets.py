@@ -84,9 +84,6 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
     return Problem(text.removeprefix(f"{key}: ") if key else text, place, position, error.hint)
 
 
-# ---------------------------------------------------------------- the targets of a project
-
-
 @dataclass(frozen=True, slots=True)
 class Extras:
     """Settings that a target gets in addition to its own. An absent value changes nothing."""
@@ -165,8 +162,6 @@ def _equip(target: Target, extras: Extras) -> Target:
     return build_board_target(found, extras.address, port=extras.port, key=extras.key)
 
 
-# ---------------------------------------------------------------- the second reference
-
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime if the evaluator is the first reference
 _COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # without those of its location
 
@@ -208,9 +203,6 @@ def is_same_engine(one: Target, other: Target) -> bool:
     names = _COMMAND_OPTIONS if are_tools else {*one.options, *other.options}
     flags = (one.compile_flags, one.run_flags) == (other.compile_flags, other.run_flags)
     return flags and all(one.options.get(name) == other.options.get(name) for name in names)
-
-
-# ---------------------------------------------------------------- which voter counts
 
 
 @dataclass(slots=True)

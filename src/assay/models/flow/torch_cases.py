@@ -65,8 +65,6 @@ class TorchCases(Cases):
         self._noisy: dict[tuple[str, int], Arrays] = {}  # (case, sample) → the reference's results with rounding
         self._unknown: set[str] = set()  # tensors that consist of rounding errors
 
-    # ------------------------------------------------------------ what the reference and the target have
-
     @cached_property
     def samples(self) -> tuple[Product, ...]:
         """One recording for each sample: `build()` is called with another seed."""
@@ -126,8 +124,6 @@ class TorchCases(Cases):
     @cached_property
     def parts(self) -> dict[str, dict[str, Any]]:
         return {call["label"]: call for call in self.calls}
-
-    # ------------------------------------------------------------ cases
 
     @cached_property
     def full(self) -> ModelCase:
@@ -237,8 +233,6 @@ class TorchCases(Cases):
     def discard(self, case: ModelCase) -> None:
         """Remove nothing: files of a call are small, and are removed with the store."""
 
-    # ------------------------------------------------------------ how far off is right
-
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
         """Several times the effect of rounding to the target's type on each tensor inside the reference."""
@@ -310,8 +304,6 @@ class TorchCases(Cases):
             return dict.fromkeys(case.outputs, _CHANCE)
         return {name: "rounding alone" for name in case.outputs if name in self._unknown}
 
-    # ------------------------------------------------------------ what a torch module does not have
-
     quantized = False
     closed = None
     trivial_layers = ()
@@ -331,8 +323,6 @@ class TorchCases(Cases):
 
     def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
         return outcome
-
-    # ------------------------------------------------------------ jobs
 
     def _spec(self, part: str, number: int) -> PartSpec:
         request = self.request

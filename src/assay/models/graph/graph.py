@@ -38,9 +38,6 @@ Groups = Sequence[Sequence[str]]
 _EXTERNAL_BYTES = 1_800_000_000  # protobuf cannot serialise more: the weights go to a file of their own
 
 
-# ---------------------------------------------------------------- files
-
-
 def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
     """Load a model; without weights, large tensors are left empty and external data is ignored. `external=False` leaves
     external data in its file, for a model that is only split into layers: each then loads its own. Raises UsageError
@@ -96,9 +93,6 @@ def measure_weights(model: Model) -> int:
     return sum(measure_tensor(tensor) for tensor in model.graph.initializer)
 
 
-# ---------------------------------------------------------------- types
-
-
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
     """Return type and shape of every tensor, as far as shape inference or the model itself knows them."""
     slim = build_skeleton(model)
@@ -111,9 +105,6 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
     for tensor in graph.initializer:
         specs[tensor.name] = TensorSpec(tensor.name, name_elem_type(tensor.data_type), tuple(tensor.dims))
     return specs
-
-
-# ---------------------------------------------------------------- the outline
 
 
 def build_outline(
@@ -190,9 +181,6 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
     return inputs, tuple(used or last)
 
 
-# ---------------------------------------------------------------- external data
-
-
 def walk_tensors(model: Model) -> Iterator[Any]:
     """Yield every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
     nodes = list(walk_nodes(model.graph, *model.functions))
@@ -253,8 +241,6 @@ def load_external_tensor(tensor: Any, folder: str) -> None:
     tensor.ClearField("data_location")
     del tensor.external_data[:]
 
-
-# ---------------------------------------------------------------- models without their weights
 
 KEPT_BYTES = 4096  # a tensor message up to this size stays whole
 

@@ -37,8 +37,6 @@ def parse_message(message: Any, content: bytes) -> Any:
     return message
 
 
-# ---------------------------------------------------------------- which node makes and which reads each tensor
-
 DEFAULT_DOMAINS = ("", "ai.onnx")
 DRAWING = words("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli")
 
@@ -141,8 +139,6 @@ def walk_nodes(*parts: Any) -> Iterator[Node]:
         yield node
         waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
 
-
-# ---------------------------------------------------------------- inputs, outputs, types and versions
 
 _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": "map", "sparse_tensor_type": "sparse"}
 

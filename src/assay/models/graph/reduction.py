@@ -227,25 +227,16 @@ class Cutter:
                 if name == output:
                     reader.input[position] = source
         del model.graph.node[index]
-        _prune(model)
+        graph, wiring = model.graph, build_wiring(model.graph)
+        live = wiring.find_ancestors(wiring.outputs)  # without nodes and tensors that no output needs
+        there = {name for at in live for name in (*wiring.reads[at], *wiring.nodes[at].output)}
+        tensors = (graph.input, graph.initializer, graph.value_info)
+        kept = [(values, [value for value in values if value.name in there]) for values in tensors]
+        for repeated, left in ((graph.node, [wiring.nodes[at] for at in live]), *kept):
+            del repeated[:]
+            repeated.extend(left)
         if check(model):
             return None
         names = [value.name for value in model.graph.input]
         samples = tuple({name: sample[name] for name in names} for sample in self.samples)
         return Candidate(model, samples, count_nodes(model), changes_values=True)
-
-
-def _prune(model: Model) -> None:
-    """Remove nodes that no output needs, and the graph's declarations of tensors that no longer exist."""
-    graph = model.graph
-    wiring = build_wiring(graph)
-    live = wiring.find_ancestors(wiring.outputs)
-    there = {name for index in live for name in (*wiring.reads[index], *wiring.nodes[index].output)}
-    _keep(graph.node, [wiring.nodes[index] for index in live])
-    for values in (graph.input, graph.initializer, graph.value_info):
-        _keep(values, [value for value in values if value.name in there])
-
-
-def _keep(field_of: Any, kept: Sequence[Any]) -> None:
-    del field_of[:]
-    field_of.extend(kept)

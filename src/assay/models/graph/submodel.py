@@ -78,9 +78,6 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
     return [found[key] for key in known if key in found]
 
 
-# ---------------------------------------------------------------- values
-
-
 def build_value(spec: TensorSpec) -> Any:
     """Return the declaration of a tensor in a graph; for one of unknown type, only the name."""
     if spec.dtype in NON_TENSORS:
@@ -106,9 +103,6 @@ def build_tensor(name: str, array: Array) -> Any:
     if name_dtype(array) == "string":
         array = np.asarray(array, dtype=object)
     return onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
-
-
-# ---------------------------------------------------------------- weights
 
 
 def _is_sparse(node: Node) -> bool:
@@ -160,8 +154,6 @@ def load_constant(wiring: Wiring, name: str) -> Array | None:
     except (ValueError, OSError, UsageError, onnx.checker.ValidationError):
         return None
 
-
-# ---------------------------------------------------------------- more outputs, cuts, and models side by side
 
 Types = Mapping[str, TensorSpec]
 

@@ -81,8 +81,6 @@ def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
                 waiting.extend(fresh)
 
 
-# ---------------------------------------------------------------- ranges
-
 Rule = Callable[[InputGraph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
@@ -212,8 +210,6 @@ _RULES: dict[tuple[str, int], Rule] = {
     ("LSTM", 6): partial(_between, low=-0.1, high=0.1),
 }
 
-
-# ---------------------------------------------------------------- sizes
 
 _SIZES = (  # usual meanings of symbols
     (re.compile(r"batch|^bs$|^unk"), 1),

@@ -81,9 +81,6 @@ def localise(
     return Localisation(Blame.BORN, born[0].layer, reason, ranking)
 
 
-# ---------------------------------------------------------------- the layer to blame
-
-
 class _Graph:
     """The layer that makes each tensor, and the error of the tensor."""
 
@@ -174,9 +171,6 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
     if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
         return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
     return f"{text}, no single layer adds much" + (f": {steps}" if steps else "")
-
-
-# ---------------------------------------------------------------- all views of a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +316,7 @@ def excuse_chance(
     return Verdict.of(findings, verdict.comparisons), tuple(found)
 
 
-# ---------------------------------------------------------------- votes of two references
-#
-# If the references disagree with each other as much as the target does, it is not known which is correct. A layer that
+# If two references disagree with each other as much as the target does, it is not known which is correct. A layer that
 # amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
 # that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
 # It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never
@@ -360,18 +352,13 @@ def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
         return False
     if target.shape != other.shape or target.nan != other.nan:
         return False  # these do not compare with the same reference
-    return all(mine <= AS_MUCH * theirs for mine, theirs in _pair_numbers(target, other))
-
-
-def _pair_numbers(target: TensorComparison, other: TensorComparison) -> list[tuple[float, float]]:
-    """Return pairs of errors, by every measure that could have failed the target: the worst element, all elements, the
-    whole tensor's direction, and the ranking."""
+    # every measure that could have failed the target: the worst element, all elements, the direction, the ranking
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
         pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # the rounding error of 1 - 1 in double precision
     if target.tolerance.top_k is not None:  # without a requested ranking the shown one decides nothing
         pairs.append((_misranked(target), _misranked(other)))
-    return pairs
+    return all(mine <= AS_MUCH * theirs for mine, theirs in pairs)
 
 
 def _render_errors(comparison: TensorComparison) -> str:

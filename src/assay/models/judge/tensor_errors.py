@@ -77,9 +77,6 @@ def find_kind(array: Array) -> Kind:
     return kind
 
 
-# ---------------------------------------------------------------- blocks
-
-
 def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator[Block]:
     """Yield blocks in the order of memory; they cover a tensor of one or more axes, the leading ones by index."""
     if 0 in shape:
@@ -102,9 +99,6 @@ def read_block(array: Array, block: Block, kind: Kind) -> Array:
     return array[block].astype(np.float64)
 
 
-# ---------------------------------------------------------------- one tensor
-
-
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The statistics of a tensor of numbers, from one pass over it."""
@@ -125,7 +119,11 @@ def survey(array: Array) -> Survey:
     kind = find_kind(array)
     if kind is Kind.COMPLEX:
         parts = [_survey_real(array.real), _survey_real(array.imag)]
-        nan, inf = _count_complex(array)
+        nan = inf = 0
+        for block in walk_blocks(array.shape):  # one with a NaN in either part is NaN, else it may be infinite
+            is_nan = np.isnan(array[block])
+            nan += int(is_nan.sum())
+            inf += int((np.isinf(array[block]) & ~is_nan).sum())
         largest = math.hypot(*(part.largest for part in parts))
         same = all(part.is_constant for part in parts)
         spread = max(part.spread for part in parts)
@@ -155,17 +153,6 @@ def _survey_real(array: Array) -> Survey:
         return Survey(nan, inf, 0, 0.0, 0.0, is_constant=False)
     is_constant = low == high and finite == array.size
     return Survey(nan, inf, finite, float(max(abs(low), abs(high))), float(high - low), is_constant)
-
-
-def _count_complex(array: Array) -> tuple[int, int]:
-    """Count non-finite elements: one with a NaN in either part is NaN, else one with an infinity is infinite."""
-    nan = inf = 0
-    for block in walk_blocks(array.shape):
-        part = array[block]
-        is_nan = np.isnan(part)
-        nan += int(is_nan.sum())
-        inf += int((np.isinf(part) & ~is_nan).sum())
-    return nan, inf
 
 
 FEWEST = 8  # the fewest elements of a slice that has a scale of its own
@@ -255,9 +242,6 @@ def find_sentinels(expected: Array, found: Survey) -> float:
     return bound if is_mask else math.inf
 
 
-# ---------------------------------------------------------------- two tensors
-
-
 @dataclass(frozen=True, slots=True)
 class Errors:
     """The errors of one block. An element that is not finite has the number 0; `misplaced`: whether that is wrong."""
@@ -320,7 +304,12 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
 def _compare_floats(
     expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: TensorScale, slack: Array | None
 ) -> Errors:
-    left, right = _read_both(expected, actual, block)
+    kinds = {find_kind(expected), find_kind(actual)}
+    if Kind.INTEGER in kinds and Kind.COMPLEX not in kinds:  # next to a float: a long double holds 64-bit integers
+        left, right = expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
+    else:
+        kind = Kind.COMPLEX if Kind.COMPLEX in kinds else Kind.FLOAT
+        left, right = read_block(expected, block, kind), read_block(actual, block, kind)
     is_finite = np.isfinite(left) & np.isfinite(right)
     misplaced, both_odd = None, 0
     if not is_finite.all():
@@ -342,15 +331,6 @@ def _compare_floats(
     if misplaced is not None:
         wrong |= misplaced
     return Errors(left, right, error, size, bound, wrong, misplaced, both_odd, ulp)
-
-
-def _read_both(expected: Array, actual: Array, block: Block) -> tuple[Array, Array]:
-    kinds = {find_kind(expected), find_kind(actual)}
-    if Kind.COMPLEX in kinds:
-        return read_block(expected, block, Kind.COMPLEX), read_block(actual, block, Kind.COMPLEX)
-    if Kind.INTEGER in kinds:  # compared with a float: a long double holds every 64-bit integer
-        return expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
-    return read_block(expected, block, Kind.FLOAT), read_block(actual, block, Kind.FLOAT)
 
 
 def measure_ulp(expected: Array, actual: Array) -> Array | None:

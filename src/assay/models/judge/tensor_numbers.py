@@ -167,9 +167,6 @@ def to_text(value: object) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-# ---------------------------------------------------------------- elements
-
-
 def build_elements(expected: Array, actual: Array, tally: DifferenceTally) -> tuple[Element, ...]:
     pairs = [(_plain(expected[each.at]), _plain(actual[each.at]), each) for each in tally.extremes]
     return tuple(
@@ -203,9 +200,6 @@ def _distance(expected: Any, actual: Any) -> float:
     except OverflowError:
         return math.inf
     return math.inf if math.isnan(distance) else distance
-
-
-# ---------------------------------------------------------------- the k largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +252,6 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
     surely = (left > edges[0]) | (right > edges[1])
     maybe = (left >= edges[0]) & (right >= edges[1])
     return ~(surely & ~maybe).any(-1) & (surely.sum(-1) <= k) & (maybe.sum(-1) >= k)
-
-
-# ---------------------------------------------------------------- pictures
 
 
 def can_draw(expected: Array, actual: Array) -> bool:

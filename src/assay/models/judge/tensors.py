@@ -275,7 +275,11 @@ def _compare_numbers(
         if noise is not None and ties is None:
             findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, scale, noise, reach)
     verdict = Verdict.of(findings, expected.size)
-    flags = [*_find_flags(found, surveys, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    flags = [*_find_flags(found, surveys, verdict, expected, actual)]
+    if ranking is not None and not is_asked and ranking.agree < ranking.rows:  # it decides nothing, but should be seen
+        others = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
+        row = f"first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
+        flags.append(f"{others}; {row}")
     flags += [text for text in (describe_better(ties, tally.max_abs) if ties is not None else "",) if text]
     return replace(found, verdict=verdict, flags=tuple(flags))
 
@@ -440,13 +444,6 @@ def _find_flags(
         yield f"{_share(found.wrong, found.count)} are further off than {_render_bound(found, is_float=True)}"
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
-
-
-def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
-    """Report another ranking within the tolerance as a flag: it decides nothing, but should be seen."""
-    if ranking is not None and ranking.agree < ranking.rows:
-        text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
-        yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
 
 
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:

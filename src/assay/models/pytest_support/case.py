@@ -167,9 +167,6 @@ def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
     return folder
 
 
-# ---------------------------------------------------------------- errors
-
-
 @contextmanager
 def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
     """End a fixture on an error with a text, without a traceback of ours. `note` is for problems of tools or settings,
@@ -197,19 +194,15 @@ def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
         parts.append(f"command: {outcome.command}")
-    for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
-        parts.append(f"{name}:\n{_shorten_output(text.strip(chr(10))) if text.strip() else '(nothing)'}")
+    half = _MOST_LINES // 2
+    for name, text in (("stdout", outcome.stdout.strip("\n")), ("stderr", outcome.stderr.strip("\n"))):
+        lines = text.splitlines()
+        if len(lines) > _MOST_LINES:
+            text = "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])  # noqa: PLW2901
+        parts.append(f"{name}:\n{text if text.strip() else '(nothing)'}")
     if error.hint:
         parts.append(f"what to do: {_name_model(error.hint, model)}")
     return "\n".join(parts)
-
-
-def _shorten_output(text: str) -> str:
-    lines = text.splitlines()
-    if len(lines) <= _MOST_LINES:
-        return text
-    half = _MOST_LINES // 2
-    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])
 
 
 def _name_model(hint: str, model: str) -> str:

@@ -18,7 +18,7 @@ import os
 import re
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -85,15 +85,13 @@ class Lists:
     def find(self, item: pytest.Item) -> ExpectedFailure | None:
         spelled = (item.name, item.nodeid, find_label(item.name))
         names = {name for each in spelled for name in (each, _unescape(each, item))}
-        return next((entry for entry in self._entries_of(item) if entry.name in names), None)
-
-    def _entries_of(self, item: pytest.Item) -> Iterator[ExpectedFailure]:
-        beside = f"{os.path.splitext(str(item.path))[0]}-xfails.txt"
-        for path in (beside, self._common):
-            if path is not None:
-                if path not in self._loaded:
-                    self._loaded[path] = load_entries(path)
-                yield from self._loaded[path]
+        for path in (f"{os.path.splitext(str(item.path))[0]}-xfails.txt", self._common or ""):
+            if path and path not in self._loaded:
+                self._loaded[path] = load_entries(path)
+            found = (entry for entry in self._loaded.get(path, ()) if entry.name in names)
+            if entry := next(found, None):
+                return entry
+        return None
 
     def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
         """Find entries that match no case of any hardware and chip: mistyped, or of a model that is missing."""

@@ -154,9 +154,6 @@ def read_options(config: pytest.Config) -> ModelOptions:
     return found.replace(**absolute, folders=folders)
 
 
-# ---------------------------------------------------------------- with the settings
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     label: str  # the text between the brackets of its name

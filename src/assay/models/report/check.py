@@ -79,9 +79,6 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
     )
 
 
-# ---------------------------------------------------------------- the terminal
-
-
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     """Build the terminal's report: the answer, the table, the failures, what to do next, and the tools."""
     kind, sentence = str(report.verdict.kind), summary.describe_outcome(report)
@@ -149,9 +146,6 @@ def find_mismatches(report: ModelReport) -> list[CaseReport]:
     return sorted(wrong, key=lambda case: (case.name != report.first_wrong, case.layer is not None))
 
 
-# ---------------------------------------------------------------- Markdown
-
-
 def _build_markdown(report: ModelReport) -> Iterator[Block]:
     yield Heading(summary.name_subject(report), report.verdict.kind)
     yield Text(summary.describe_outcome(report))
@@ -177,9 +171,6 @@ def _list_notes(report: ModelReport) -> list[str]:
     ranks = [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
     texts = (report.coverage, *ranks, *report.notes, summary.describe_times(report))
     return [text for text in texts if text]
-
-
-# ---------------------------------------------------------------- the page
 
 
 def _build_page(report: ModelReport) -> Iterator[Block]:
@@ -219,9 +210,6 @@ _LEGEND = (
     ),
     Text("Errors are relative to the tensor's scale; 0 is bit-equal.", role="soft"),
 )
-
-
-# ---------------------------------------------------------------- parts of all
 
 
 def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_open: bool = False) -> Details:
@@ -319,9 +307,6 @@ def choose_cases(report: ModelReport) -> list[CaseReport]:
     return [case for index, case in enumerate(cases) if index in near]
 
 
-# ---------------------------------------------------------------- JUnit
-
-
 def _build_suite(report: ModelReport) -> Suite:
     """Build one test case for each layer and the full model; what was found about the model is a case of its own."""
     cases = [_build_case(case, report) for case in report.cases]
@@ -369,9 +354,6 @@ def _build_case(case: CaseReport, report: ModelReport) -> Case:
 def _build_whole(finding: Finding, report: ModelReport) -> Case:
     name = f"{report.stem} as a whole"
     return Case(f"{report.stem}.{report.target}", name, finding.kind, finding.message, finding.message)
-
-
-# ---------------------------------------------------------------- JSON
 
 
 def build_model_facts(report: ModelReport) -> dict[str, Any]:

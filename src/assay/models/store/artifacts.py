@@ -149,8 +149,6 @@ class ArtifactStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ loading
-
     def load(self, key: str) -> StoredArtifact | None:
         """Return the artifact; None if there is none, or a damaged one was removed: `damaged[key]` has the reason."""
         try:
@@ -223,8 +221,6 @@ class ArtifactStore:
                 manifest, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
                 found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
-
-    # ------------------------------------------------------------ making
 
     def make(
         self,
@@ -335,8 +331,6 @@ class ArtifactStore:
             message = f"cannot write in the artifact cache {self.folder}: {error.strerror}: {path}"
             raise InfrastructureError(message, hint) from error
 
-    # ------------------------------------------------------------ removing
-
     def clear(self) -> Cleared:
         """Remove everything that no live process uses."""
         names = self._list_names()
@@ -392,8 +386,6 @@ class ArtifactStore:
                     if is_free:
                         _remove_tree(self._path(key, _BUILDING))
                         os.rmdir(self._path(key))
-
-    # ------------------------------------------------------------ names
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._base, *names)

@@ -74,9 +74,6 @@ def _canonical(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be part of a key: {value!r}")
 
 
-# ---------------------------------------------------------------- the manifest
-
-
 def build_manifest(
     key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], folder: str, made_at: float, made_by: str
 ) -> tuple[EntryManifest, Stamps]:
@@ -195,8 +192,6 @@ def relocate(value: Any, old: str, new: str) -> Any:
         return [relocate(each, old, new) for each in value]
     return value
 
-
-# ---------------------------------------------------------------- why the store has something or not
 
 _NAMES = {"source": "the model", "model": "the model", "inputs": "the inputs"}
 _NAMES_OF_RUN = {**_NAMES, "source": "the output of the previous step"}

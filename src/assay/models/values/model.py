@@ -21,9 +21,6 @@ NOT_COMPARED = "not compared"
 SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # names of targets whose times are estimates
 
 
-# ---------------------------------------------------------------- targets and steps
-
-
 class Step(StrEnum):
     """The steps of a back end on a model, in this order; one without an importer or a compiler omits that step."""
 
@@ -117,9 +114,6 @@ class StepOutcome:
     def is_copy(self) -> bool:
         """Whether the step only copied the model, as for a target without a compiler: its time is not a result."""
         return self.step is Step.COMPILE and self.command.startswith("cp ")
-
-
-# ---------------------------------------------------------------- models
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +240,6 @@ class ModelRequest:
     @property
     def is_torch(self) -> bool:
         return is_torch_model(self.model)
-
-
-# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True, slots=True)
