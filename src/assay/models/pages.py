@@ -61,9 +61,6 @@ def is_model_study(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
-# ---------------------------------------------------------------- checks
-
-
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
     """A report, reduced for lists and histories. `kind` None: there is no report. `problem`: why it proves nothing."""
@@ -142,9 +139,6 @@ def group_checks(checks: Sequence[CheckSummary]) -> list[list[CheckSummary]]:
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
     return [*groups.values()]
-
-
-# ---------------------------------------------------------------- one check
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +247,6 @@ def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:
     return Chart(title, (panel,), label, x_range=(0.5, count + 0.5), x_label="check, the newest on the right")
 
 
-# ---------------------------------------------------------------- the layers
-
-
 LEVELS = (
     "bit-equal",
     "within the tolerance",
@@ -324,9 +315,6 @@ def _rate(compared: TensorComparison) -> int:
     return next((level for level, most in ((1, 1.0), (2, 10.0), (3, 100.0)) if ratio <= most), 4)
 
 
-# ---------------------------------------------------------------- the graph
-
-
 @dataclass(frozen=True, slots=True)
 class GraphNode:
     layer: LayerRow
@@ -387,9 +375,6 @@ def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next:
     return f"M{begin_x:g} {begin_y:g}C{begin_x:g} {begin_y + half:g} {x:g} {y - half:g} {x:g} {y:g}"
 
 
-# ---------------------------------------------------------------- tensors
-
-
 def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
 ) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
@@ -443,9 +428,6 @@ def _measure(path: str) -> int:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-# ---------------------------------------------------------------- times side by side
-
-
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
     """Build a table of run times with layers as rows and checks as columns."""
     reports = [*filter(None, (load_report(os.path.join(location.dir, run)) for run in runs))]
@@ -461,9 +443,6 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
         rows.append([name, *cells])
     columns = (Column("layer"), *(Column(head, align="right") for head in heads))
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
-
-
-# ---------------------------------------------------------------- `assay report`: the last check of each model, or one
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:

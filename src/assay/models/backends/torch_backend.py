@@ -114,7 +114,13 @@ class TorchBackend(Backend):
 
     def _build(self, spec: PartSpec) -> Opened:
         module, given = calls.build_model(spec.model, spec.folder, spec.seed)
-        notes = _quieten(module)
+        # random numbers of a dropout differ between targets
+        dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
+        modules = module.named_modules()
+        active = [name for name, each in modules if isinstance(each, dropout) and each.training and each.p]
+        for name in active:
+            module.get_submodule(name).eval()
+        notes = [f"switched off, as dropout draws other numbers on each target: {join_first(active, 4)}"] * bool(active)
         state = hash_state(module)
         if spec.state and state != spec.state:
             raise BackendError(
@@ -300,9 +306,6 @@ def find_noise(grain: str) -> float:
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
 
-# ---------------------------------------------------------------- parts of a model
-
-
 def hash_state(module: Any) -> str:
     digest = hashlib.sha256()
     for name, each in module.state_dict().items():
@@ -327,15 +330,6 @@ def find_params(function: Any) -> dict[str, Any]:
 def load_kept(job: Job) -> dict[str, bytes]:
     with open(os.path.join(job.inputs or "", CALLS_FILE), "rb") as file:
         return pickle.load(file)  # type: ignore[no-any-return]  # noqa: S301 - the reference's worker wrote it
-
-
-def _quieten(module: Any) -> list[str]:
-    """Switch dropout off, since its random numbers differ between targets. Returns a note about it."""
-    dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
-    active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
-    for name in active:
-        module.get_submodule(name).eval()
-    return [f"switched off, as dropout draws other numbers on each target: {join_first(active, 4)}"] if active else []
 
 
 def _describe_uncalled(opened: Opened, recorder: calls.CallRecorder) -> list[str]:
@@ -402,9 +396,6 @@ def _draw_gradient(number: int, output: Any) -> Any:
         return torch.ones_like(output)
     drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(number))
     return drawn.to(device=output.device, dtype=output.dtype)
-
-
-# ---------------------------------------------------------------- ops of an exported graph
 
 
 def export_ops(module: Any, given: calls.Given) -> Any:

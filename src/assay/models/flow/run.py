@@ -168,9 +168,9 @@ def conclude(report: Report) -> Finished:
     raise error
 
 
-# The benchmark history gets only complete measurements: a check of all cases in which nothing came from the cache. An execution
-# without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The run time
-# of a simulator is an estimate and is left out as well.
+# The benchmark history gets only complete measurements: a check of all cases in which nothing came from the cache. An
+# execution without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The
+# run time of a simulator is an estimate and is left out as well.
 
 
 def build_timings(report: ModelReport) -> dict[str, Any]:

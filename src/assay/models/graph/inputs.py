@@ -92,9 +92,6 @@ def build_samples(
     return typed
 
 
-# ---------------------------------------------------------------- random ones
-
-
 def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
     """Return the choice with the shapes of the given arrays."""
     return replace(choice, dims={**{name: array.shape for name, array in fixed.items()}, **choice.dims})
@@ -195,9 +192,6 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
     return np.asarray(drawn).astype(kind)
 
 
-# ---------------------------------------------------------------- open dimensions
-
-
 def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
     """Return every input's shape; a symbol means the same size everywhere."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
@@ -236,9 +230,6 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
         else:
             sizes[dim] = suggest_size(graph, spec, axis, least)
     return sizes[dim]
-
-
-# ---------------------------------------------------------------- what does not fit
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
@@ -285,9 +276,6 @@ def describe(spec: TensorSpec) -> str:
     """Render a spec as `float32[batch, 3, ?]`."""
     dims = "" if spec.shape is None else ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     return f"{spec.dtype or 'unknown'}[{dims if spec.shape is not None else '…'}]"
-
-
-# ---------------------------------------------------------------- samples that a user brings in files and folders
 
 
 def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
@@ -369,9 +357,6 @@ def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
         return specs[int(match[1])].name
     alike = [spec.name for spec in specs if re.sub(r"[^\w.-]", "_", spec.name) == name]
     return alike[0] if len(alike) == 1 else name
-
-
-# ---------------------------------------------------------------- a Python function
 
 
 def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:

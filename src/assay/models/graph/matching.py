@@ -254,9 +254,6 @@ class ModelSide:
         return (whole - (zero.reshape(shape) if zero.size == scale.size else zero.reshape(-1)[0])) * step, np.abs(step)
 
 
-# ---------------------------------------------------------------- pairs
-
-
 def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> dict[str, GroupPair]:
     """Return the pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
     found = _Pairing(left, right)

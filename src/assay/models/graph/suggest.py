@@ -315,32 +315,20 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
     if node.op_type == "Gather" and len(node.input) > 1 and read_attributes(node).get("axis", 0) == axis:
         indices = graph.load_constant(node.input[1])
         return 0 if indices is None or not indices.size else int(max(indices.max() + 1, -indices.min()))
+    attributes = read_attributes(node)
     if node.op_type == "Pad":
-        return _find_padded(graph, node, axis)
-    kernel = read_attributes(node).get("kernel_shape")
-    if node.op_type in ("Conv", "MaxPool", "AveragePool") and kernel and 2 <= axis < 2 + len(kernel):
-        return _find_kernel(node, list(kernel), axis - 2)
-    return 0
-
-
-def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
-    """Return the smallest size for a Pad that reflects: more than the pad."""
-    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("pads")
-    mode = read_attributes(node).get("mode", b"constant")
-    if given is None or mode != b"reflect" or len(node.input) > 3:
+        given = graph.load_constant(node.input[1]) if len(node.input) > 1 else attributes.get("pads")
+        if given is None or attributes.get("mode", b"constant") != b"reflect" or len(node.input) > 3:
+            return 0
+        half = len(given) // 2
+        return max(int(given[axis]), int(given[half + axis])) + 1 if axis < half else 0  # more than what it reflects
+    kernel, at = attributes.get("kernel_shape") or (), axis - 2
+    is_windowed = node.op_type in ("Conv", "MaxPool", "AveragePool") and 0 <= at < len(kernel)
+    if not is_windowed or attributes.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
         return 0
-    pads = [int(each) for each in given]
-    half = len(pads) // 2
-    return max(pads[axis], pads[half + axis]) + 1 if axis < half else 0
-
-
-def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
-    count = len(kernel)
-    spread = (read_attributes(node).get("dilations") or [1] * count)[input_index]
-    pads = read_attributes(node).get("pads") or [0] * 2 * count
-    if read_attributes(node).get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
-        return 0
-    return int(max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index]))
+    spread = (attributes.get("dilations") or [1] * len(kernel))[at]
+    pads = attributes.get("pads") or [0] * 2 * len(kernel)
+    return int(max(1, (kernel[at] - 1) * spread + 1 - pads[at] - pads[len(kernel) + at]))
 
 
 def _find_demanded(graph: InputGraph, spec: TensorSpec, axis: int) -> int | None:

@@ -331,19 +331,18 @@ def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorC
     second reference. The findings' subjects name the tensors. Tensors that pass, and those that the second reference
     lacks, are not changed."""
     others = {each.name: each for each in references}
-    findings = [finding for each in target for finding in _judge_by_references(each, others)]
+    findings = list[Finding]()
+    for each in target:
+        other = others.get(each.name)
+        if other is None or not _is_excused(each, other):
+            findings += each.verdict.findings
+            continue
+        between, from_first = _render_errors(other), _render_errors(each)
+        text = f"the references disagree: {between} between them, {from_first} from the first to the target"
+        # what is CHANGED is within its bound, and as near as correct runtimes are
+        kind = VerdictKind.PASS if each.verdict.kind is VerdictKind.CHANGED else VerdictKind.INCONCLUSIVE
+        findings.append(Finding(kind, each.name, text, each.error, other.error))
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
-
-
-def _judge_by_references(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
-    other = others.get(target.name)
-    if other is None or not _is_excused(target, other):
-        return target.verdict.findings
-    between, from_first = _render_errors(other), _render_errors(target)
-    text = f"the references disagree: {between} between them, {from_first} from the first to the target"
-    if target.verdict.kind is VerdictKind.CHANGED:  # within the bound, and as near as correct runtimes are
-        return (Finding(VerdictKind.PASS, target.name, text, target.error, other.error),)
-    return (Finding(VerdictKind.INCONCLUSIVE, target.name, text, target.error, other.error),)
 
 
 def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:

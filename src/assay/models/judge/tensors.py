@@ -217,9 +217,6 @@ def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[E
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def _compare_numbers(
     given: TensorComparison,
     expected: Array,
@@ -399,19 +396,19 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float)
         yield Finding(VerdictKind.FAIL, found.name, f"{text}; {where}", ranking.share, 1.0)
 
 
-# ---------------------------------------------------------------- constants
-
-
 def _judge_constants(
     found: TensorComparison, surveys: tuple[Survey, Survey], op: str | None, rounding: float
 ) -> Iterator[Finding]:
     expected, actual = surveys
+    # more than rounding: so a dead output is found with any tolerance
+    least = max((default_tolerance(found.dtype[0]).rel or 0.0) * expected.largest, rounding)
+    varies = found.count > 1 and (found.count > expected.finite or expected.spread > least)
     if not expected.finite and not found.misplaced:
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
     elif op is None and found.nan[0] and not found.misplaced:
         text = f"{_share(found.nan[0], found.count)} are NaN on both sides: this proves nothing"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
-    elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
+    elif actual.is_constant and not expected.is_constant and varies:
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
@@ -420,13 +417,6 @@ def _judge_constants(
             return
         text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
-
-
-def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
-    """Return whether the expected tensor varies by more than rounding: a dead output is found with any tolerance."""
-    rel = default_tolerance(found.dtype[0]).rel or 0.0
-    least = max(rel * expected.largest, rounding)
-    return found.count > 1 and (found.count > expected.finite or expected.spread > least)
 
 
 def _find_flags(
@@ -460,9 +450,6 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
         if dead:
             names = ", ".join(map(str, dead[:_LONGEST_LIST])) + (", …" if len(dead) > _LONGEST_LIST else "")
             yield f"actual is all zero at {names} of axis {axis} ({len(dead)} of {length})"
-
-
-# ---------------------------------------------------------------- messages
 
 
 def _render_index(element: Element) -> str:

@@ -83,8 +83,11 @@ class Lists:
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
     def find(self, item: pytest.Item) -> ExpectedFailure | None:
-        spelled = (item.name, item.nodeid, find_label(item.name))
-        names = {name for each in spelled for name in (each, _unescape(each, item))}
+        names = {item.name, item.nodeid, find_label(item.name)}
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        label = getattr(params.get("assay_case"), "label", None)
+        if label is not None:  # as in the file: pytest writes letters beyond ASCII as `\xe9`
+            names |= {name.replace(find_label(item.name), label) for name in names}
         for path in (f"{os.path.splitext(str(item.path))[0]}-xfails.txt", self._common or ""):
             if path and path not in self._loaded:
                 self._loaded[path] = load_entries(path)
@@ -100,13 +103,6 @@ class Lists:
         return [
             entry for entry in entries if not any(find_label(entry.name).startswith(f"{case}-") for case in spelled)
         ]
-
-
-def _unescape(name: str, item: pytest.Item) -> str:
-    """Return a node id with the case's name as in the file: pytest writes letters beyond ASCII as `\xe9`."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    label = getattr(params.get("assay_case"), "label", None)
-    return name if label is None else name.replace(find_label(item.name), label)
 
 
 CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_target", "assay_hardware", "assay_chip"

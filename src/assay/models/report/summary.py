@@ -27,9 +27,6 @@ _FATAL = "Fatal Python error"  # the first line of faulthandler's output
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call in Python, which is not a shell command
 
 
-# ---------------------------------------------------------------- numbers of a case
-
-
 @dataclass(frozen=True, slots=True)
 class CaseMetrics:
     """The worst numbers of a case's outputs; None if nothing was compared or measured."""
@@ -91,9 +88,6 @@ def render_ms(seconds: float | None) -> str | None:
     return None if seconds is None else formatting.render_number(seconds * 1000.0, 3)
 
 
-# ---------------------------------------------------------------- names
-
-
 def label_of(case: CaseReport, report: ModelReport | None = None) -> str:
     """Return `Conv_3` or `full_model`: the case's name without the model's; `--only` accepts it too."""
     if case.layer is not None:
@@ -110,9 +104,6 @@ def ops_of(case: CaseReport) -> str:
 def join_names(names: Sequence[str]) -> str:
     """Join names: `Conv_1, Conv_4 and 12 more`."""
     return formatting.join_first(names, _MOST_NAMES - (len(names) > _MOST_NAMES))
-
-
-# ---------------------------------------------------------------- what it comes to
 
 
 def name_subject(report: ModelReport) -> str:
@@ -228,9 +219,6 @@ def describe_finding(finding: Finding, case: CaseReport) -> str:
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
 
-# ---------------------------------------------------------------- steps that failed
-
-
 def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
     """Failures by their message, each with the labels of all the cases that met it: twenty layers may lack the same
     operator. That of the first wrong layer is before all others, then that of the whole."""
@@ -262,9 +250,6 @@ def render_command(step: StepOutcome) -> str:
 
 def _tail(step: StepOutcome) -> str:
     return step.stderr if step.stderr.strip() else step.stdout
-
-
-# ---------------------------------------------------------------- what to do next
 
 
 def build_diff_commands(case: CaseReport) -> list[str]:
@@ -329,9 +314,6 @@ def _shorten_version(text: str) -> str:
     if first[:1].isdigit():
         return first.split(maxsplit=1)[0]
     return first if len(first) <= _LONGEST_VERSION else f"{first[: _LONGEST_VERSION - 1].rstrip()}…"
-
-
-# ---------------------------------------------------------------- errors by layer as a chart
 
 
 def build_chart(report: ModelReport) -> Chart:

@@ -80,9 +80,6 @@ def parse_limit(text: str) -> int:
     return min(size, NO_LIMIT)
 
 
-# ---------------------------------------------------------------- the store
-
-
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
     """A result in `folder`: it may be read, but must never be changed. It cannot be evicted until `close` (or the end
