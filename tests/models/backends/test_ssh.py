@@ -370,8 +370,9 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
         thread = threading.Thread(target=lambda: found.append(worker.work(make(), StepLimits(run_s=120))))
         thread.start()
         until((tmp_path / "pids").exists, "the job runs on the board")
-        for pid in sessions_of(board):
-            os.kill(pid, signal.SIGKILL)
+        daemon = board.process.pid  # with a child for each connection
+        for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
         thread.join()
         assert found[0].ending is StepEnding.ERROR
         assert "broke" in found[0].message or "failed" in found[0].message
@@ -379,9 +380,3 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
         (tmp_path / "pids").unlink()
         assert worker.work(make(), StepLimits(run_s=3)).ending is StepEnding.TIMEOUT, "it runs again"
         until(lambda: left_on(board) == [], "folder and lock are gone")
-
-
-def sessions_of(board):
-    """The daemon's children: one for each connection."""
-    children = Path(f"/proc/{board.process.pid}/task/{board.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children]

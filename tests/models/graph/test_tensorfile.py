@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import FormatError, UsageError
 from assay.models.graph import tensorfile
 from assay.models.graph.tensorfile import content_sha, load_array, load_arrays, load_refs, load_tensors, write_tensors
 
@@ -230,9 +230,3 @@ def test_many_arrays_come_from_an_archive_or_a_folder(tmp_path: Path) -> None:
         load_arrays(_save(tmp_path))
     with pytest.raises(UsageError, match="there is no file"):
         load_arrays(tmp_path / "gone.npz")
-
-
-def test_an_unknown_type_gets_a_suggestion() -> None:
-    with pytest.raises(NotFoundError) as caught:
-        tensorfile.parse_dtype("bfloat61")
-    assert "bfloat16" in str(caught.value)

@@ -93,8 +93,10 @@ class ProgramCall:
         output = self.location.call(self.argv, self.env, self.cwd)
         elapsed_s = time.perf_counter() - start
         if output.code:
-            last = last_line(output.stderr) or last_line(output.stdout)
-            message = f"{self.program} {describe_code(output.code)}" + (f": {last}" if last else "")
+            code, last = output.code, last_line(output.stderr) or last_line(output.stdout)
+            end = f"ended with exit code {code}" if code > 0 else f"was killed by {name_signal(-code)}"
+            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # a shell's: 128 and the number of a signal
+            message = f"{self.program} {end}" + (f": {last}" if last else "")
             raise self.refuse(message, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
         return output, elapsed_s
 
@@ -364,13 +366,6 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])
     return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
-
-
-def describe_code(code: int) -> str:
-    """Describe an exit code as a clause. A negative one is the program's own signal; shells report 128 + its number."""
-    if code < 0:
-        return f"was killed by {name_signal(-code)}"
-    return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")
 
 
 def last_line(text: str) -> str:

@@ -368,16 +368,8 @@ def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
     rows = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     events = [row for row in rows if "duration_ns" in row and "key" in row]
     start_ns = min((row["start_host_time_ns"] for row in events), default=0)
-    table = [
-        (
-            each["key"],
-            guess_op(each["key"]),
-            "",
-            (each["start_host_time_ns"] - start_ns) / 1e3,
-            each["duration_ns"] / 1e3,
-        )
-        for each in events
-    ]
+    times = [((row["start_host_time_ns"] - start_ns) / 1e3, row["duration_ns"] / 1e3) for row in events]
+    table = [(row["key"], guess_op(row["key"]), "", *time_us) for row, time_us in zip(events, times, strict=True)]
     return bundle, write_operators(os.path.splitext(bundle)[0] + ".csv", table)
 
 
