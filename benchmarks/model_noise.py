@@ -5,10 +5,10 @@
 Models of one operator, by operator, size, type and distribution of their inputs, are computed by onnxruntime without
 optimisations (the reference of `assay model check`), with them, OpenVINO, onnx's evaluator, with --iree by IREE, by the
 operator's definition in float64 rounded to its type (an exact target), and, for sums of products, by adding up
-one term after another in float32 (a simple target). Printed is how much of its row in `judge/noise.py` each operator
+one term after another in float32 (a simple target). Printed is how much of its row in `judge/alone.py` each operator
 uses: with its worst element, and with what all elements have in common (a factor or an offset).
 
-The cases are drawn into two halves. `src/assay/models/judge/noise.py` holds the largest of the half `chosen`, rounded
+The cases are drawn into two halves. `src/assay/models/judge/alone.py` holds the largest of the half `chosen`, rounded
 up; the half `held-out` is what to report: how often the judge does not pass a correct runtime, and how many faults of
 a whole target (rounding rules, epsilons, approximations, factors in fewer bits) it does pass. 100 s of CPU time.
 """
@@ -37,8 +37,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from assay.models.graph.operators import Magnitudes, compute_model_float64
-from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.noise import FACTOR, TIE_SHARE, find_noise
+from assay.models.judge.alone import FACTOR, TIE_SHARE, LayerOrigin, find_noise
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import FLOATS
 from assay.models.values.model import Tolerances

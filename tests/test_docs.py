@@ -15,7 +15,7 @@ from assay.bench import benchmark as bench_calls
 from assay.bench import records as bench_records
 from assay.bench.values import execution as bench_values
 from assay.cli.main import build_cli
-from assay.models.values import layout as models_layout
+from assay.models import records as models_records
 from assay.values import layout
 
 TOP = Path(__file__).parent.parent
@@ -275,11 +275,11 @@ def test_extras_exist() -> None:
 
 def layout_names() -> dict[str, str]:
     """The files, folders and variables that users can see."""
-    of_bench = vars(bench_calls) | vars(bench_records) | vars(bench_values)
+    of_records = vars(bench_calls) | vars(bench_records) | vars(bench_values) | vars(models_records)
     named = {
-        name: each for name, each in of_bench.items() if name.endswith(("_FILE", "_DIR", "_PREFIX")) or "ENV_" in name
+        name: each for name, each in of_records.items() if name.endswith(("_FILE", "_DIR", "_PREFIX")) or "ENV_" in name
     }
-    named |= vars(layout) | vars(models_layout)
+    named |= vars(layout)
     constants = {name: value for name, value in named.items() if name.isupper() and isinstance(value, str)}
     numbered = ("lease", "stop", "token", "outcome")
     assert ".exit." in layout.exit_marker_name("train", 1, 0)

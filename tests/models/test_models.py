@@ -11,15 +11,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 from tests.models.pytest_support.nested_project import TORQ, Project, build_project
 from tests.models.pytest_support.test_case import paste
-from tests.models.test_profiles import read_trace
 
 pytestmark = pytest.mark.services("kills")  # each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
-BIN = os.path.dirname(sys.executable)
 NAME = "test_onnx_model_llvmcpu_torq"
 
 
@@ -39,9 +36,6 @@ def guide(tmp_path_factory):
     leave = shutil.ignore_patterns("*.onnx", "__pycache__", ".pytest_cache", "ir_dump", "profile")
     shutil.copytree(EXAMPLE, folder, ignore=leave)
     return GuideProject(folder)
-
-
-# ---------------------------------------------------------------- the guide
 
 
 @pytest.fixture(scope="module")
@@ -94,62 +88,6 @@ def test_every_model_of_the_example_passes_on_the_simulator(guide):
     assert re.search(r"\b(8|9)\d passed", run.out)
 
 
-# ---------------------------------------------------------------- the vendor's tools, found by their variables
-
-TOOL = f"""#!{sys.executable}
-import os, subprocess, sys
-kind, words = {{kind!r}}, sys.argv[1:]
-with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
-    stream.write(" ".join([kind, *words]) + "\\n")
-if "--version" in words:
-    sys.exit(print("stand-in 1"))
-if kind == "torq-compile":
-    profile = [word for word in words if word.startswith("--torq-dump-profiling=")]
-    for word in profile:
-        open(word.split("=", 1)[1], "w").write("ID,Start,End,Location,Op Type\\nS0,0,10,x,MatMul\\n")
-    kept = [word for word in words if not word.startswith("--torq-")]
-    backend = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]
-    command = [{BIN!r} + "/iree-compile", *kept, *backend]
-else:
-    kept = [word for word in words if not word.startswith(("--torq_", "--device"))]
-    command = [{BIN!r} + "/iree-run-module", "--device=local-sync", *kept]
-sys.exit(subprocess.run(command).returncode)
-"""
-
-
-@pytest.fixture(scope="module")
-def torq(tmp_path_factory):
-    """A project that describes no target at all."""
-    project = build_project(tmp_path_factory.mktemp("torq"), tests=TORQ, settings="")
-    project.model(
-        "net", "g (float[2,4] a, float[4,3] b) => (float[2,3] y, float[2,3] z) { y = MatMul(a, b) z = Relu(y) }"
-    )
-    variables = {}
-    for kind in ("torq-compile", "torq-run-module"):
-        tool = project.write(f"tools/my-{kind}", TOOL.replace("{kind!r}", repr(kind)))
-        tool.chmod(0o755)
-        variables[kind.replace("-", "_").upper()] = str(tool)
-    return project, variables
-
-
-@pytest.mark.services("backends")
-def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
-    project, variables = torq
-    project.write("tests/testdata/chips/sl2610-v1.json", '{"target": "SL2610"}')
-    run = project.pytest("-v", "--torq-chips", "sl2610-v1", "--debug-ir=ir", "--compile-profile=profile", env=variables)
-    cases = ["net_layer_MatMul_0", "net_layer_Relu_1", "net_full_model"]
-    assert run.verdicts == {f"{NAME}[{case}-sim-sl2610-v1]": "PASSED" for case in cases}, run.out
-    calls = project.calls
-    assert sum("--torq-hw=SL2610" in call for call in calls) == 3
-    assert any("--device=torq" in call and "--torq_hw_type=sim" in call for call in calls)
-    label = "net_full_model-sim-sl2610-v1"
-    assert list((project.folder / "ir" / label).rglob("*.mlir"))
-    assert read_trace(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
-
-
-# ---------------------------------------------------------------- old models
-
-
 @pytest.mark.services("backends")
 def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
     project = build_project(tmp_path / "old models", tests=TORQ)
@@ -164,24 +102,20 @@ def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
     assert shlex.split(command)[3] == str(path)
     done = paste(command, project.folder)
     assert done.returncode == 0, done.stderr
-    converted = next(each for each in path.parent.parent.parent.parent.rglob("*.onnx") if opset_of(each) == 17)
+    converted = next(
+        each
+        for each in path.parent.parent.parent.parent.rglob("*.onnx")
+        if onnx.load(each).opset_import[0].version == 17
+    )
     os.replace(converted, path)
     assert project.pytest("-v", "-k", "full").verdicts == {name: "PASSED"}
-
-
-def opset_of(path):
-    return onnx.load(path).opset_import[0].version
 
 
 @pytest.mark.services("backends")
 def test_a_layer_that_iree_cannot_compile_leaves_the_others_alone(tmp_path):
     """The reference of one layer fails; the others are tested all the same, with the values that they see."""
     project = build_project(tmp_path / "project", tests=TORQ)
-    path = project.model(
-        "net", "g (float[4] x) => (float[1,4] y) { t = Relu(x) y = Unsqueeze <axes = [0]> (t) }", opset=11
-    )
-    assert opset_of(path) == 11
-    assert parse("g (float[2] x) => (float[2] y) { y = Relu(x) }").opset_import[0].version == 17
+    project.model("net", "g (float[4] x) => (float[1,4] y) { t = Relu(x) y = Unsqueeze <axes = [0]> (t) }", opset=11)
     run = project.pytest("-v")
     assert run.verdicts == {
         f"{NAME}[net_layer_Relu_0-sim-default]": "PASSED", f"{NAME}[net_layer_Unsqueeze_1-sim-default]": "ERROR",

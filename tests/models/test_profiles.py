@@ -50,9 +50,6 @@ ANNOTATED = """action_id;job_id;operation;invocation_names;original_operators;to
 """
 
 
-# ---------------------------------------------------------------- onnxruntime
-
-
 def test_onnxruntimes_kernels_and_session():
     profile = parse_ort_profile(ORT)
     assert [(piece.track, piece.name, piece.start_ns, piece.end_ns) for piece in profile] == [
@@ -100,9 +97,6 @@ def test_other_events_are_passed_over_and_a_trace_as_an_object_is_read_too():
     event = {"ph": "X", "name": "a", "cat": "Op", "ts": 1, "dur": 2}
     profile = parse_profile(json.dumps({"traceEvents": [event, 7]}), "t")
     assert profile == [Slice(("onnxruntime", "op"), "a", 1000, 3000)]
-
-
-# ---------------------------------------------------------------- CSV
 
 
 def test_operators_of_openvino_and_iree():
@@ -155,9 +149,6 @@ def test_a_bad_line_is_passed_over_and_the_others_are_read(line):
     assert piece.args["id"] == "S7"
 
 
-# ---------------------------------------------------------------- files
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [(ORT, 3), (OPERATORS, 2), (COMPILE, 4), (RUNTIME, 2), (ANNOTATED, 4), ("\ufeff" + COMPILE, 4)],
@@ -192,8 +183,6 @@ def damaged(draw):
 def test_nothing_that_a_tool_writes_raises(text):
     assert all(piece.duration_ns >= 0 for piece in parse_profile(text, "x"))
 
-
-# ---------------------------------------------------------------- files with names that do not depend on the tool
 
 NAME = "net_layer_MatMul_0"
 COMPILE_CSV = "ID,Start,End,Location,Op Type\nDI0,0,100,x,MatMul\nS0,100,500,x,MatMul\n"

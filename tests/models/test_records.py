@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import FormatError
-from assay.models.records import load_report, review, write_report
-from assay.models.values.layout import MODEL_FILE
+from assay.models.records import MODEL_FILE, load_report, review, write_report
 from assay.models.values.model import CaseReport, Layer, ModelReport, Step, StepEnding, StepOutcome
 from assay.models.values.tensors import Element, TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind

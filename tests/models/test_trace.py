@@ -83,9 +83,6 @@ SLICES = [
 ]
 
 
-# ---------------------------------------------------------------- Perfetto
-
-
 def test_perfetto_holds_every_slice():
     assert plain(read_back(render_perfetto(SLICES))) == plain(SLICES)
 
@@ -165,9 +162,6 @@ def test_any_slices_survive_and_in_a_lane_they_are_nested_or_apart(slices):
         assert sum(lane.track == track for lane in lanes) <= most
 
 
-# ---------------------------------------------------------------- Chrome
-
-
 def test_chrome_holds_every_slice_with_its_track():
     content = json.loads(render_chrome(SLICES))
     events = content["traceEvents"]
@@ -205,9 +199,6 @@ def test_chrome_is_json_whatever_a_tool_says():
     (event,) = [e for e in content["traceEvents"] if e["ph"] == "X"]
     assert event["args"]["x"] == "NaN"
     assert json.loads(render_chrome([]))["traceEvents"] == []
-
-
-# ---------------------------------------------------------------- CSV and values
 
 
 def test_csv_is_in_the_order_of_time():

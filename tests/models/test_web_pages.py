@@ -18,8 +18,7 @@ from assay.compat.torq.session_runs import store_session
 from assay.follow.api import StudyLocation, open_index
 from assay.models import session_pages
 from assay.models.pages import build_graph, build_history, build_report, list_checks, list_diffs
-from assay.models.records import write_report
-from assay.models.values.layout import MODEL_FILE
+from assay.models.records import MODEL_FILE, write_report
 from assay.models.values.model import Step, StepEnding, StepOutcome
 from assay.models.values.tensors import Tolerance
 from assay.record import run_directory

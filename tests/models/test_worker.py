@@ -60,9 +60,6 @@ def test_answers_do_not_go_to_stdout_and_a_death_is_reported_by_the_guard(tmp_pa
     assert talk(tmp_path)[2] == 0, "the end of stdin is the end"
 
 
-# ---------------------------------------------------------------- outcomes and errors
-
-
 def test_what_was_made_has_to_be_there_and_inside(tmp_path):
     job, backend = Job(Step.RUN, "m", str(tmp_path / "job")), StrangeBackend(Target("s", "s"))
     (tmp_path / "job").mkdir()

@@ -52,9 +52,6 @@ def read_pids(job):
     return [int(pid) for pid in Path(job.folder, "pids").read_text().split()]
 
 
-# ---------------------------------------------------------------- ends
-
-
 @pytest.mark.parametrize(
     ("case", "ending", "words"),
     [
@@ -67,6 +64,8 @@ def read_pids(job):
         ("segfault", StepEnding.CRASH, "SIGSEGV"),
         ("suicide", StepEnding.CRASH, "SIGKILL"),
         ("half_line", StepEnding.CRASH, "SIGABRT"),
+        ("gulp_native", StepEnding.CRASH, "SIGABRT"),  # memory has no limit here
+        ("gulp_politely", StepEnding.ERROR, "runner ended with exit code 1"),
         ("elsewhere", StepEnding.ERROR, "outside of its folder"),
         ("nothing", StepEnding.ERROR, "is not there"),
     ],
@@ -129,9 +128,6 @@ def test_one_worker_takes_all_jobs_until_it_dies_and_is_replaced_without_a_word(
     assert len({*pids, find_pid()}) == 3
 
 
-# ---------------------------------------------------------------- the output of tools
-
-
 def test_tools_may_report_anything_on_stdout_and_each_job_has_its_own_output(worker, make, capfd):
     outcome = worker.work(make("talk"))
     assert outcome.is_ok
@@ -161,9 +157,6 @@ def test_output_appears_live_when_asked_for_also_where_the_end_never_comes(tmp_p
         outcome = worker.work(make("talk"))
         worker.work(make("announce_and_hang"), StepLimits(compile_s=1.0))
     assert capfd.readouterr() == (outcome.stdout, "to stderr\nstill here\n")
-
-
-# ---------------------------------------------------------------- time and memory
 
 
 @pytest.mark.parametrize(
@@ -202,14 +195,6 @@ def test_memory_is_limited_for_the_job_that_asks_and_no_other_and_no_core_is_dum
     assert resource.prlimit(pid, resource.RLIMIT_DATA)[0] == resource.prlimit(pid, resource.RLIMIT_DATA)[1]
 
 
-def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
-    assert worker.work(make("gulp_native")).ending is StepEnding.CRASH
-    assert worker.work(make("gulp_politely")).ending is StepEnding.ERROR
-
-
-# ---------------------------------------------------------------- no process is left
-
-
 def test_closing_or_a_crash_ends_what_a_job_left_behind(tmp_path, make):
     mark = tmp_path / "closed"
     with open_strange(tmp_path, closed=str(mark)) as worker:
@@ -237,9 +222,6 @@ def test_our_own_death_leaves_no_process(tmp_path, make):
         assert all(is_running(pid) for pid in pids)
         parent.kill()
     until(lambda: not any(is_running(pid) for pid in pids), "all are gone")
-
-
-# ---------------------------------------------------------------- identity
 
 
 def test_the_identity_is_asked_once(worker, make):

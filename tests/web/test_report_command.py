@@ -19,7 +19,7 @@ from tests.models.test_web_pages import write as write_check
 
 from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids, write_report
-from assay.models.values.layout import MODEL_FILE
+from assay.models.records import MODEL_FILE
 from assay.plugins import Plugin
 
 Report = Callable[..., str]

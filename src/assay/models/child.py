@@ -21,12 +21,11 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Scratch
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
-from assay.models.records import write_report
+from assay.models.records import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES, write_report
 from assay.models.report.check import render_case_line
 from assay.models.report.summary import find_fresh
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
-from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR, MODEL_TRACE_FILES
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step
 from assay.plugins import read_child_words
 from assay.system.files import read_text, require_folder, write_atomic

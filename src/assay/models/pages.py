@@ -13,7 +13,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation, open_index_of
 from assay.models.commands.diff import draw_diff, load_side
 from assay.models.judge.tensors import judge_outputs
-from assay.models.records import judge_run, load_report
+from assay.models.records import MODEL_FILE, judge_run, load_report
 from assay.models.report import tensor_diff
 from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import (
@@ -25,7 +25,6 @@ from assay.models.report.summary import (
     render_error,
     render_ms,
 )
-from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff
 from assay.reading.api import load_fresh_table
@@ -60,9 +59,6 @@ _MOST_BYTES = 128 << 20  # of a tensor that is compared on a page
 
 def is_model_study(location: StudyLocation) -> bool:
     return location.name == STUDY
-
-
-# ---------------------------------------------------------------- checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +139,6 @@ def group_checks(checks: Sequence[CheckSummary]) -> list[list[CheckSummary]]:
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
     return [*groups.values()]
-
-
-# ---------------------------------------------------------------- one check
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +247,6 @@ def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:
     return Chart(title, (panel,), label, x_range=(0.5, count + 0.5), x_label="check, the newest on the right")
 
 
-# ---------------------------------------------------------------- the layers
-
-
 LEVELS = (
     "bit-equal",
     "within the tolerance",
@@ -325,9 +315,6 @@ def _rate(compared: TensorComparison) -> int:
     return next((level for level, most in ((1, 1.0), (2, 10.0), (3, 100.0)) if ratio <= most), 4)
 
 
-# ---------------------------------------------------------------- the graph
-
-
 @dataclass(frozen=True, slots=True)
 class GraphNode:
     layer: LayerRow
@@ -388,9 +375,6 @@ def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next:
     return f"M{begin_x:g} {begin_y:g}C{begin_x:g} {begin_y + half:g} {x:g} {y - half:g} {x:g} {y:g}"
 
 
-# ---------------------------------------------------------------- tensors
-
-
 def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
 ) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
@@ -444,9 +428,6 @@ def _measure(path: str) -> int:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-# ---------------------------------------------------------------- times side by side
-
-
 def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]:
     """Build a table of run times with layers as rows and checks as columns."""
     reports = [*filter(None, (load_report(os.path.join(location.dir, run)) for run in runs))]
@@ -462,9 +443,6 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
         rows.append([name, *cells])
     columns = (Column("layer"), *(Column(head, align="right") for head in heads))
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
-
-
-# ---------------------------------------------------------------- `assay report`: the last check of each model, or one
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
@@ -490,24 +468,20 @@ def _build_overview(
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
     newest = [each[0] for each in group_checks(checks)]
-    yield Heading("Models", level=1, note=location.dir)
-    yield TableBlock(_build_overview_table(newest))
-    for check in newest[:_MOST_MODELS]:
-        page: ModelPage = build_model_page(location, rows[check.run], checks)
-        yield from (*page.blocks, *page.history)
-
-
-def _build_overview_table(checks: Sequence[CheckSummary]) -> Table:
     columns = (
         Column("model"), Column("target"), Column("verdict"), Column("when"), Column("first wrong layer"),
         Column("error", align="right"), Column("run ms", align="right"),
     )  # fmt: skip
-    rows = [
+    cells = [
         (
             check.stem, check.target, Span(str(check.kind), str(check.kind)) if check.kind else check.problem,
             render_date(check.at, "%Y-%m-%d %H:%M"), check.first_wrong, render_error(check.error) or "",
             render_ms(check.run_s) or "",
         )
-        for check in checks
+        for check in newest
     ]  # fmt: skip
-    return Table(columns, rows)
+    yield Heading("Models", level=1, note=location.dir)
+    yield TableBlock(Table(columns, cells))
+    for check in newest[:_MOST_MODELS]:
+        page: ModelPage = build_model_page(location, rows[check.run], checks)
+        yield from (*page.blocks, *page.history)

@@ -23,7 +23,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -47,9 +47,6 @@ Row = Mapping[str, str]
 
 class _LineError(Exception):
     """A line that cannot be read."""
-
-
-# ---------------------------------------------------------------- any file
 
 
 def load_profile(path: str) -> list[Slice]:
@@ -79,15 +76,15 @@ def parse_profile(text: str, name: str) -> list[Slice]:
     return []
 
 
-# ---------------------------------------------------------------- onnxruntime
-
-
 def parse_ort_profile(text: str) -> list[Slice]:
     """Parse the slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = _parse_torn(text)
+    except (ValueError, RecursionError):  # cut off: its complete events, of which onnxruntime writes one in each line
+        content = []
+        for line in text.splitlines():
+            with suppress(json.JSONDecodeError, RecursionError):
+                content.append(json.loads(line.strip().rstrip(",").removeprefix("[") or "null"))
     events = content.get("traceEvents", []) if isinstance(content, dict) else content
     slices = []
     for event in events if isinstance(events, list) else []:
@@ -96,15 +93,6 @@ def parse_ort_profile(text: str) -> list[Slice]:
             with suppress(_LineError):
                 slices.append(_build_ort_slice(event))
     return slices
-
-
-def _parse_torn(text: str) -> list[Any]:
-    """Parse the complete events; onnxruntime writes one in each line."""
-    found = []
-    for line in text.splitlines():
-        with suppress(json.JSONDecodeError, RecursionError):
-            found.append(json.loads(line.strip().rstrip(",").removeprefix("[") or "null"))
-    return found
 
 
 def _build_ort_slice(event: Mapping[str, Any]) -> Slice:
@@ -120,9 +108,6 @@ def _build_ort_slice(event: Mapping[str, Any]) -> Slice:
 
 
 _ORT_ARGS = {"inputs": "input_type_shape", "outputs": "output_type_shape", "output_bytes": "output_size"}
-
-
-# ---------------------------------------------------------------- CSV
 
 
 def _build_operator(track: str, row: Row) -> Iterator[Slice]:
@@ -176,9 +161,6 @@ def parse_runtime_csv(text: str) -> list[Slice]:
     return slices
 
 
-# ---------------------------------------------------------------- rows and numbers
-
-
 def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slice]:
     slices: list[Slice] = []
     for row in _read_rows(text):
@@ -224,8 +206,6 @@ def _slice(track: tuple[str, ...], name: str, start_ns: float, length_ns: float,
     return Slice(track, name, start, start + round(length_ns), args)
 
 
-# ---------------------------------------------------------------- files with names that do not depend on the tool
-
 _KINDS = {Step.COMPILE: "compile", Step.RUN: "runtime"}
 
 
@@ -243,7 +223,11 @@ def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
         tables += [path] if found and path.endswith(".csv") else []
     slices = slices or _build_slices(outcome)
     try:
-        _write_table(f"{base}.csv", tables, slices)
+        if len(tables) == 1 and f"{base}.csv" not in tables:
+            with replacing(f"{base}.csv") as aside:
+                shutil.copyfile(tables[0], aside)
+        elif f"{base}.csv" not in tables:  # else the tool has written a file with this name
+            write_atomic(f"{base}.csv", render_slices_csv(slices))
         write_atomic(f"{base}.pb", render_perfetto(slices))
     except OSError as error:
         raise InfrastructureError(f"the profile {base} cannot be written: {error.strerror}") from error
@@ -258,13 +242,3 @@ def _build_slices(outcome: StepOutcome) -> list[Slice]:
         slices.append(Slice(("assay", str(outcome.step)), f"{outcome.step} {number}", begun_ns, end_ns))
         begun_ns = end_ns
     return slices
-
-
-def _write_table(path: str, tables: Sequence[str], slices: Sequence[Slice]) -> None:
-    if path in tables:
-        return  # the tool has written a file with this name
-    if len(tables) == 1:
-        with replacing(path) as aside:
-            shutil.copyfile(tables[0], aside)
-    else:
-        write_atomic(path, render_slices_csv(slices))

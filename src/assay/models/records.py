@@ -11,7 +11,6 @@ import os
 from numbers import Integral, Real
 from typing import Any
 
-from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import CaseReport, ModelReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import replace
@@ -20,6 +19,12 @@ from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+MODEL_FILE = "model.json"
+MODEL_REQUEST_PREFIX = "request-"  # in .assay of the study: a request that is too long for a command line
+MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: tensors that differ
+MODEL_ERROR_FILE = "error.json"  # why there is no report
+MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}
 
 KIND = "model"
 FORMATS = {KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick")}
@@ -60,23 +65,16 @@ def review(report: ModelReport) -> ModelReport:
 
 def _review_case(case: CaseReport) -> CaseReport:
     verdict = case.verdict.review()
-    problem = _find_problem(case) if verdict.kind is VerdictKind.PASS else ""
-    if problem:
-        found = Finding(VerdictKind.ERROR, case.name, problem)
-        verdict = Verdict.of((*verdict.findings, found), verdict.comparisons)
-    return replace(case, verdict=verdict)
-
-
-def _find_problem(case: CaseReport) -> str:
-    """Return why a case cannot have passed."""
-    if case.failed_step is not None:
-        return f"the file states PASS for {case.outcome}"
+    problems = [f"the file states PASS for {case.outcome}"] if case.failed_step is not None else []
     for each in (*case.local, *case.accumulated):
         bound = each.tolerance
         numbers = (each.max_abs, each.mean_abs, each.max_rel, bound.abs, bound.rel, bound.allowed_wrong)
         if any(number is not None and math.isnan(number) for number in numbers):
-            return f"the file states PASS for {each.name}, whose error or tolerance is not a number"
-    return ""
+            problems.append(f"the file states PASS for {each.name}, whose error or tolerance is not a number")
+    if problems and verdict.kind is VerdictKind.PASS:
+        found = Finding(VerdictKind.ERROR, case.name, problems[0])
+        verdict = Verdict.of((*verdict.findings, found), verdict.comparisons)
+    return replace(case, verdict=verdict)
 
 
 def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelReport:
@@ -88,10 +86,8 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
 
 
 def _rebuild(content: Any, old: str, new: str, *, has_paths: bool = False) -> Any:
-    """Return the content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
-
-    A judge's numbers may be numpy's, which are registered as real numbers, and which JSON does not support.
-    """
+    """Return the content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`. A
+    judge's numbers may be numpy's, which are registered as real numbers, and which JSON does not support."""
     if isinstance(content, dict):
         return {name: _rebuild(each, old, new, has_paths=name in _WITH_PATHS) for name, each in content.items()}
     if isinstance(content, list):

@@ -55,9 +55,6 @@ _EXPLICIT = 3  # siblings are ordered by their rank
 _STATE_CLEARED = 1
 
 
-# ---------------------------------------------------------------- tracks and lanes
-
-
 @dataclass(slots=True)
 class Lane:
     """Slices of one track that are nested or apart, in the order in which they begin, the outer one first."""
@@ -93,9 +90,6 @@ def _sort_key(piece: Slice) -> tuple[int, int]:
     return piece.start_ns, -piece.end_ns
 
 
-# ---------------------------------------------------------------- Chrome
-
-
 def render_chrome(slices: Sequence[Slice]) -> str:
     """Render Chrome's JSON. Times begin with the first slice: microseconds since 1970 would lose digits."""
     base = min((piece.start_ns for piece in slices), default=0)
@@ -110,19 +104,13 @@ def render_chrome(slices: Sequence[Slice]) -> str:
         ids = {"pid": process, "tid": thread}
         events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
         events.append({"ph": "M", "name": "thread_sort_index", **ids, "args": {"sort_index": thread}})
-        events += [_build_event(piece, ids, base) for piece in lane.slices]
+        for piece in lane.slices:
+            times = {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
+            args = {"args": dict(piece.args)} if piece.args else {}
+            events.append({"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids, **times, **args})
     named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
     content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
     return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
-
-
-def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:
-    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1], **ids}
-    event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
-    return event | ({"args": dict(piece.args)} if piece.args else {})
-
-
-# ---------------------------------------------------------------- Perfetto
 
 
 def render_perfetto(slices: Sequence[Slice]) -> bytes:
@@ -186,9 +174,6 @@ def _annotation(name: str, value: Any) -> bytes:
     else:
         inner = protobuf.text(6, value if isinstance(value, str) else json.dumps(to_json(value), default=str))
     return inner + protobuf.text(10, str(name))
-
-
-# ---------------------------------------------------------------- CSV
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> str:

@@ -16,7 +16,6 @@ from assay.follow.api import StudyLocation
 from assay.models.flow.run import name_method
 from assay.models.pages import (
     LEVELS,
-    CheckSummary,
     build_model_page,
     build_tensor_blocks,
     build_times,
@@ -25,6 +24,7 @@ from assay.models.pages import (
     is_model_study,
     list_checks,
 )
+from assay.models.records import MODEL_FILE
 from assay.models.report.summary import render_error, render_ms
 from assay.models.session_pages import (
     build_measured_changes,
@@ -34,7 +34,6 @@ from assay.models.session_pages import (
     is_session_study,
     list_sessions,
 )
-from assay.models.values.layout import MODEL_FILE
 from assay.plugins import find_function
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
@@ -50,17 +49,14 @@ def show_all(request: Request) -> Response:
     for slug, (location, row) in snapshots.load_studies().items():
         if is_model_study(location):
             snapshot = snapshots.load(slug)
-            checks.append((snapshot, group_checks(_load_checks(snapshot)), len(snapshot.table.rows)))
+            # not cached with the table: a report may be replaced in the same folder
+            groups = group_checks(list_checks(snapshot.location, snapshot.table.rows))
+            checks.append((snapshot, groups, len(snapshot.table.rows)))
         elif is_of_sessions is not None and is_of_sessions(row.name):
             snapshot = snapshots.load(slug)
             if is_session_study(snapshot.table.rows):
                 sessions.append((snapshot, list_sessions(snapshot.table.rows)))
     return get_site(request).render(request, "models.html", checks=checks, sessions=sessions)
-
-
-def _load_checks(snapshot: StudySnapshot) -> Sequence[CheckSummary]:
-    """Load the checks of a study. They are not cached with the table: a report may be replaced in the same folder."""
-    return list_checks(snapshot.location, snapshot.table.rows)
 
 
 def _find(request: Request) -> StudySnapshot:
@@ -74,7 +70,7 @@ def _find(request: Request) -> StudySnapshot:
 def show_check(request: Request) -> Response:
     snapshot, run = _find(request), request.path_params["run"]
     row = snapshot.table.rows[snapshot.get_row(run)]
-    checks = _load_checks(snapshot)
+    checks = list_checks(snapshot.location, snapshot.table.rows)
     find, only_wrong = request.query_params.get("layer", "")[:200], request.query_params.get("wrong") == "1"
     page = build_model_page(snapshot.location, row, checks)
     me = next((check for check in checks if check.run == run), None)
@@ -143,9 +139,6 @@ def show_session(request: Request) -> Response:
         changes=changes, tests=tests, view=view, lines=lines,
         address_of=lambda **new: address_of(**{"baseline": base, **new}),
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- on other pages
 
 
 def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:

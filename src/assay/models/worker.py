@@ -50,9 +50,6 @@ def _keep_descriptor(word: str) -> int:
     return int(word)
 
 
-# ---------------------------------------------------------------- the guard
-
-
 def watch(worker: int, reply: int) -> None:
     """Wait until the worker or our own parent ends; then end all its descendants."""
     status = _wait(worker)
@@ -64,32 +61,20 @@ def watch(worker: int, reply: int) -> None:
 
 
 def _wait(worker: int) -> int | None:
-    """Return the worker's status, or None if the other end of stdin is closed."""
+    """Reap all processes that end; return the worker's status, or None if the other end of stdin is closed."""
     poller = select.poll()
     poller.register(0, 0)  # without events: only its end counts, the lines are the worker's
     poller.register(os.pidfd_open(worker), select.POLLIN)
     while True:
         ready = {fd for fd, _ in poller.poll(_REAP_MS)}
-        status = _reap(worker)
+        status = None
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                status = ended[1] if ended[0] == worker else status
         if status is not None:
             return status
         if 0 in ready:
             return None
-
-
-def _reap(worker: int) -> int | None:
-    """Reap all processes that have ended; return the worker's status if it is among them."""
-    found = None
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            found = status if pid == worker else found
-    return found
-
-
-# ---------------------------------------------------------------- the worker
 
 
 class Worker:
@@ -216,11 +201,9 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads.
-
-    Private writable memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of
-    gigabytes that they never touch.
-    """
+    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads. Private writable
+    memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of gigabytes that they never
+    touch."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes is None:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

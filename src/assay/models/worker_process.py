@@ -75,7 +75,10 @@ class WorkerProcess:
                 answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
             except _DeathError as death:
                 self._drop()
-                text = self._find_last_lines()
+                lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
+                fatal = next((n for n, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+                # for a crash the innermost frame comes first
+                text = "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
                 raise InfrastructureError(
                     f"the target {self.target.name!r} cannot be queried: {death.message}", text
                 ) from None
@@ -105,8 +108,6 @@ class WorkerProcess:
         if self._process is not None:
             self._process.close()
             self._process = None
-
-    # ------------------------------------------------------------ one request
 
     def _ask(self, request: Mapping[str, Any], limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
         for is_last in (False, True):
@@ -138,8 +139,6 @@ class WorkerProcess:
             # the next worker loads the user's own code again: it may have been edited, with what steps depend on
             self._identity = {step: found for step, found in self._identity.items() if step is None}
 
-    # ------------------------------------------------------------ outcomes
-
     def _complete(self, outcome: StepOutcome, limits: StepLimits, command: str) -> StepOutcome:
         """Add the output of the job to the outcome, and the command that was announced last, if the back end could not
         report its own. A program that gets no more memory dies or reports that; neither is the model's fault."""
@@ -155,12 +154,6 @@ class WorkerProcess:
             changes["ending"] = StepEnding.MEMORY
         return replace(outcome, **changes)
 
-    def _find_last_lines(self) -> str | None:
-        lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
-        fatal = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-        # for a crash the innermost frame comes first
-        return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
-
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
     """Return the error as the worker raised it; its constructor would build the message again."""
@@ -168,9 +161,6 @@ def parse_error(content: Mapping[str, Any]) -> AssayError:
     error = kind.__new__(kind)
     vars(error).update(content["facts"])
     return error
-
-
-# ---------------------------------------------------------------- the process
 
 
 class _Process:
@@ -204,8 +194,6 @@ class _Process:
         """Return whether the worker accepts another job: one that died between jobs is replaced without a message."""
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
-
-    # ------------------------------------------------------------ requests and answers
 
     def send(self, message: Mapping[str, Any]) -> None:
         stream = self._process.stdin
@@ -264,8 +252,6 @@ class _Process:
         if sum(os.stat(path).st_size for path in self._paths.values()) > OUTPUT_BYTES:
             raise _DeathError(StepEnding.ERROR, f"more than {OUTPUT_BYTES >> 20} MiB of output")
 
-    # ------------------------------------------------------------ output
-
     def clear_output(self) -> None:
         for path in self._paths.values():
             os.truncate(path, 0)
@@ -278,8 +264,6 @@ class _Process:
                 stream = getattr(sys, name)  # read each time: pytest replaces it between tests
                 stream.write(chunk.decode("utf-8", "replace"))
                 stream.flush()
-
-    # ------------------------------------------------------------ ending
 
     def close(self) -> None:
         """End the worker, which closes its connections and resets boards; kill it if that takes too long."""

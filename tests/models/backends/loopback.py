@@ -54,26 +54,21 @@ class Loopback:
 
     def start(self):
         argv = [*self.wrapper, find_program("sshd"), "-D", "-e", "-f", "/dev/null", "-p", str(self.port)]
-        for name, value in self._settings().items():
-            argv += ["-o", f"{name}={value}"]
-        with open(self.folder / "sshd.log", "ab") as log:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._wait()
-
-    def _settings(self):
-        return {
+        settings = {
             "ListenAddress": "127.0.0.1",
             "HostKey": self.folder / "host_key",
             "AuthorizedKeysFile": self.folder / "user_key.pub",
             "PidFile": "none",
-            "UsePAM": "no",
-            "StrictModes": "no",
+            **dict.fromkeys(("UsePAM", "StrictModes", "PasswordAuthentication"), "no"),
             "PermitRootLogin": "yes",
-            "PasswordAuthentication": "no",
-            "MaxStartups": "100",
-            "MaxSessions": "100",
+            **dict.fromkeys(("MaxStartups", "MaxSessions"), "100"),
             **self.settings,
         }
+        for name, value in settings.items():
+            argv += ["-o", f"{name}={value}"]
+        with open(self.folder / "sshd.log", "ab") as log:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait()
 
     def _wait(self):
         deadline = time.monotonic() + PATIENCE_S

@@ -94,9 +94,6 @@ class Place:
         return sorted(os.listdir(self.folder))
 
 
-# ---------------------------------------------------------------- the lock
-
-
 @EVERY_SHELL
 def test_the_lock_names_its_owner_and_goes_with_it(place):
     with place.guard("t1", owner=OWNER) as guard:
@@ -189,9 +186,6 @@ def test_a_process_that_lost_the_lock_stops_and_leaves_the_others(place):
     assert not place.job("t1").exists()
 
 
-# ---------------------------------------------------------------- nothing stays
-
-
 @pytest.fixture
 def busy(place, request):
     """A guard with a job that runs in a group of its own."""
@@ -229,9 +223,6 @@ def test_a_silent_connection_ends_the_job(busy):
     place, _, job = busy
     until(ended(job), "the job is gone")
     until(lambda: place.left() == ["assay-t1.heard"], "folder and lock are gone")
-
-
-# ---------------------------------------------------------------- words
 
 
 def test_owners_in_words():

@@ -69,9 +69,6 @@ def test_a_grandchild_that_holds_the_stream_does_not_hold_us(tmp_path):
     assert (speech.code, speech.stdout) == (0, "said\n")
 
 
-# ---------------------------------------------------------------- libraries
-
-
 def test_the_output_of_a_library_is_read_from_the_file_that_stderr_is(tmp_path):
     writer, before = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND), os.dup(2)
     os.dup2(writer, 2)

@@ -16,7 +16,7 @@ from tests.models.backends.backend_helpers import spec
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.base import BackendError
-from assay.models.backends.command import CommandBackend, describe_code, find_output
+from assay.models.backends.command import CommandBackend, find_output
 from assay.models.backends.iree_backend import find_program
 from assay.models.backends.registry import build_backend
 from assay.models.config.targets import TORQ
@@ -49,9 +49,6 @@ def shell(text):
     return ["sh", "-c", text.replace("{", "{{").replace("}", "}}"), "sh"]
 
 
-# ---------------------------------------------------------------- options
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -75,14 +72,13 @@ def test_the_steps_of_a_target():
         assert list(command(run="x", **more).steps) == ["import", "compile", "run"]
 
 
-# ---------------------------------------------------------------- programs that do not do their part
-
-
 @pytest.mark.parametrize(
     ("text", "ending", "words"),
     [
         ("echo said; exit 5", StepEnding.ERROR, "ended with exit code 5: said"),
         ("exit 9", StepEnding.ERROR, "ended with exit code 9"),
+        ("exit 139", StepEnding.ERROR, "ended with exit code 139 (SIGSEGV)"),
+        ("exit 255", StepEnding.ERROR, "ended with exit code 255 (signal 127)"),
         ("kill -SEGV $$", StepEnding.CRASH, "was killed by SIGSEGV"),
         (":", StepEnding.ERROR, "succeeded but did not write the output y; there is nothing"),
         (': >"$1/9.npy"', StepEnding.ERROR, "did not write the output y; there is 9.npy"),
@@ -124,17 +120,6 @@ def test_a_program_that_is_not_there(tmp_path):
     for ask in (backend.identity, lambda: run(tmp_path, backend)):
         with pytest.raises(InfrastructureError, match=r"no-such-runner was not found: \$NO_SUCH_RUNNER is not set"):
             ask()
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(-9, "was killed by SIGKILL"), (139, "exit code 139 (SIGSEGV)"), (255, "exit code 255 (signal 127)")],
-)
-def test_codes_in_words(code, words):
-    assert words in describe_code(code)
-
-
-# ---------------------------------------------------------------- how they are called
 
 
 def called(tmp_path, **options):
@@ -294,9 +279,6 @@ def test_a_command_can_be_pasted_anywhere(tmp_path, code):
     assert (folder / "artifact").read_text() == "set two words"
 
 
-# ---------------------------------------------------------------- identity
-
-
 def identify(**options):
     return dict(command(**options).identity())
 
@@ -372,8 +354,6 @@ def test_the_version_of_a_program(version, said):
     backend = CommandBackend(Target("sim", "command", {"run": [sys.executable], "version": version}))
     assert backend.identity().get("run: version") == said
 
-
-# ---------------------------------------------------------------- Torq, by IREE's programs
 
 TORQ_STAND_IN = """
 for word in "$@"; do case $word in

@@ -55,9 +55,6 @@ def own_bench(tmp_path, **target):
         yield backend_helpers.StepRunner(worker, tmp_path)
 
 
-# ---------------------------------------------------------------- what it refuses
-
-
 def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     """A true defect of IREE 3.13, found in a model from PyPI; a later one may compile it, and then has to be right."""
     path = bench.make_folder() / "silero.onnx"
@@ -119,9 +116,6 @@ def test_a_module_without_an_entry():
     with pytest.raises(BackendError, match="2 entry points, not one: a, b"):
         choose_entry(["a", "a$async", "b"], "x.vmfb")
     assert choose_entry(["main$async", "main", "__init"], "x.vmfb") == "main"
-
-
-# ---------------------------------------------------------------- what it makes
 
 
 def test_mlir_is_text_that_a_person_can_read(bench):
@@ -208,9 +202,6 @@ def test_a_cnn_of_25_layers(bench):
     feed = {"image": np.random.default_rng(3).normal(size=(1, 3, 32, 32)).astype(np.float32)}
     expected = ReferenceEvaluator(str(path)).run(None, feed)[0]
     np.testing.assert_allclose(bench.compute(model, feed)["scores"], expected, rtol=1e-4)
-
-
-# ---------------------------------------------------------------- words
 
 
 def test_types_and_shapes_as_iree_names_them():

@@ -84,9 +84,6 @@ def test_specs():
     assert build_output_specs(model) == (TensorSpec("y", ""),)
 
 
-# ---------------------------------------------------------------- libraries that are missing
-
-
 @pytest.mark.parametrize(
     ("backend", "library", "extra"),
     [
@@ -138,9 +135,6 @@ def test_a_file_of_that_name_in_the_working_directory_does_no_harm(tmp_path):
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout[0].isdigit()
-
-
-# ---------------------------------------------------------------- onnx's evaluator and OpenVINO
 
 
 @pytest.fixture(scope="module")

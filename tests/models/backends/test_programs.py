@@ -22,8 +22,6 @@ from assay.models.backends.programs import (
     parse_template,
 )
 
-# ---------------------------------------------------------------- where they are
-
 
 def test_a_program_that_is_nowhere_names_both_places(tmp_path):
     with pytest.raises(InfrastructureError) as caught:
@@ -81,9 +79,6 @@ def test_versions_are_asked_carefully(tmp_path, monkeypatch, text, limit_s, said
     assert ask_version([str(tmp_path / "none")], {}, str(tmp_path)) == ""
 
 
-# ---------------------------------------------------------------- words
-
-
 def test_words_that_are_nothing_report_nothing(tmp_path):
     """A folder that we stand in is not searched."""
     words = ["--flag", "", "none", "a" * 5000, "x\0y", "print(1); print(2)", "--k=3", "-", ".", "..", "/"]
@@ -129,9 +124,6 @@ def test_a_file_that_is_edited_is_read_again_even_with_its_old_date(tmp_path, mo
         path.write_text("two")
         os.utime(path, ns=(date.st_atime_ns, date.st_mtime_ns))
     assert hash_file(str(path)) != first
-
-
-# ---------------------------------------------------------------- programs
 
 
 def test_the_words_of_a_program_where_it_is_and_where_its_link_leads_count(tmp_path):
@@ -222,8 +214,6 @@ def test_files_of_all_cases(tmp_path):
         (tmp_path / name).touch()
     assert find_matching("--calibration=*.json", str(tmp_path)) == [str(tmp_path / f"{each}.json") for each in "ab"]
 
-
-# ---------------------------------------------------------------- command templates
 
 KNOWN = ("model", "artifact", "out", "ir_dir", "profile_dir", "chip", "flags", "case")
 VALUES = {**dict.fromkeys(KNOWN), "model": "m.onnx", "artifact": "a b", "flags": ["-x", "-y z"], "case": ""}

@@ -101,9 +101,6 @@ def left_on(board):
     return there + [name for name in os.listdir(board.folder) if name.startswith("board.lock")]
 
 
-# ---------------------------------------------------------------- boards that do not answer
-
-
 def test_no_address():
     with pytest.raises(UsageError, match="target b: there is no address"):
         build_backend(Target("b", "ssh", {"run": "x"}))
@@ -141,9 +138,6 @@ def test_a_program_that_the_board_does_not_have(board):
         identify(board, run="no-such-runner")
 
 
-# ---------------------------------------------------------------- the lock
-
-
 def test_a_held_lock_shows_its_owner_and_since_when(board, make, perform):
     board.lock.mkdir()
     try:
@@ -173,9 +167,6 @@ def test_several_at_once_take_turns(board, make, tmp_path):
     assert len(made) == 3
     assert log.read_text().split() == ["begin", "end"] * 3
     assert left_on(board) == []
-
-
-# ---------------------------------------------------------------- the run
 
 
 def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
@@ -327,9 +318,6 @@ def test_what_a_run_depends_on_may_be_on_the_board(board, tmp_path, monkeypatch)
         identify(board, depends=["/none/x"])
 
 
-# ---------------------------------------------------------------- nothing stays
-
-
 def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
     with WorkerProcess(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as worker:
         outcome = worker.work(make(), StepLimits(run_s=4.0))
@@ -382,8 +370,9 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
         thread = threading.Thread(target=lambda: found.append(worker.work(make(), StepLimits(run_s=120))))
         thread.start()
         until((tmp_path / "pids").exists, "the job runs on the board")
-        for pid in sessions_of(board):
-            os.kill(pid, signal.SIGKILL)
+        daemon = board.process.pid  # with a child for each connection
+        for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
         thread.join()
         assert found[0].ending is StepEnding.ERROR
         assert "broke" in found[0].message or "failed" in found[0].message
@@ -391,9 +380,3 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
         (tmp_path / "pids").unlink()
         assert worker.work(make(), StepLimits(run_s=3)).ending is StepEnding.TIMEOUT, "it runs again"
         until(lambda: left_on(board) == [], "folder and lock are gone")
-
-
-def sessions_of(board):
-    """The daemon's children: one for each connection."""
-    children = Path(f"/proc/{board.process.pid}/task/{board.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children]

@@ -36,9 +36,6 @@ def test_inputs_come_in_the_models_order_and_all_problems_are_named_at_once(tmp_
         assert words in caught.value.message
 
 
-# ---------------------------------------------------------------- outputs
-
-
 @pytest.mark.parametrize(
     ("found", "wanted", "result"),
     [
@@ -80,9 +77,6 @@ def test_outputs_are_written_as_asked_for_and_one_that_did_not_come_is_named(tmp
         write_outputs(job, ["a"], [np.zeros(1)])
 
 
-# ---------------------------------------------------------------- packed and raw
-
-
 @pytest.mark.parametrize("values", [[], [7], [-8, 7], [1, -1, 0, 5, -3]])
 def test_four_bits(values):
     nibbles = [value & 15 for value in values] + [0] * (len(values) % 2)
@@ -105,8 +99,6 @@ def test_types_that_numpys_files_know():
     assert all(map(is_numpy_type, ("float32", "int64", "bool")))
     assert not any(map(is_numpy_type, ("int4", "bfloat16", "float8_e5m2")))
 
-
-# ---------------------------------------------------------------- the rehearsal
 
 FIRST_JOB = """
 import os, sys

@@ -158,8 +158,6 @@ def test_a_module_is_left_as_it_was():
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
-# ---------------------------------------------------------------- the user's file
-
 RETURNS = r"return \(module, inputs\)"
 
 

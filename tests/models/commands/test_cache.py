@@ -51,9 +51,6 @@ def test_what_is_listed_and_cleared(chain: Path, tmp_path: Path, builder: Artifa
     assert load_cache()[1] == []
 
 
-# ---------------------------------------------------------------- as a document
-
-
 def entry(case: str = "net_layer_Conv_0", **more: Any) -> dict[str, Any]:
     names = {"case": case, "step": "compile", "backend": "iree", "made_by": "me@here", "key": "0" * 64}
     return {**names, "size_bytes": 2048, "made_at": 0.0, "used_at": time.time() - 7200, "in_use": False, **more}

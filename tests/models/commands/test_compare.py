@@ -53,7 +53,6 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
         ("compare", "chain.onnx", "copy.onnx", "--tolerance", "rel=no"): "rel must be a number, not 'no'",
         ("compare", "net.py:build", "chain.onnx", "--target", "torch"): "compare is for two ONNX models",
         ("compare", "chain.onnx", "copy.onnx", "--bisect", "--keep-outputs", "kept"): "give one of them",
-        ("compare", "chain.onnx", "copy.onnx", "--bisect", "--only", "Conv_0"): "--only is for check: bisect looks",
         ("judge", "missing"): "there is no missing",
         ("judge", "empty"): "empty has neither outputs of a check nor reference.npz and target.npz",
     }

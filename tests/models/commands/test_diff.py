@@ -155,9 +155,6 @@ def test_what_cannot_be_compared(make: Any, more: dict[str, Any], said: str) -> 
     assert said in caught.value.render()
 
 
-# ---------------------------------------------------------------- the command
-
-
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     wrong = TABLE.copy()

@@ -13,14 +13,11 @@ from onnx import helper
 from tests.example_models import ask, picky, write_model
 
 from assay.errors import InfrastructureError, NotFoundError
-from assay.models.commands.pieces import ConvertRequest, Piece, convert, render_outline, split_model
+from assay.models.commands.pieces import Piece, render_outline, split_model
 from assay.models.flow.cases import StepFailedError
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import InputChoice, Layer, Outline
-from assay.show.console import Console
 from assay.show.formatting import display_width
-
-# ---------------------------------------------------------------- what cannot be split
 
 
 @pytest.mark.parametrize(
@@ -39,9 +36,6 @@ def test_what_cannot_be_split_is_named(
     with pytest.raises(kind, match=said):
         split_model(request, str(tmp_path / out))
     assert not (tmp_path / "out").exists()
-
-
-# ---------------------------------------------------------------- layers in files
 
 
 def test_each_layer_stands_by_itself_with_its_values_in_every_sample(chain: Path, tmp_path: Path) -> None:
@@ -70,15 +64,6 @@ def test_a_layer_that_cannot_stand_alone_reports_why(tmp_path: Path) -> None:
     pieces = split_model(ask(model, tmp_path), str(tmp_path / "out"))
     assert pieces
     assert all(isinstance(piece, Piece) and piece.problem and not piece.path for piece in pieces)
-
-
-# ---------------------------------------------------------------- outlines and opsets
-
-
-def test_another_opset_in_one_line(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    convert(ConvertRequest(str(chain), 18, str(tmp_path / "new.onnx")), Console())
-    assert capsys.readouterr().out == f"opset 17 → 18, 3 nodes: {tmp_path / 'new.onnx'}\n"
-    assert onnx.load(tmp_path / "new.onnx").opset_import[0].version == 18
 
 
 def layer(number: int, *ops: str, node: str = "", flow: tuple[str, str] = ("a", "b")) -> Layer:

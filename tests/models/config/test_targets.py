@@ -30,9 +30,6 @@ def write(place, text, name="pyproject.toml"):
     (place / "project" / name).write_text(text)
 
 
-# ---------------------------------------------------------------- what is wrong
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -82,9 +79,6 @@ def test_targets_that_are_no_table(place, text):
     write(place, text)
     with pytest.raises(ConfigError, match=r"pyproject.toml:2:\d+ targets.*: must be a table"):
         load(place, "sim")
-
-
-# ---------------------------------------------------------------- built in, and from files
 
 
 @pytest.mark.parametrize(
@@ -145,9 +139,6 @@ def test_a_project_adds_to_the_users_targets(place):
     write(place, '[targets.both]\nrun = "p"\n', "assay.toml")
     assert load(place, "mine").options == {"run": "u", "folder": str(place / "home/.config/assay")}
     assert load(place, "both").options["run"] == "p"
-
-
-# ---------------------------------------------------------------- chips
 
 
 @pytest.fixture

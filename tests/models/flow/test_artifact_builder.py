@@ -151,9 +151,6 @@ def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, comp
     assert work.failed is None
 
 
-# ---------------------------------------------------------------- what leaves the store again
-
-
 def count_used(builder: ArtifactBuilder) -> int:
     return sum(entry.in_use for entry in builder.store.load_entries())
 
@@ -204,13 +201,13 @@ def test_an_entry_that_cannot_be_read_is_made_again(
     assert is_cached(compute()) == [True, True]
 
 
-# ---------------------------------------------------------------- external data
-
-
 def test_external_data_is_next_to_the_model_wherever_we_are(
     builder: ArtifactBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_external(tmp_path / "model")
+    path = tmp_path / "model" / "chain.onnx"
+    path.parent.mkdir()
+    model = onnx.load(write_chain(tmp_path / "inner.onnx"))
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     monkeypatch.chdir(tmp_path)
     before = load_product(str(path))
     work = builder.compute(ORT, before, inputs(tmp_path), WANTS, "case")
@@ -218,14 +215,6 @@ def test_external_data_is_next_to_the_model_wherever_we_are(
     data = path.parent / "weights.bin"
     data.write_bytes(bytes(reversed(data.read_bytes())))
     assert load_product(str(path)).sha != before.sha
-
-
-def write_external(folder: Path) -> Path:
-    folder.mkdir()
-    model = onnx.load(write_chain(folder / "inner.onnx"))
-    path = folder / "chain.onnx"
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    return path
 
 
 def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(

@@ -36,9 +36,6 @@ def labels(report: ModelReport) -> list[str]:
     return [case.layer.label if case.layer else "full" for case in report.cases]
 
 
-# ---------------------------------------------------------------- a chain of three layers
-
-
 def test_a_right_target_costs_two_compilations(
     chain: Path, tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
@@ -123,9 +120,6 @@ def test_odd_models(goal: str, tmp_path: Path, bisect: Bisect) -> None:
     assert (wrong.first_wrong is None) == (goal == "nothing but handed through")
 
 
-# ---------------------------------------------------------------- what a target cannot do
-
-
 def test_an_operator_that_is_lacking_is_found_by_halving(
     tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
@@ -182,9 +176,6 @@ def test_a_group_of_layers_that_the_target_cannot_compute_is_divided(tmp_path: P
     assert correct == {f"long_layer_{label}" for label in ("Abs_0", "Neg_1")}, "what is left is tried alone"
 
 
-# ---------------------------------------------------------------- open dimensions
-
-
 def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(chain: Path, bisect: Bisect) -> None:
     target = Target("static", "picky_backend:Static")
     report = bisect(chain, target)
@@ -194,9 +185,6 @@ def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(chain: Path, 
     kept = bisect(chain, target, inputs=InputChoice(keep_dims=True))
     assert kept.verdict.kind is VerdictKind.ERROR
     assert not any("closed (" in note for note in kept.notes)
-
-
-# ---------------------------------------------------------------- shapes
 
 
 @pytest.mark.parametrize(
@@ -223,9 +211,6 @@ def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_sa
     target = Target("narrow", "picky_backend:FaultyOneOutput", {"fault": {"kind": "extra-axis", "at": "r"}})
     report = bisect(model, target)
     assert (report.first_wrong, report.confirmed) == ("m_layer_Relu_0", True)
-
-
-# ---------------------------------------------------------------- headlines
 
 
 def test_a_layer_that_cannot_stand_alone_is_found_with_its_failure(tmp_path: Path, bisect: Bisect) -> None:

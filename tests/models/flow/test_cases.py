@@ -22,15 +22,6 @@ def open_cases(model: Path, builder: ArtifactBuilder, reference: Target = ORT, *
     return Cases(ModelRequest(str(model), reference, reference, inputs=InputChoice(**inputs)), builder)  # type: ignore[arg-type]
 
 
-def test_the_names_come_from_the_graph_alone(chain: Path, builder: ArtifactBuilder) -> None:
-    cases = open_cases(chain, builder)
-    assert cases.outline.cases == (
-        *(f"chain_layer_{each}" for each in ("MatMul_0", "Add_1", "Relu_2")),
-        "chain_full_model",
-    )
-    assert builder.store.load_entries() == []
-
-
 def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, shared: ArtifactBuilder) -> None:
     cases = open_cases(chain, shared)
     product, add = cases.iterate(["chain_layer_MatMul_0", "chain_layer_Add_1"])

@@ -48,8 +48,6 @@ def scaled(at: str, by: float) -> Target:
     return Target("scaled", "picky_backend:Scaled", {"at": at, "by": by})
 
 
-# ---------------------------------------------------------------- sub-graphs
-
 BRANCHES = """then_branch = t () => (float[2] p) { p = Relu(x) }, else_branch = e () => (float[2] q) { q = Neg(x) }"""
 INSIDE = f"""then_branch = o () => (float[2] r) {{ r = If (c) < {BRANCHES} > }},
     else_branch = u () => (float[2] s) {{ s = Exp(x) }}"""
@@ -101,9 +99,6 @@ def test_both_names_of_the_domain_of_onnx_are_one(check: Check, tmp_path: Path) 
         model.opset_import.extend(helper.make_opsetid(*each) for each in versions)
         report = check(save(tmp_path, model), UNOPTIMIZED)
         assert set(kinds(report).values()) == {VerdictKind.PASS}
-
-
-# ---------------------------------------------------------------- a chain of three layers
 
 
 @pytest.mark.parametrize(
@@ -219,9 +214,6 @@ def test_a_reference_that_fails_gives_errors_and_never_a_pass(
     assert "4 cases not compared: picky has no result" in report.notes
 
 
-# ---------------------------------------------------------------- references that disagree
-
-
 def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(tmp_path: Path, check: Check) -> None:
     model = save(tmp_path, "g (float[3,4] x) => (float[3,4] y) { y = Elu(x) }")
     report = check(model, scaled("y", 1.01), voter=scaled("y", 1.02))
@@ -258,9 +250,6 @@ def test_the_examples_pass_on_another_runtime(name: str, built: Path, check: Che
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
 
 
-# ---------------------------------------------------------------- models that compute in steps
-
-
 def test_a_quantised_model_may_be_a_few_steps_off_as_a_whole_and_no_layer_may(built: Path, check: Check) -> None:
     model = built / "example-quantised.onnx"
     last = [node for node in onnx.load(model).graph.node if node.op_type != "Constant"][-1].output[0]
@@ -288,9 +277,6 @@ def test_models_are_known_to_be_quantised_by_their_nodes(op: str, expected: bool
     inside = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
     for nodes in ([plain, node], [inside]):
         assert is_quantized(helper.make_model(helper.make_graph(nodes, "g", [], []))) is expected
-
-
-# ---------------------------------------------------------------- what stays behind
 
 
 def test_what_a_check_leaves_in_the_store_and_beside_it(
@@ -335,9 +321,6 @@ def test_a_simulator_s_times_are_estimates(chain: Path, check: Check) -> None:
     assert not check(chain, UNOPTIMIZED, only=("Add_1",)).is_estimate
 
 
-# ---------------------------------------------------------------- what no layer shows, and what was not asked for
-
-
 def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, check: Check) -> None:
     body = "{ a, b = Split<axis = 0>(x)  q = SequenceConstruct(a, b)  y = ConcatFromSequence<axis = 0>(q) }"
     model = save(tmp_path, f"g (float[4,4] x) => (float[4,4] y) {body}", opset=13)
@@ -368,9 +351,6 @@ def test_layers_that_were_not_requested_are_counted(
         assert report.notes == ("Add_1, which was not requested, is the first to be wrong inside the model",)
 
 
-# ---------------------------------------------------------------- another opset
-
-
 @pytest.mark.parametrize(
     ("message", "opset", "expected"),
     [
@@ -392,9 +372,6 @@ def test_another_opset_is_offered_where_it_may_help(
     outcome = StepOutcome(Step.COMPILE, StepEnding.UNSUPPORTED, message, hint=hint)
     found = Cases(request_for(model), shared).fix_hint(outcome).hint
     assert found == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")
-
-
-# ---------------------------------------------------------------- bounds of operators, in the whole too
 
 
 def write_classifier(folder: Path) -> Path:
@@ -427,9 +404,6 @@ def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, check: Check
     assert finding.message == (
         "the full model is wrong although every layer is correct in isolation: errors accumulate"
     )
-
-
-# ---------------------------------------------------------------- small outputs
 
 
 def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: Path, check: Check) -> None:
@@ -465,9 +439,6 @@ def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, check: Che
         report = check(model, scaled("times", by), inputs=inputs)
         assert report.first_wrong == first
         assert (VerdictKind.FAIL in kinds(report).values()) is bool(first)
-
-
-# ---------------------------------------------------------------- layers that a compiler computes beforehand
 
 
 def write_shapely(folder: Path) -> Path:
@@ -547,9 +518,6 @@ def test_the_ir_version_that_a_model_needs_is_that_of_its_newest_operators_and_f
     assert find_least_ir(model) == 11
 
 
-# ---------------------------------------------------------------- as near as correct runtimes are
-
-
 def test_a_target_that_rounds_otherwise_everywhere_is_not_passed(built: Path, check: Check) -> None:
     """floor(x + 0.4) in every quantiser: inside, and as a whole, this is within a few steps."""
     target = Target("late", "faulty:FaultyBackend", {"fault": {"kind": "rounds-late", "at": "*"}, "optimize": "none"})
@@ -567,9 +535,6 @@ def test_a_layer_normalisation_with_another_epsilon_is_not_passed(tmp_path: Path
     report = check(model, faulty("epsilon", "y"))
     assert report.cases[0].verdict.kind in (VerdictKind.CHANGED, VerdictKind.FAIL)
     assert check(model, OPENVINO, only=("LayerNormalization_0",)).verdict.kind is VerdictKind.PASS
-
-
-# ---------------------------------------------------------------- what cannot be compared, or not so finely
 
 
 def test_what_a_random_operator_draws_is_inconclusive(tmp_path: Path, check: Check) -> None:

@@ -62,10 +62,6 @@ def test_what_a_quantiser_makes_passes_under_its_names_and_under_others(
         assert any("weights within a step" in case.matched for case in other.cases)
 
 
-def _double(array: Any) -> Any:
-    return (array * np.float32(1.5)).astype(array.dtype)
-
-
 def _one_more(array: Any) -> Any:
     return (array + 1).astype(array.dtype)
 
@@ -73,7 +69,7 @@ def _one_more(array: Any) -> Any:
 @pytest.mark.parametrize(
     ("tensor", "change", "layer"),
     [
-        ("w_scale", _double, "Conv_0"),
+        ("w_scale", lambda array: (array * np.float32(1.5)).astype(array.dtype), "Conv_0"),
         ("v_zero_point", _one_more, "Conv_3"),
         ("v_quantized", lambda array: np.swapaxes(array, -1, -2), "Conv_3"),
         ("b_quantized", np.zeros_like, "Conv_0"),

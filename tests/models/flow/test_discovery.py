@@ -11,7 +11,7 @@ from tests.example_models import parse
 
 from assay.config.toml_source import parse_toml
 from assay.errors import UsageError
-from assay.models.config.settings import ModelSettings, parse_model_settings
+from assay.models.config.settings import parse_model_settings
 from assay.models.flow.discovery import (
     KnownNames,
     find_models,
@@ -37,15 +37,8 @@ def shown(folder: Path, *more: Path) -> list[str]:
 
 
 def test_models_are_sorted_and_found_below_unless_they_were_put_aside(tmp_path):
-    for name in (
-        "b.onnx",
-        "a.onnx",
-        "sub/c.onnx",
-        "disable_net.onnx",
-        "disabled/x.onnx",
-        ".hidden.onnx",
-        "a.onnx.data",
-    ):
+    ignored = ("disable_net.onnx", "disabled/x.onnx", ".hidden.onnx", "a.onnx.data")
+    for name in ("b.onnx", "a.onnx", "sub/c.onnx", *ignored):
         write(tmp_path / name)
     found = find_models([str(tmp_path)], GROUPS)
     assert [model.stem for model in found] == ["a", "b", "c"]
@@ -120,14 +113,8 @@ def test_folders_are_those_of_the_settings_wherever_one_stands(tmp_path):
     assert project.chip_folder == str(tmp_path / "tests/testdata/chips")
 
 
-# ---------------------------------------------------------------- names that tolerances are for
-
 NET = """g (float[1,1,2,2] x, float[1,1,1,1] w) => (float[1,1,2,2] y, float[1,1,2,2] z)
     { c = Conv(x, w) k = Clip(c) y = Relu(k) z = Neg(k) }"""
-
-
-def read(text: str) -> ModelSettings:
-    return parse_model_settings(parse_toml(text, "assay.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +153,8 @@ def test_joined_names_have_all_of_each(known: KnownNames) -> None:
 
 
 def test_tables_of_models_that_are_not_there_are_reported() -> None:
-    settings = read("models = {net = {seed = 1}, nett = {seed = 1}, q = {seed = 1}}")
+    text = "models = {net = {seed = 1}, nett = {seed = 1}, q = {seed = 1}}"
+    settings = parse_model_settings(parse_toml(text, "assay.toml"))
     near, far = find_unknown_stems(settings, ["net", *(f"model{number}" for number in range(20))])
     assert near == "models.models.nett: there is no such model; did you mean 'net'?"
     assert far == "models.models.q: there is no such model; it does nothing"

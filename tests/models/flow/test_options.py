@@ -43,9 +43,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "net.onnx"
 
 
-# ---------------------------------------------------------------- what cannot be meant
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -86,9 +83,6 @@ def test_quotes_that_are_not_closed_and_wrong_settings_are_named(model: str, tmp
         build_request(ModelFlags(model, target="ort"), "check")
 
 
-# ---------------------------------------------------------------- what is meant
-
-
 def test_without_flags_the_defaults_hold(model: str, tmp_path: Path) -> None:
     request = build_request(ModelFlags(model, target="iree"), "check")
     assert request.model == str(tmp_path / "net.onnx")
@@ -116,9 +110,6 @@ def test_flags_go_before_settings_key_by_key(model: str, tmp_path: Path) -> None
     assert (request.reference.name, request.target.name) == ("iree", "ort")
     assert request.inputs == InputChoice(1, 0, {"x": (0.0, 1.0), "y": (2.0, 3.0)}, {"batch": 5})
     assert request.tolerances.model == Tolerance(abs=0.25, rel=0.1)
-
-
-# ---------------------------------------------------------------- tolerances for what is not there
 
 
 @pytest.mark.parametrize(
@@ -210,9 +201,6 @@ def test_inputs_from_files(model: str, tmp_path: Path) -> None:
     whole = build_request(ModelFlags(model, target="ort", samples=2, inputs=("odd=name.npy",)), "check").inputs
     assert (whole.files, whole.most) == ((f"{tmp_path}/odd=name.npy",), 2)
     assert build_request(ModelFlags(model, target="ort", samples=2), "check").inputs.most is None
-
-
-# ---------------------------------------------------------------- and back
 
 
 def parse_back(model: str, text: str, goal: Any = "check") -> Any:

@@ -58,9 +58,6 @@ def ops_of(path: Path) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-# ---------------------------------------------------------------- one rule for all searches
-
-
 @pytest.mark.parametrize(
     ("opset", "kind", "at", "label"),
     [(9, "attribute", "normal", "BatchNormalization_1"), (13, "weights", "normal", "BatchNormalization_1")],
@@ -84,9 +81,6 @@ def test_a_vote_that_counts_in_a_check_counts_in_every_search(
     for search in (check_model, bisect_model, reduce_failure):
         report = search(request_for(chain, target, voter=voter, inputs=LARGE), shared, str(tmp_path / "keep"))
         assert (report.verdict.kind, report.first_wrong) == (VerdictKind.INCONCLUSIVE, None), search
-
-
-# ---------------------------------------------------------------- models that compute in steps
 
 
 NEARLY = Tolerances(by_tensor={"p1": Tolerance(rel=3e-4)})
@@ -128,18 +122,12 @@ def test_a_fault_behind_steps_that_moved_is_named(
     assert found == (VerdictKind.FAIL, f"coarse_layer_{label}", True)
 
 
-# ---------------------------------------------------------------- nothing to reduce
-
-
 def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp_path: Path, reduce: Reduce) -> None:
     report = reduce(chain, ORT)
     assert report.verdict.kind is VerdictKind.PASS
     assert report.exit_code == 0
     assert any("there is nothing to reduce" in note for note in report.notes)
     assert not (tmp_path / "small.onnx").exists()
-
-
-# ---------------------------------------------------------------- the smallest
 
 
 def test_one_wrong_layer_with_the_inputs_that_it_sees_is_all_that_is_left(tmp_path: Path, reduce: Reduce) -> None:
@@ -201,9 +189,6 @@ def test_a_model_without_inputs(tmp_path: Path, reduce: Reduce) -> None:
     assert ops_of(tmp_path / "small.onnx") == ["Exp"]
 
 
-# ---------------------------------------------------------------- seen twice
-
-
 def test_what_is_reported_was_computed_once_more_past_the_cache(
     chain: Path, builder: ArtifactBuilder, reduce: Reduce
 ) -> None:
@@ -228,9 +213,6 @@ def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, r
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     assert int(report.exit_code) == 3
     assert "the failure comes and goes" in report.notes[-1]
-
-
-# ---------------------------------------------------------------- what to type
 
 
 def test_the_result_goes_into_the_run_by_default(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:

@@ -41,9 +41,6 @@ def go(request: ModelRequest, **choice: Any) -> Finished:
     return run_model(request, RunFlags(**choice), watch_timings=TimingsWatch)
 
 
-# ---------------------------------------------------------------- errors of the run are errors of the call
-
-
 def end_with(run_dir: Path, state: State, reason: str = "") -> Any:
     """What the launch of one run returns."""
     entry = SimpleNamespace(dir=str(run_dir), state=state, outcome=SimpleNamespace(reason=reason))
@@ -71,9 +68,6 @@ def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: P
         conclude(Report((), ()))
 
 
-# ---------------------------------------------------------------- on a farm
-
-
 @pytest.mark.needs(farms=True)
 def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text("[farms.shell]\nsubmit = 'bash -c {command}'\n")
@@ -86,9 +80,6 @@ def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path,
     assert not (tmp_path / "runs/bench").exists()
     with pytest.raises(NotFoundError, match="shel"):
         go(ask(chain, tmp_path), on="shel")
-
-
-# ---------------------------------------------------------------- the run
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +129,6 @@ def test_the_script_of_a_run_repeats_it(checked: tuple[Finished, ModelRequest]) 
     assert (again.model, again.verdict.kind) == (checked[1].model, VerdictKind.PASS)
     assert not is_whole(checked[1], again)
     first.replace(report)  # other tests read it
-
-
-# ---------------------------------------------------------------- the history
 
 
 def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(checked: tuple[Finished, ModelRequest]) -> None:
@@ -206,9 +194,6 @@ def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path
     request = ask(chain, tmp_path, origin=(("--input", "x" * 200_000),))
     with pytest.raises(InfrastructureError, match="the request cannot be written"):
         build_spec(request, RunFlags(), StudyLocation(str(tmp_path / "runs"), "model"))
-
-
-# ---------------------------------------------------------------- waiting for the machine
 
 
 @pytest.mark.parametrize("profiles", [False, True])
@@ -277,9 +262,6 @@ run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))
     assert [case["steps"][-1]["ending"] for case in json.loads(report.read_text())["cases"]] == ["ok"] * 2
     for each in (pool, benchmark):
         each.close()
-
-
-# ---------------------------------------------------------------- times for the benchmark history
 
 
 REQUEST = ModelRequest("/m.onnx", Target("ort", "ort"), Target("iree", "iree"))

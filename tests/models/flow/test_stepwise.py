@@ -169,9 +169,6 @@ def test_a_users_folder_is_searched_for_the_artifact_and_what_is_next_to_it_coun
     assert stand.take_in(model).sha != whole.sha, "the external data is part of it"
 
 
-# ---------------------------------------------------------------- what a fixture of the user's own may return
-
-
 def test_forms_of_samples():
     a, b = np.zeros(1), np.ones(1)
     assert read_samples([a, b], ("p", "q")) == [{"p": a, "q": b}]

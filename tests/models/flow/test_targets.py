@@ -146,8 +146,6 @@ def test_a_board_is_no_other_engine():
     assert not is_same_engine(SIM, ORT)
 
 
-# ---------------------------------------------------------------- the targets of a project
-
 SIM_TABLE = (
     '[tool.assay.targets.sim]\nrun = "tool {artifact} [--hw {hardware}] [--chip {chip}]"\ncompile_flags = ["-a"]\n'
 )

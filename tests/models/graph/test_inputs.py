@@ -40,9 +40,6 @@ def test_what_does_not_fit_into_memory_is_refused(sizes: str) -> None:
         draw(parse(f"g (float[{sizes}] x) => (float[{sizes}] y) {{ y = Relu(x) }}"))
 
 
-# ---------------------------------------------------------------- seeds
-
-
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others() -> None:
     """Neither the count of samples nor another input changes anything."""
     model = parse(TWO)
@@ -71,9 +68,6 @@ def test_the_numbers_are_the_same_in_every_process(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, tmp_path / "m.onnx"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str([content_sha(array) for array in draw(parse(TWO))[0].values()])
-
-
-# ---------------------------------------------------------------- ranges
 
 
 def bounds(body: str, name: str = "x", **options: Any) -> tuple[float, float]:
@@ -208,9 +202,6 @@ def test_whatever_is_drawn_is_within(low: float, width: float, seed: int, dtype:
     assert found.max() <= low + width + slack
 
 
-# ---------------------------------------------------------------- open dimensions
-
-
 def shapes(body: str, **options: Any) -> dict[str, tuple[int, ...]]:
     weights = options.pop("weights", None)
     return {name: value.shape for name, value in draw(parse(body, weights=weights), **options)[0].items()}
@@ -264,9 +255,6 @@ def test_sums_of_symbols_are_added_up() -> None:
         value.type.tensor_type.shape.dim[0].dim_param = name
     found = draw(model, dims={"past_len": 5, "seq_len": 2})[0]
     assert [array.shape for array in found.values()] == [(5,), (2,), (8,)]
-
-
-# ---------------------------------------------------------------- files
 
 
 def save(folder: Path, name: str, array: np.ndarray) -> str:
@@ -373,9 +361,6 @@ def test_files_that_cannot_be_samples_are_reported(tmp_path: Path) -> None:
             draw(parse(TWO), files=files)
 
 
-# ---------------------------------------------------------------- functions
-
-
 def test_a_function_makes_samples_from_what_it_asks_for() -> None:
     def make(sample: int, rng: np.random.Generator, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
         assert [spec.name for spec in inputs] == ["x", "t"]
@@ -421,9 +406,6 @@ def test_functions_that_do_not_work_are_reported(
         draw(parse(TWO), function=name)
 
 
-# ---------------------------------------------------------------- what no numbers can be made for
-
-
 def test_sequences_need_a_function() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     model.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2]))
@@ -437,9 +419,6 @@ def test_problems_can_be_asked_for_alone() -> None:
     specs = (TensorSpec("x", "float32", ("n", None)), TensorSpec("t", "", None))
     assert find_problems(specs, {"x": np.zeros((1, 9), np.float32), "t": np.zeros(3)}) == []
     assert [*map(describe, specs)] == ["float32[n, ?]", "unknown[…]"]
-
-
-# ---------------------------------------------------------------- the command line's words
 
 
 def test_words_become_files(tmp_path: Path) -> None:
@@ -478,9 +457,6 @@ def test_a_function_sees_closed_shapes_and_may_choose_others(dims: dict[str, Any
     assert found["x"].shape == (9, 4)
     with pytest.raises(NotFoundError, match="'k'"):
         draw(model, function=dict, dims={"k": 2})
-
-
-# ---------------------------------------------------------------- what the graph demands of open dimensions
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,6 @@ def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
     assert magnitudes.find("y", 0) == magnitudes.find("x", 4) == 0
 
 
-# ---------------------------------------------------------------- what is rounded, cast and drawn
-
-
 @pytest.mark.parametrize(("op", "shapes", "attributes", "terms"), [
     ("MatMul", [(2, 8, 64), (64, 4)], {}, 64), ("Gemm", [(64, 8), (64, 4)], {"transA": 1}, 64),
     ("Conv", [(1, 16, 9, 9), (32, 8, 3, 3)], {"group": 2}, 72), ("ConvTranspose", [(1, 16, 9, 9), (16, 8, 3, 3)], {}, 144),

@@ -39,9 +39,6 @@ def ops(found: Candidate | Reduced) -> list[str]:
     return [node.op_type for node in found.model.graph.node]
 
 
-# ---------------------------------------------------------------- one node, several nodes
-
-
 def is_fused(candidate: Candidate) -> bool:
     """Whether a Clip reads a Conv."""
     made = {node.output[0]: node.op_type for node in candidate.model.graph.node}
@@ -120,9 +117,6 @@ def test_after_a_bypass_the_values_are_the_new_ones() -> None:
     assert runs[0] == 4
 
 
-# ---------------------------------------------------------------- outputs
-
-
 @pytest.mark.parametrize(
     ("oracle", "outputs"),
     [(contains("Split"), ["a"]), (lambda candidate: len(candidate.model.graph.output) == 2, ["a", "b"])],
@@ -132,9 +126,6 @@ def test_outputs_go_unless_they_matter(oracle: Callable[[Candidate], bool], outp
     reduced = reduce(model, oracle)
     assert ops(reduced) == ["Split"]
     assert [value.name for value in reduced.model.graph.output] == outputs
-
-
-# ---------------------------------------------------------------- samples and shapes
 
 
 def test_all_samples_go_along() -> None:
@@ -199,9 +190,6 @@ def test_branches_and_sequences_do_not_stop_it() -> None:
     assert ops(reduce(model, contains("ConcatFromSequence"))) == ["SequenceConstruct", "ConcatFromSequence"]
 
 
-# ---------------------------------------------------------------- ends
-
-
 def test_a_model_that_does_not_fail_is_refused() -> None:
     with pytest.raises(UsageError, match="does not show this failure"):
         reduce(EXAMPLES["example-matmul"](), lambda _: False)
@@ -230,9 +218,6 @@ def test_nothing_is_asked_twice() -> None:
     first, asked[:] = [*asked], []
     assert reduce(EXAMPLES["example-cnn"](), oracle).model == reduced.model
     assert asked == first, "the search is the same every time"
-
-
-# ---------------------------------------------------------------- any graph, any fault
 
 
 @st.composite

@@ -49,9 +49,6 @@ def assert_true(layers: list[LayerModel], engine: str = "ort") -> None:
             assert_equal(value, alone.outputs[name])
 
 
-# ---------------------------------------------------------------- the examples
-
-
 @pytest.mark.parametrize("engine", ["ort", "reference"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_layer_of_the_examples_is_true(name: str, engine: str) -> None:
@@ -80,9 +77,6 @@ def test_a_group_is_one_model_and_only_what_is_asked_for_is_built() -> None:
     assert [node.op_type for node in first.model.graph.node] == ["Conv", "Clip"]
     (inner,) = first.model.graph.value_info
     assert build_spec(inner).shape == (1, 8, 16, 16)
-
-
-# ---------------------------------------------------------------- folding
 
 
 def find_frozen(alone: LayerModel) -> list[Any]:
@@ -118,9 +112,6 @@ def test_bounds_of_one_dimension_stay_inputs_of_a_range() -> None:
     assert layer.problem == ""
     assert list(layer.inputs) == ["n"]
     assert_equal(run(layer.model, layer.inputs)["y"], np.array([0, 1, 2]))
-
-
-# ---------------------------------------------------------------- special nodes
 
 
 BRANCHED = """g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
@@ -252,9 +243,6 @@ def test_old_models_get_initialisers_that_need_no_input() -> None:
     assert [entry.version for entry in layers[0].model.opset_import] == [8]
 
 
-# ---------------------------------------------------------------- weights that lie elsewhere
-
-
 def test_each_layer_loads_its_own_external_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {"w": rng.normal(size=(8, 8)).astype(np.float32), "v": rng.normal(size=(8, 8)).astype(np.float32)}
@@ -270,9 +258,6 @@ def test_each_layer_loads_its_own_external_data(tmp_path: Path) -> None:
     for alone in build_layers(lean, build_outline(tmp_path / "m.onnx"), found):
         assert "external data of" in alone.problem
         assert alone.model is None
-
-
-# ---------------------------------------------------------------- what cannot stand alone
 
 
 def test_sequences_are_reported_and_the_other_layers_go_on() -> None:
@@ -323,9 +308,6 @@ def test_the_checker_sees_through_large_weights() -> None:
     assert "MatMul" in check(bad, with_shapes=True)
     bad.graph.node[0].op_type = "Fancy"
     assert "Fancy" in check(bad)
-
-
-# ---------------------------------------------------------------- every operator there is
 
 
 def collect_cases(step: int) -> Iterator[Any]:
@@ -393,8 +375,6 @@ def test_some_of_onnx_operators_stand_alone() -> None:
 def test_all_onnx_operators_stand_alone() -> None:
     check_cases(1, 10_000)
 
-
-# ---------------------------------------------------------------- what a compiler would know before it runs
 
 SHAPES = """g (float[2,n,4] x) => (float[m,l] y) <int64 one = {1}, int64[1] zero = {0}, int64[1] rest = {-1}> {
     s = Shape(x)

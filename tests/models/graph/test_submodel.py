@@ -40,9 +40,6 @@ def outputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in model.graph.output]
 
 
-# ---------------------------------------------------------------- marking
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_marking_changes_no_number(name: str) -> None:
     model = EXAMPLES[name]()
@@ -107,9 +104,6 @@ def test_the_model_alone_can_be_typed() -> None:
 def test_what_is_no_tensor_is_left_out() -> None:
     model = parse("g (float[2] x) => (float[4] y) { s = SequenceConstruct(x, x)  y = ConcatFromSequence<axis = 0>(s) }")
     assert outputs(build_marked(model)) == ["y"]
-
-
-# ---------------------------------------------------------------- cutting
 
 
 def test_a_cut_computes_what_is_between() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import FormatError, UsageError
 from assay.models.graph import tensorfile
 from assay.models.graph.tensorfile import content_sha, load_array, load_arrays, load_refs, load_tensors, write_tensors
 
@@ -39,9 +39,6 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
     assert one.dtype == other.dtype
     assert one.shape == other.shape
     assert one.tobytes() == other.tobytes()
-
-
-# ---------------------------------------------------------------- there and back
 
 
 @pytest.mark.parametrize("dtype", PLAIN + SMALL)
@@ -129,9 +126,6 @@ def test_a_second_set_replaces_the_first_and_an_interrupted_write_leaves_no_list
         load_tensors(tmp_path)
 
 
-# ---------------------------------------------------------------- damage
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -163,9 +157,6 @@ def test_a_file_that_is_missing_cut_or_another_is_reported(tmp_path: Path) -> No
     (tmp_path / "0.npy").unlink()
     with pytest.raises(FormatError, match="there is no file"):
         load_tensors(tmp_path)
-
-
-# ---------------------------------------------------------------- single files
 
 
 def test_an_array_file_is_read_whatever_its_kind(tmp_path: Path) -> None:
@@ -239,9 +230,3 @@ def test_many_arrays_come_from_an_archive_or_a_folder(tmp_path: Path) -> None:
         load_arrays(_save(tmp_path))
     with pytest.raises(UsageError, match="there is no file"):
         load_arrays(tmp_path / "gone.npz")
-
-
-def test_an_unknown_type_gets_a_suggestion() -> None:
-    with pytest.raises(NotFoundError) as caught:
-        tensorfile.parse_dtype("bfloat61")
-    assert "bfloat16" in str(caught.value)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.noise import find_noise
+from assay.models.judge.alone import LayerOrigin, find_noise
 from assay.models.judge.tensors import compare_tensors, judge_outputs
 from assay.models.judge.tolerances import default_tolerance
 from assay.models.values.model import Tolerances
@@ -28,9 +27,6 @@ def compare(expected: Any, actual: Any, origin: LayerOrigin, tolerance: Toleranc
 
 def draw(count: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).normal(0, 1, (count // 100, 100))
-
-
-# ---------------------------------------------------------------- rounding into steps
 
 
 def quantise(x: Any, rule: Any) -> Any:
@@ -99,9 +95,6 @@ def test_a_cast_that_cuts_off_is_changed() -> None:
     found = compare(expected, cut, alone("Cast", unrounded=x.astype(np.float64)))
     assert found.verdict.kind is CHANGED
     assert compare(expected, expected, alone("Cast", unrounded=x.astype(np.float64))).verdict.kind is PASS
-
-
-# ---------------------------------------------------------------- floats
 
 
 @pytest.mark.parametrize("rule", [np.rint, np.floor, np.ceil])
@@ -181,9 +174,6 @@ def test_long_sums_may_differ_more() -> None:
     assert short is not None
     assert long is not None
     assert short.rel < long.rel < 1e-4
-
-
-# ---------------------------------------------------------------- many elements of a quantised model
 
 
 def test_a_few_of_many_elements_may_be_further_off_in_eight_bits() -> None:

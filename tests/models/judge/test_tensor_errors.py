@@ -18,7 +18,6 @@ from assay.models.judge.tensor_errors import (
     TensorScale,
     build_scale,
     find_kind,
-    name_dtype,
     survey,
     walk_blocks,
 )
@@ -58,11 +57,6 @@ def test_kinds(dtype: Any, kind: Kind) -> None:
 def test_what_has_no_kind_is_refused(dtype: Any) -> None:
     with pytest.raises(UsageError):
         find_kind(np.zeros(2, dtype))
-
-
-def test_names_of_types() -> None:
-    names = [name_dtype(np.zeros(1, kind)) for kind in ("U5", "O", "f4", ml_dtypes.float8_e4m3fn)]
-    assert names == ["string", "string", "float32", "float8_e4m3fn"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16, "complex64"])

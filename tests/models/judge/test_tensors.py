@@ -41,9 +41,6 @@ def messages(found: TensorComparison) -> str:
     return "\n".join(finding.message for finding in found.verdict.findings)
 
 
-# ---------------------------------------------------------------- the original's defects, one test each
-
-
 def test_infinity_is_not_three_and_large_integers_are_exact() -> None:
     found = compare(f32(math.inf, 1, 2), f32(3, 1, 2))
     assert found.verdict.kind is FAIL
@@ -209,8 +206,6 @@ def test_details_of_single_constant_and_swapped_numbers() -> None:
         compare(np.zeros(2, "V3"), np.zeros(2, "V3"))
 
 
-# ---------------------------------------------------------------- each bound fails what is beyond it, and only that
-
 BASE = noise(20, 30)
 OFF = BASE + np.float32(0.01) * noise(20, 30, seed=1)
 ONE_OFF = BASE.copy()
@@ -265,9 +260,6 @@ def test_a_bound_that_makes_no_sense_is_refused(bounds: dict[str, float]) -> Non
         compare(f32(1), f32(1), **bounds)
 
 
-# ---------------------------------------------------------------- NaN and infinity
-
-
 def test_what_is_not_finite_on_both_sides_agrees() -> None:
     expected = f32(math.nan, math.inf, -math.inf, 1, 2)
     found = compare(expected, expected.copy(), op="Softmax")  # of a row that is masked as a whole
@@ -296,8 +288,6 @@ def test_a_nan_does_not_spoil_the_other_numbers() -> None:
     assert [each.actual for each in found.worst] == ["nan", pytest.approx(4.1)]
     assert found.wrong == 2
 
-
-# ---------------------------------------------------------------- integers, bools, texts, complex numbers
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
@@ -367,8 +357,6 @@ def test_complex_numbers() -> None:
     assert compare(infinite, np.array([complex(math.inf, 2), 2], np.complex64)).verdict.kind is FAIL
 
 
-# ---------------------------------------------------------------- small types
-
 SMALL_FLOATS = [
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e3m4", "float6_e2m3fn",
     "float6_e3m2fn", "float4_e2m1fn",
@@ -432,9 +420,6 @@ def test_a_bfloat16_result_is_measured_by_bfloat16() -> None:
     assert mixed.verdict.kind is PASS
     assert mixed.tolerance.rel == 2e-2
     assert mixed.max_ulp is None
-
-
-# ---------------------------------------------------------------- scale
 
 
 @pytest.mark.parametrize(("axis", "share"), [(0, 1e-2), (1, 1e-3), (2, 1e-4)])
@@ -516,9 +501,6 @@ def test_a_tensor_is_itself_and_one_wild_element_is_found(values: np.ndarray, da
     assert found.verdict.kind is FAIL
     assert found.wrong == 1
     assert found.worst[0].index == place
-
-
-# ---------------------------------------------------------------- zero, constant, empty
 
 
 @pytest.mark.parametrize(
@@ -621,9 +603,6 @@ def test_dead_parts_are_named_by_axis_and_index() -> None:
     assert list(find_dead_parts(expected, expected)) == []
 
 
-# ---------------------------------------------------------------- numbers
-
-
 def test_the_numbers_are_what_numpy_says() -> None:
     expected, actual = noise(7, 11, 13), noise(7, 11, 13) + np.float32(1e-3) * noise(7, 11, 13, seed=1)
     found = compare(expected, actual)
@@ -666,9 +645,6 @@ def test_memory_stays_within_a_few_blocks() -> None:
     assert peak < 3 * expected.nbytes
 
 
-# ---------------------------------------------------------------- the k largest
-
-
 @pytest.mark.parametrize(
     ("expected", "actual", "k", "agrees"),
     [
@@ -704,9 +680,6 @@ def test_rows_are_counted_and_the_first_is_named() -> None:
 def test_the_largest_integers_are_ranked_as_integers() -> None:
     expected, actual = np.array([2**62, 2**62 + 1]), np.array([2**62 + 1, 2**62])
     assert compare(expected, actual, int_abs=1, top_k=1).verdict.kind is FAIL
-
-
-# ---------------------------------------------------------------- outputs by name
 
 
 def test_outputs_that_are_missing_or_too_many() -> None:

@@ -29,7 +29,7 @@ from tests.models.pytest_support.test_options import configure
 
 from assay.errors import UsageError
 from assay.models.flow.cases import StepFailedError
-from assay.models.pytest_support.case import render_error, render_failed_step
+from assay.models.pytest_support.case import render_failed_step, reporting
 from assay.models.pytest_support.collection import pytest_terminal_summary
 from assay.models.values.model import Step, StepEnding, StepOutcome
 
@@ -68,9 +68,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRu
     targets = [f"--assay-target={name}" for name in ("sim", "wrong", "lacking")]
     chosen = f"net and (sim or lacking) or two and wrong or (broken or heavy) and sim or {LONG}_full and lacking"
     return project, project.pytest("-v", "--debug-cache", *targets, "-k", chosen)
-
-
-# ---------------------------------------------------------------- verdicts
 
 
 def test_each_case_has_its_verdict_and_others_go_on(session):
@@ -215,9 +212,6 @@ def test_several_samples_are_all_compared(project):
     assert np.allclose(np.load(expected) + 1, np.load(actual)), "the sample that is wrong is the one to look at"
 
 
-# ---------------------------------------------------------------- artifacts
-
-
 def test_the_cache_gives_its_reasons_and_can_be_ignored(session):
     project, first = session
     chosen = ("-k", "net_full_model-sim")
@@ -289,9 +283,6 @@ def test_with_s_the_tools_output_is_live(project):
     assert "compiling net.onnx" not in project.pytest("-k", "full", "--recompute-cache").out
 
 
-# ---------------------------------------------------------------- texts
-
-
 def render(**more: str) -> str:
     outcome = StepOutcome(Step.COMPILE, StepEnding.ERROR, "tool said no", **more)
     return render_failed_step("torq_results", StepFailedError("sim", outcome), "/my models/a.onnx")
@@ -315,5 +306,7 @@ def test_a_failed_step_shows_the_tools_output_or_that_it_was_silent():
 
 
 def test_an_error_without_a_step():
-    assert render_error("f", UsageError("bad", "do MODEL better"), "x.onnx") == "f: bad\n  do x.onnx better"
-    assert render_error("f", UsageError("bad"), "x") == "f: bad"
+    for hint, note, text in (("do MODEL better", "", "f: bad\n  do x.onnx better"), (None, "try", "f: bad\n  try")):
+        with pytest.raises(pytest.fail.Exception) as caught, reporting("f", "x.onnx", note):
+            raise UsageError("bad", hint)
+        assert caught.value.msg == text

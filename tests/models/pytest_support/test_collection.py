@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from tests.models.pytest_support.nested_project import GENERIC, RELU, RELU_NEG, TORQ, Project
+from tests.models.commands.test_torch_models import NET
+from tests.models.pytest_support.nested_project import GENERIC, RELU, RELU_NEG, TORQ, Project, build_project
 from tests.models.pytest_support.test_options import configure
 
 from assay.errors import UsageError
@@ -29,9 +31,6 @@ def plan_of(project: Project, *arguments: str) -> ModelTestPlan:
 def add_chips(project):
     for chip in ("a", "b"):
         project.write(f"tests/testdata/chips/{chip}.json", f'{{"target": "{chip.upper()}"}}')
-
-
-# ---------------------------------------------------------------- cases
 
 
 def test_cases_are_listed_from_the_graphs_and_nothing_runs(project):
@@ -81,27 +80,23 @@ def test_no_model_is_no_pass(project):
     assert output.code == 1
 
 
-# ---------------------------------------------------------------- options and settings that are wrong
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--torq-chips", "sl2611", "no chip named 'sl2611'\n.*did you mean 'sl2610'"),
         ("--assay-target", "simm", "no target named 'simm'\n.*did you mean 'sim'"),
         ("--assay-reference", "orx", "no target named 'orx'\n.*did you mean 'ort'"),
     ],
 )
 def test_a_mistyped_name_is_refused(project, option, value, message):
-    project.write("tests/testdata/chips/sl2610.json", '{"target": "SL2610"}')
     with pytest.raises(pytest.UsageError, match=message):
         plan_of(project, option, value)
 
 
 def test_a_mistyped_option_is_a_usage_error(project):
+    project.write("tests/testdata/chips/sl2610.json", '{"target": "SL2610"}')
     output = project.pytest("--torq-chips", "sl2611")
     assert output.code == 4
-    assert "no chip named 'sl2611'" in output.out
+    assert re.search(r"no chip named 'sl2611'\n.*did you mean 'sl2610'", output.out)
     assert "Traceback" not in output.out
 
 
@@ -135,9 +130,6 @@ def test_settings_for_all_models_are_for_those_of_this_folder(project):
     assert [model.stem for model in plan_of(project, "--model-folder", folder).models] == ["net"]
     project.model("other", RELU_NEG)
     assert [model.stem for model in plan_of(project).models] == ["net", "other"]
-
-
-# ---------------------------------------------------------------- next to other plugins
 
 
 def test_options_of_others_stay_theirs(project):
@@ -185,8 +177,6 @@ def test_importing_assay_models_is_light_and_names_pytest_where_it_is_missing():
     assert "assay.models, which is for test files of pytest, needs pytest" in done.stderr
     assert "pip install pytest" in done.stderr
 
-
-# ---------------------------------------------------------------- expected failures
 
 LIST = """\
 # known troubles
@@ -286,3 +276,37 @@ def test_letters_beyond_ascii_in_names(project):
     project.write("tests/test_onnx_model-xfails.txt", "\n".join(lines))
     output = project.pytest("-rx", "-W", "default")
     assert "4 xfailed" in output.out, output.out
+
+
+TARGETS = "targets = ['torch-bf16', 'net.py:wrong', 'torch-compile']\n"
+MODULES = "[tool.assay.models]\nmodules = ['net.py:build']\n"
+
+
+@pytest.fixture
+def torch_project(tmp_path: Path) -> Project:
+    found = build_project(tmp_path, "from assay.models import test_torch_module\n", MODULES + TARGETS)
+    found.write("net.py", NET)
+    return found
+
+
+def test_each_module_is_a_test_for_each_target_and_a_wrong_one_names_its_layer(torch_project: Project) -> None:
+    """The one that is expected to fail is not run."""
+    names = [f"test_torch_module[net.py:build-{target}]" for target in ("torch-bf16", "net.py:wrong", "torch-compile")]
+    torch_project.write("tests/test_onnx_model-xfails.txt", f"{names[2]} #12\n")
+    found = torch_project.pytest("-v", env={"TESTS_PRELOAD": "torch"})
+    assert found.verdicts == dict(zip(names, ("PASSED", "FAILED", "XFAIL"), strict=True))
+    assert "the first wrong layer is b" in found.section(names[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (f"[tool.assay.models]\n{TARGETS}", "there is no torch module to test"),
+        (MODULES, "there is no torch target to test"),
+        (MODULES.replace("net", "ent") + TARGETS, "there is no file"),
+    ],
+)
+def test_what_is_missing_is_refused(torch_project: Project, settings: str, message: str) -> None:
+    torch_project.write("pyproject.toml", settings)
+    with pytest.raises(UsageError, match=message):
+        _ = plan_of(torch_project).modules

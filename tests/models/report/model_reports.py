@@ -112,9 +112,6 @@ def large_report(count: int = 300, bad: int = 150) -> ModelReport:
     return report(*cases, whole(0.4, VerdictKind.FAIL), first_wrong=cases[bad].name, confirmed=True)
 
 
-# ---------------------------------------------------------------- in every format
-
-
 def show(report: ModelReport, width: int | None = None, color: bool = False, every: bool = False) -> str:
     return render_terminal(build_document(report, every=every), width=width, color=color)
 

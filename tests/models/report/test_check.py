@@ -24,7 +24,6 @@ from assay.models.report.summary import (
     describe_times,
     group_failures,
     join_names,
-    render_cosine,
     render_error,
 )
 from assay.models.values.model import CaseReport, ModelReport, Step, StepEnding
@@ -41,8 +40,6 @@ def cells_of(text: str, name: str) -> dict[str, str]:
     row = next(line for line in lines if re.match(rf"{name}\s", line))
     return dict(zip(re.split(r" {2,}", head), re.split(r" {2,}", row), strict=True))
 
-
-# ---------------------------------------------------------------- the whole on a terminal
 
 BAD = r"""ERROR m on iree: the first wrong layer is MatMul_1: t2 is off by 0.41 of its scale (3 of 8 elements); it is also wrong in isolation
 
@@ -186,9 +183,6 @@ def test_the_first_that_was_tried_is_not_called_the_first(unseen: int, said: str
     assert describe_outcome(report) == said
 
 
-# ---------------------------------------------------------------- the table
-
-
 def test_the_worst_output_counts_and_that_of_the_full_model_is_accumulated() -> None:
     numbers = build_case_metrics(made.whole(0.4, FAIL))
     assert (numbers.local, numbers.accumulated) == (None, 0.4)
@@ -213,11 +207,6 @@ def test_the_worst_output_counts_and_that_of_the_full_model_is_accumulated() -> 
 )
 def test_errors_as_people_read_them(value: float | None, text: str | None) -> None:
     assert render_error(value) == text
-
-
-def test_a_cosine_has_six_digits() -> None:
-    values = (1.0, 1 - 5e-15, 0.9999989, -1.0, math.nan, None)
-    assert [*map(render_cosine, values)] == ["1.000000", "1.000000", "0.999999", "-1.000000", "nan", None]
 
 
 def test_columns_are_left_out_where_they_have_nothing_or_no_room() -> None:
@@ -270,9 +259,6 @@ def test_nothing_that_is_not_right_is_ever_left_out() -> None:
     cases[40] = made.failed(40)
     shown = {case.name for case in choose_cases(made.report(*cases))}
     assert {cases[20].name, cases[40].name, cases[150].name, cases[-1].name} <= shown
-
-
-# ---------------------------------------------------------------- what failed, and what differs
 
 
 def test_the_end_of_a_tool_s_output() -> None:
@@ -359,9 +345,6 @@ def test_a_layer_that_is_not_decided_does_not_differ() -> None:
     assert "differs" not in text
 
 
-# ---------------------------------------------------------------- what to do next, and what it was made with
-
-
 def test_what_is_offered_asks_for_the_same_where_it_is_typed() -> None:
     report = made.report(made.wrong(1), manner="--target iree --tolerance rel=0.1", origin="--dim x=1,2")
     offered = "assay model reduce 'models/my model.onnx' --target iree --tolerance rel=0.1 --dim x=1,2"
@@ -410,8 +393,6 @@ def test_versions_are_short_for_people() -> None:
     assert "x" * 100 not in found
 
 
-# ---------------------------------------------------------------- one line per case
-
 FAR = made.comparison("far", math.inf, FAIL, shape=((2, 4), (4, 2)))
 TWO = (made.comparison("near", 0.1, FAIL), FAR)
 BEYOND = "3 of 8 (37.5%) differ by more than 1e-05 of the scale; worst"
@@ -445,9 +426,6 @@ BEYOND = "3 of 8 (37.5%) differ by more than 1e-05 of the scale; worst"
 )
 def test_a_case_is_one_line(case: CaseReport, line: str) -> None:
     assert render_case_line(case) == line
-
-
-# ---------------------------------------------------------------- other forms
 
 
 def test_facts_hold_everything_and_are_json() -> None:

@@ -50,9 +50,6 @@ def test_failed_steps_fold_away_with_command_and_output() -> None:
     assert "<details open>" not in made.show_page(several)
 
 
-# ---------------------------------------------------------------- the chart
-
-
 def shapes(drawing: str, kind: str) -> list[dict[str, str]]:
     root = ET.fromstring(drawing)
     return [dict(each.attrib) for each in root.iter() if each.get("class") == kind]

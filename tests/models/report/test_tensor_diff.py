@@ -65,8 +65,6 @@ def render_page(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
     return render_html(build_document(diffs, verdict))
 
 
-# ---------------------------------------------------------------- terminal
-
 WHOLE = """FAIL: the tensors differ
 
 expected  want.npy
@@ -143,9 +141,6 @@ def test_several_tensors_have_a_table_and_details_of_what_is_wrong() -> None:
     assert "gone" in nothing
 
 
-# ---------------------------------------------------------------- parts
-
-
 def test_axes_are_named() -> None:
     assert describe_axes(HEAT, (1, 3, 4)) == "axis 1 (3) down, axis 2 (4) across"
     assert describe_axes(HEAT, (2, 3, 4)) == "axis 1 (3) down, axis 2 (4) across, the largest error along the others"
@@ -184,9 +179,6 @@ def test_numbers_that_not_every_tensor_has() -> None:
     assert facts["top 3"] == "the same in 50% of rows"
     assert dict(list_numbers(replace(FOUND, sqnr_db=math.inf)))["signal to noise"] == "infinite: equal"
     assert dict(list_numbers(replace(FOUND, dtype=("int32", "float32"))))["dtype"] == "int32 expected, float32 actual"
-
-
-# ---------------------------------------------------------------- JSON and HTML
 
 
 def test_json_has_everything_and_no_nan() -> None:

@@ -100,8 +100,6 @@ def go(process):
     return output
 
 
-# ---------------------------------------------------------------- keys
-
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec=None)),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -130,9 +128,6 @@ def test_keys_do_not_change_between_versions_of_assay():
     text = '{"flags":["-O2"],"n":1.5,"what":"größe"}'
     assert build_key({"what": "größe", "flags": ("-O2",), "n": 1.5}) == sha256(text.encode()).hexdigest()
     assert build_key({"a": "\ud83d\ude00"}) != build_key({"a": "\U0001f600"}), "a pair of surrogates is no character"
-
-
-# ---------------------------------------------------------------- making and finding
 
 
 def test_what_was_made_is_found_by_everybody_with_the_same_facts(store):
@@ -245,9 +240,6 @@ def test_a_link_inside_is_kept_and_one_that_leads_outside_is_refused(store, tmp_
         store.make(build_key({}), {}, build_and_return(lambda folder: os.mkfifo(f"{folder}/pipe")))
 
 
-# ---------------------------------------------------------------- why
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -307,9 +299,6 @@ def test_parts_have_one_key_only_when_they_are_the_same_and_every_miss_has_a_rea
     assert text.startswith("hit: " if same_value(old, new) else "miss: ")
     assert text != "miss: "
     assert len(text.splitlines()) == 1
-
-
-# ---------------------------------------------------------------- damage
 
 
 def entry_of(artifact):
@@ -436,9 +425,6 @@ def test_a_process_without_descriptors_does_not_take_good_entries_for_bad(store)
     assert ArtifactStore(store.folder).load(made.key) == made
 
 
-# ---------------------------------------------------------------- disks that refuse
-
-
 @contextlib.contextmanager
 def as_root():
     """Where `forbidden_dir` took root's rights away; for other users nothing changes."""
@@ -513,8 +499,6 @@ def test_read_only_folders_that_a_tool_makes_are_removed_too(forbidden_dir):
     store.make(build_key(PARTS), PARTS, build_and_return(fill, None))
     assert files_under(store.folder) == ["v2/lock"]
 
-
-# ---------------------------------------------------------------- several at once
 
 BUILD_ONCE = """
 folder, log = sys.argv[1:]
@@ -654,9 +638,6 @@ def test_a_waiting_process_builds_itself_when_the_builder_is_killed(store):
     assert files_under(made[0].folder) == ["model.vmfb", "sub/debug.txt"]
     make(store)
     assert len(list_names(store)) == 2
-
-
-# ---------------------------------------------------------------- the limit
 
 
 def sized(number):
@@ -806,9 +787,6 @@ def test_eviction_under_concurrent_use(tmp_path, rounds):
     assert sum(int(name.rpartition(".")[2]) for name in list_names(store)) <= 30_000
 
 
-# ---------------------------------------------------------------- looking and clearing
-
-
 def test_entries_are_listed_most_recently_used_first(store):
     for number in range(3):
         make_sized(store, number).close()
@@ -838,9 +816,6 @@ def test_clear_takes_what_is_not_used_and_nothing_of_other_versions_and_other_pe
     assert store.clear().removed == 1
     assert files_under(store.folder) == ["notes.txt", "v2/lock"]
     assert other.is_dir()
-
-
-# ---------------------------------------------------------------- where it is, how large it may become
 
 
 def test_the_limit_comes_from_the_surroundings(tmp_path, monkeypatch):

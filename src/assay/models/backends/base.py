@@ -92,11 +92,8 @@ def name_program(name: str) -> str:
 
 
 class Backend(ABC):
-    """A target's tools. One object serves many jobs, one after another.
-
-    The parent also builds one, to check the target: building loads no library, starts nothing, and raises UsageError
-    for invalid options.
-    """
+    """A target's tools. One object serves many jobs, one after another. The parent also builds one, to check the
+    target: building loads no library, starts nothing, and raises UsageError for invalid options."""
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
     may_change: bool = False  # whether the tools may change while we work: programs may, libraries are loaded once

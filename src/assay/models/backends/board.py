@@ -181,14 +181,11 @@ class Stay:
     def __init__(self, board: Board) -> None:
         token = uuid.uuid4().hex[:12]
         self._board = board
+        self.address = board.address
         self._token = token
         self.folder = f"{board.address.root}/assay-{token}"
         self._guard: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
-
-    @property
-    def address(self) -> Address:
-        return self._board.address
 
     def enter(self) -> None:
         rule = self._board.rule
@@ -304,9 +301,6 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
         while b"\n" in buffer:
             line, buffer = buffer.split(b"\n", 1)
             yield line.decode("utf-8", "replace").strip()
-
-
-# ---------------------------------------------------------------- messages
 
 
 def describe_owner(text: str) -> str:

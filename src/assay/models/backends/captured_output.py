@@ -51,9 +51,6 @@ def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
     return (head + gap.encode() + stream.read(half)).decode("utf-8", "replace")
 
 
-# ---------------------------------------------------------------- of programs and libraries
-
-
 def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
     """Run a program to its end. Its output goes to our own stdout and stderr; the result has an excerpt of it."""
     read_stdout, read_stderr = begin_output(1), begin_output(2)
@@ -80,9 +77,6 @@ def begin_output(fd: int) -> Callable[[], str]:
             return _read_excerpt(stream)
 
     return read
-
-
-# ---------------------------------------------------------------- of files
 
 
 def watch_folder(folder: str | None) -> Callable[[], tuple[str, ...]]:

@@ -93,8 +93,10 @@ class ProgramCall:
         output = self.location.call(self.argv, self.env, self.cwd)
         elapsed_s = time.perf_counter() - start
         if output.code:
-            last = last_line(output.stderr) or last_line(output.stdout)
-            message = f"{self.program} {describe_code(output.code)}" + (f": {last}" if last else "")
+            code, last = output.code, last_line(output.stderr) or last_line(output.stdout)
+            end = f"ended with exit code {code}" if code > 0 else f"was killed by {name_signal(-code)}"
+            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # a shell's: 128 and the number of a signal
+            message = f"{self.program} {end}" + (f": {last}" if last else "")
             raise self.refuse(message, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
         return output, elapsed_s
 
@@ -134,8 +136,6 @@ class CommandBackend(Backend):
 
     def _option(self, name: str) -> str:
         return str(self.target.options.get(name) or "")
-
-    # ------------------------------------------------------------ identity
 
     def identity(self) -> Mapping[str, str]:
         return {name: value for step in self.steps for name, value in self.identify_step(step).items()}
@@ -197,8 +197,6 @@ class CommandBackend(Backend):
         """The folder in which words name files before there is a job; a job's own folder holds none of them yet."""
         return self._cwd(os.devnull)
 
-    # ------------------------------------------------------------ steps
-
     def perform(self, job: Job) -> Made:
         work = {Step.IMPORT: self._import, Step.COMPILE: self._compile, Step.RUN: self._run}
         return work[job.step](job)
@@ -237,7 +235,9 @@ class CommandBackend(Backend):
         raw = os.path.join(job.folder, "raw")
         os.makedirs(raw)
         find_profiles = watch_folder(job.profile_dir)
-        refs = self._stage_inputs(job)
+        refs = load_refs(job.inputs) if job.inputs else ()
+        if self._input_format == "bin":
+            refs = tuple(write_raw(ref, os.path.join(job.folder, "inputs", f"{i}.bin")) for i, ref in enumerate(refs))
         outputs = self._plan_outputs(job, raw)
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
         with self._open_location(job, artifact, refs, raw) as location:
@@ -278,8 +278,6 @@ class CommandBackend(Backend):
     ) -> AbstractContextManager[RunLocation]:
         return nullcontext(RunLocation())
 
-    # ------------------------------------------------------------ one command
-
     def _values(self, job: Job) -> dict[str, programs.Value]:
         options = self.target.options
         return {
@@ -316,16 +314,6 @@ class CommandBackend(Backend):
 
     def _own_environment(self) -> dict[str, str]:
         return {str(name): str(value) for name, value in dict(self.target.options.get("env") or {}).items()}
-
-    # ------------------------------------------------------------ tensors
-
-    def _stage_inputs(self, job: Job) -> tuple[TensorRef, ...]:
-        refs = load_refs(job.inputs) if job.inputs else ()
-        if self._input_format == "npy":
-            return refs
-        folder = os.path.join(job.folder, "inputs")
-        os.makedirs(folder)
-        return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
 
     def _plan_outputs(self, job: Job, raw: str) -> Planned:
         """Return by name the path where the tool writes each output, and its known type and shape."""
@@ -378,13 +366,6 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
     dims = ["?" if dim is None else str(dim) for dim in shape]
     typed = "x".join([*dims, name_mlir_type(dtype)])
     return {"path": path, "name": name, "index": str(index), "shape": "x".join(dims), "dtype": dtype, "type": typed}
-
-
-def describe_code(code: int) -> str:
-    """Describe an exit code as a clause. A negative one is the program's own signal; shells report 128 + its number."""
-    if code < 0:
-        return f"was killed by {name_signal(-code)}"
-    return f"ended with exit code {code}" + (f" ({name_signal(code - 128)})" if code > 128 else "")
 
 
 def last_line(text: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import Backend, BackendError, Made, describe_cpu, first_line, name_program
-from assay.models.backends.captured_output import CapturedOutput, begin_output, run_program
+from assay.models.backends.captured_output import begin_output, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
 from assay.models.backends.tensors_io import (
     is_numpy_type,
@@ -53,9 +53,6 @@ _LACKING = re.compile(
 _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 
-# ---------------------------------------------------------------- ONNX → MLIR
-
-
 def import_model(source: str, target: str) -> str:
     """Write the model as MLIR. Returns the shell command that does it. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
@@ -79,13 +76,9 @@ def _load_inferred(source: str, folder: str, command: str) -> Model:
         onnx.checker.check_model(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except ValueError:  # models of more than two gigabytes, protobuf's limit, need files
-        return _infer_by_file(onnx, source, folder)
+        aside = os.path.join(folder, "inferred.onnx")
     except Exception as error:
         raise explain(str(error), find_opset(model), command) from error
-
-
-def _infer_by_file(onnx: Any, source: str, folder: str) -> Model:
-    aside = os.path.join(folder, "inferred.onnx")
     try:
         onnx.shape_inference.infer_shapes_path(source, aside, data_prop=True)
         model = onnx.load(aside, load_external_data=False)
@@ -129,9 +122,6 @@ def parse_io(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
         for kind in ("inputs", "outputs")
     )
     return inputs, outputs
-
-
-# ---------------------------------------------------------------- MLIR → module
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +199,6 @@ def find_program(name: str) -> str:
     return path
 
 
-# ---------------------------------------------------------------- what went wrong
-
-
 def explain(text: str, opset: int, command: str) -> BackendError:
     """Return the first error in IREE's output, or the missing operator, with the opset if that may be the reason."""
     lacking = _LACKING.search(text)
@@ -254,9 +241,6 @@ def name_mlir_type(dtype: str) -> str:
 def render_shape(shape: Sequence[int], dtype: str) -> str:
     """Render a shape and a type as IREE's programs take them: 1x3x32xf32."""
     return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])
-
-
-# ---------------------------------------------------------------- running a module
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +342,6 @@ def explain_run(error: Exception, command: str) -> BackendError:
     return BackendError(first_line(text) or type(error).__name__, ending=ending, command=command, stderr=text)
 
 
-# ---------------------------------------------------------------- by IREE's own programs
-
-
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
     """Write inputs for IREE's programs: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
@@ -383,18 +364,13 @@ def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
     if run.code:
         return ()  # the error is in the outcome's stderr; a missing profile must not fail a run
     profile = [find_program("iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
-    return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
-
-
-def _write_dispatches(output: CapturedOutput, path: str) -> str:
-    rows = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
+    lines = run_program(profile).stdout.splitlines()
+    rows = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     events = [row for row in rows if "duration_ns" in row and "key" in row]
     start_ns = min((row["start_host_time_ns"] for row in events), default=0)
-    found = []
-    for row in events:
-        begun_us = (row["start_host_time_ns"] - start_ns) / 1e3
-        found.append((row["key"], guess_op(row["key"]), "", begun_us, row["duration_ns"] / 1e3))
-    return write_operators(path, found)
+    times = [((row["start_host_time_ns"] - start_ns) / 1e3, row["duration_ns"] / 1e3) for row in events]
+    table = [(row["key"], guess_op(row["key"]), "", *time_us) for row, time_us in zip(events, times, strict=True)]
+    return bundle, write_operators(os.path.splitext(bundle)[0] + ".csv", table)
 
 
 def guess_op(key: str) -> str:

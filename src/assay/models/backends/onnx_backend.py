@@ -69,9 +69,6 @@ def find_external(path: str) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------- what goes in and comes out
-
-
 def build_input_specs(model: Model) -> tuple[TensorSpec, ...]:
     """Return the inputs of a model; initialisers that are listed as inputs do not count."""
     known = {tensor.name for tensor in model.graph.initializer}
@@ -85,9 +82,6 @@ def build_output_specs(model: Model) -> tuple[TensorSpec, ...]:
 def _build_spec(value: Any) -> TensorSpec:
     """Return a value's spec, which arrays are checked against; a value that is not a tensor has no type."""
     return build_spec(value) if value.type.HasField("tensor_type") else TensorSpec(value.name, "")
-
-
-# ---------------------------------------------------------------- the steps
 
 
 class OnnxBackend(Backend):
@@ -162,8 +156,6 @@ class OnnxBackend(Backend):
         except Exception as error:
             raise self.explain(error, source) from error
 
-
-# ---------------------------------------------------------------- onnx's own evaluator
 
 _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain '(?P<domain>[^']*)'")
 

@@ -137,9 +137,6 @@ def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
     return BackendError(message, ending=StepEnding.UNSUPPORTED, command=command, stderr=text, hint=hint)
 
 
-# ---------------------------------------------------------------- values
-
-
 def _to_array(value: Any, spec: TensorSpec) -> Any:
     """Convert a value to an array; types that numpy does not know are read from memory."""
     if hasattr(value, "dtype"):

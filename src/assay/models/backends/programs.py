@@ -25,8 +25,6 @@ from assay.errors import InfrastructureError, UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import is_inside
 
-# ---------------------------------------------------------------- templates
-
 Value = str | Sequence[str] | None  # a sequence: several arguments; None: absent
 
 OPTIONAL = ("ir_dir", "profile_dir", "chip", "hardware")
@@ -85,7 +83,8 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
     group: list[str] | None = None  # arguments since a bracket was opened; None: none is open
     for word in words:
-        opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
+        opens = word.startswith("[") and not word.startswith("[[")
+        closes = word.endswith("]") and not word.endswith("]]")
         if group is None and not opens:
             yield (_unescape(word),)
             continue
@@ -101,10 +100,6 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
             group = None
     if group is not None:
         raise UsageError(f"{where}: the bracket before {group[0]!r} is never closed", "write [[ for a literal bracket")
-
-
-def _is_bracket(word: str, bracket: str, end: int) -> bool:
-    return bool(word) and word[end] == bracket and not (word.startswith("[[") if end == 0 else word.endswith("]]"))
 
 
 def _unescape(word: str) -> str:
@@ -136,8 +131,6 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
 
     return [_PIECE.sub(replace, word)]
 
-
-# ---------------------------------------------------------------- programs: where they are
 
 VERSION_S = 10.0  # a program that takes longer to print its version is not asked again
 
@@ -177,9 +170,6 @@ def _reason(path: str) -> str:
     return "is a folder" if os.path.isdir(path) else "may not be executed"
 
 
-# ---------------------------------------------------------------- versions
-
-
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
     """Return a program's version in one line; empty if it does not know the option, or takes too long."""
     try:
@@ -191,8 +181,6 @@ def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
         return ""
     return "" if done.returncode else " ".join(done.stdout[:2000].decode("utf-8", "replace").split())[:500]
 
-
-# ---------------------------------------------------------------- what a result depends on
 
 NO_NAME = "\0"  # in a word: a value that is not known yet, so that the word names no file
 SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # search paths of programs
@@ -232,8 +220,12 @@ def describe_called(words: Sequence[str], folder: str, env: Mapping[str, str]) -
     seen = set(waiting)
     while waiting:
         path = waiting.pop()
-        if os.path.basename(path).startswith("python"):
-            found |= _describe_packages(path)
+        if os.path.basename(path).startswith("python"):  # with the packages of its environment
+            prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(path))))
+            patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
+            folders = sorted(each for pattern in patterns for each in glob.glob(pattern))
+            packages = "".join(map(_hash_packages, folders))
+            found |= {f"packages of {path}": hashlib.sha256(packages.encode()).hexdigest()[:16]} if packages else {}
         for each in _find_called(path, env):
             if each not in seen:
                 seen.add(each)
@@ -261,9 +253,6 @@ def list_names(word: str) -> Iterator[str]:
     parts = [part for text in whole for part in re.split(r"[,:;]", text)]
     names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
     yield from (name for name in names if name and NO_NAME not in name)
-
-
-# ---------------------------------------------------------------- what a script starts
 
 
 def _find_called(path: str, env: Mapping[str, str]) -> list[str]:
@@ -298,15 +287,6 @@ def _load_script(path: str) -> str:
     return (content if len(content) <= _SCRIPT_BYTES else content.partition(b"\n")[0]).decode("utf-8", "replace")
 
 
-def _describe_packages(python: str) -> dict[str, str]:
-    """Describe the packages of a Python's environment, by the lists of each package's files and their hashes."""
-    prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
-    patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
-    directories = sorted(directory for pattern in patterns for directory in glob.glob(pattern))
-    found = "".join(_hash_packages(directory) for directory in directories)
-    return {f"packages of {python}": hashlib.sha256(found.encode()).hexdigest()[:16]} if found else {}
-
-
 def _hash_packages(directory: str) -> str:
     """Hash the lists again when a package comes or goes: a new installation does both."""
 
@@ -316,9 +296,6 @@ def _hash_packages(directory: str) -> str:
         return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
 
     return _recall(directory, read)
-
-
-# ---------------------------------------------------------------- hashes
 
 
 def hash_path(path: str) -> str:

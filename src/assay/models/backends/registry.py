@@ -57,8 +57,6 @@ def build_backend(target: Target) -> Backend:
     return backend
 
 
-# ---------------------------------------------------------------- the code of a user's own back end
-
 PREFIX = "code "  # prefix of names in an identity: `code my_backend.py`
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -127,9 +125,6 @@ def forget_stale(files: set[str]) -> None:
                 os.unlink(compiled)
 
 
-# ---------------------------------------------------------------- where it is
-
-
 @dataclass(frozen=True, slots=True)
 class _CodeLocation:
     origin: str  # the module's file
@@ -171,9 +166,6 @@ def _is_others(name: str) -> bool:
 
 def _is_installed(path: str) -> bool:
     return any(part in _INSTALLED for part in path.split(os.sep))
-
-
-# ---------------------------------------------------------------- what it imports
 
 
 def _find_imported(path: str, root: str) -> Iterator[str]:

@@ -75,8 +75,6 @@ class SshBackend(CommandBackend):
     def close(self) -> None:
         self._board.close()
 
-    # ------------------------------------------------------------ identity
-
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         if name != "run":
             return super()._describe_tool(name, template)
@@ -124,8 +122,6 @@ class SshBackend(CommandBackend):
             return "on the board"
         found = self._ask_board("sh", [word]).get(word)
         return found or super()._describe_dependency(step, word)
-
-    # ------------------------------------------------------------ the run
 
     def _find_deployed(self) -> dict[str, str]:
         """Return words of the template and the files here that they stand for."""
@@ -182,19 +178,16 @@ class BoardLocation(RunLocation):
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> str:
         """Return a command line to paste here. It first makes the job's folder again, which the board has removed."""
-        folder = self._stay.folder
+        folder, enter = self._stay.folder, self._stay.address.command
         made = [f"{folder}/{name}" for name in self._folders.values()]
-        lines = [f"{self._enter()} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]
+        lines = [f"{enter} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]
         for name, words in self._packed.items():
             target = shlex.quote(f"{folder}/{name}")
             unpack = f"mkdir -p {target} && tar -xf - -C {target}"
-            lines += [f"tar -chf - {shlex.join(words)} | {self._enter()} {shlex.quote(unpack)}"] if words else []
+            lines += [f"tar -chf - {shlex.join(words)} | {enter} {shlex.quote(unpack)}"] if words else []
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         run = f"cd {shlex.quote(folder)} && {shlex.join([*front, *argv])}"
-        return " && ".join([*lines, f"{self._enter()} {shlex.quote(run)}"])
-
-    def _enter(self) -> str:
-        return self._stay.address.command
+        return " && ".join([*lines, f"{enter} {shlex.quote(run)}"])
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> CapturedOutput:
         return self._stay.run(argv, env)

@@ -101,9 +101,9 @@ class TorchBackend(Backend):
         tensors, times_s = getattr(self, f"_do_{spec.part}")(spec, job, folder)
         wanted = {name: each for name, each in tensors.items() if not job.outputs or name in set(job.outputs)}
         write_tensors(folder, {name: calls.to_array(each) for name, each in wanted.items()})
-        return Made(folder, describe(spec, self.target.name), times_s=tuple(times_s))
-
-    # ------------------------------------------------------------ the model
+        only = f" --only {spec.label!r}" if spec.label else ""
+        command = f"assay model check {spec.model} --target {self.target.name}{only}{' --ops' if spec.ops else ''}"
+        return Made(folder, command, times_s=tuple(times_s))
 
     def _open(self, spec: PartSpec) -> Opened:
         key = spec.model, spec.seed, spec.ops
@@ -114,7 +114,13 @@ class TorchBackend(Backend):
 
     def _build(self, spec: PartSpec) -> Opened:
         module, given = calls.build_model(spec.model, spec.folder, spec.seed)
-        notes = _quieten(module)
+        # random numbers of a dropout differ between targets
+        dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
+        modules = module.named_modules()
+        active = [name for name, each in modules if isinstance(each, dropout) and each.training and each.p]
+        for name in active:
+            module.get_submodule(name).eval()
+        notes = [f"switched off, as dropout draws other numbers on each target: {join_first(active, 4)}"] * bool(active)
         state = hash_state(module)
         if spec.state and state != spec.state:
             raise BackendError(
@@ -154,8 +160,6 @@ class TorchBackend(Backend):
         dtype = str(find_dtype(module)).removeprefix("torch.")
         flags = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
         return TF32 if dtype == "float32" and flags and self._device == "cuda" else dtype
-
-    # ------------------------------------------------------------ parts
 
     def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
         """Compute the reference with every call, its tensors and gradients."""
@@ -221,21 +225,18 @@ class TorchBackend(Backend):
         """Compute the model on this target and return the tensors of every call in it."""
         opened = self._open(spec)
         with calls.preserved(opened.module):
+            if self._is_compiled and opened.graph is not None:
+                marked, names = mark_ops(opened.graph)
+                with torch.no_grad():
+                    values = self._compile(marked)(*_flatten(*calls.split_given(opened.given)))
+                return dict(zip(names, values, strict=True)), []
             if self._is_compiled:
-                return self._mark_compiled(opened, spec), []
+                whole = self._compile(opened.module)
+                found, seen = calls.record_compiled(opened.module, lambda: run_model(opened, None, spec, whole)[0])
+                return {**seen, **found}, []
             recorder = calls.CallRecorder()
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
-
-    def _mark_compiled(self, opened: Opened, spec: PartSpec) -> dict[str, Any]:
-        if opened.graph is not None:
-            marked, names = mark_ops(opened.graph)
-            with torch.no_grad():
-                values = self._compile(marked)(*_flatten(*calls.split_given(opened.given)))
-            return dict(zip(names, values, strict=True))
-        function = self._compile(opened.module)
-        found, seen = calls.record_compiled(opened.module, lambda: run_model(opened, None, spec, function)[0])
-        return {**seen, **found}
 
     def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """Compute one call alone with the reference's inputs, forward or backward."""
@@ -305,14 +306,6 @@ def find_noise(grain: str) -> float:
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
 
-def describe(spec: PartSpec, target: str) -> str:
-    only = f" --only {spec.label!r}" if spec.label else ""
-    return f"assay model check {spec.model} --target {target}{only}{' --ops' if spec.ops else ''}"
-
-
-# ---------------------------------------------------------------- parts of a model
-
-
 def hash_state(module: Any) -> str:
     digest = hashlib.sha256()
     for name, each in module.state_dict().items():
@@ -337,15 +330,6 @@ def find_params(function: Any) -> dict[str, Any]:
 def load_kept(job: Job) -> dict[str, bytes]:
     with open(os.path.join(job.inputs or "", CALLS_FILE), "rb") as file:
         return pickle.load(file)  # type: ignore[no-any-return]  # noqa: S301 - the reference's worker wrote it
-
-
-def _quieten(module: Any) -> list[str]:
-    """Switch dropout off, since its random numbers differ between targets. Returns a note about it."""
-    dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
-    active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
-    for name in active:
-        module.get_submodule(name).eval()
-    return [f"switched off, as dropout draws other numbers on each target: {join_first(active, 4)}"] if active else []
 
 
 def _describe_uncalled(opened: Opened, recorder: calls.CallRecorder) -> list[str]:
@@ -412,9 +396,6 @@ def _draw_gradient(number: int, output: Any) -> Any:
         return torch.ones_like(output)
     drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(number))
     return drawn.to(device=output.device, dtype=output.dtype)
-
-
-# ---------------------------------------------------------------- ops of an exported graph
 
 
 def export_ops(module: Any, given: calls.Given) -> Any:

@@ -39,9 +39,6 @@ _RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # prefixes of recurrent ops
 _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, or a dict of keyword arguments"
 
 
-# ---------------------------------------------------------------- structures of tensors
-
-
 @dataclass(frozen=True, slots=True)
 class TensorName:
     """A placeholder for a tensor in kept arguments."""
@@ -114,9 +111,6 @@ def from_array(array: Any) -> Tensor:
     if array.dtype.name not in _SMALL:
         return torch.from_numpy(array.copy())
     return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(getattr(torch, array.dtype.name))
-
-
-# ---------------------------------------------------------------- the user's own code
 
 
 def load_attribute(text: str, folder: str, what: str) -> Any:
@@ -192,9 +186,6 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-# ---------------------------------------------------------------- recording
 
 
 @dataclass(slots=True)
@@ -394,9 +385,6 @@ def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
                 each.set_(value) if each.shape != value.shape else each.copy_(value)
 
 
-# ---------------------------------------------------------------- inside a compiled graph
-
-
 def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
     """Return the result of `run`, and the inputs and outputs of every module, by hooks that dynamo traces."""
     seen: list[tuple[str, Any]] = []
@@ -424,9 +412,6 @@ def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[s
             label = labels.pop()
             found |= {name_leaf(label, path): each for path, each in leaves.items()}
     return output, found
-
-
-# ---------------------------------------------------------------- one call alone
 
 
 def call_alone(

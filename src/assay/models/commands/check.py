@@ -132,9 +132,6 @@ def _replace(content: Any, here: str) -> Any:
     return content.replace(here, "") if isinstance(content, str) else content
 
 
-# ---------------------------------------------------------------- while it runs
-
-
 @contextmanager
 def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]:
     """Show the output of the run on stderr, as stdout is for the report. On a terminal it is one line that changes."""

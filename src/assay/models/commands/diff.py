@@ -11,7 +11,7 @@ from assay.models.graph.tensorfile import LIST_FILE, load_array, load_arrays
 from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
 from assay.models.judge.tensors import judge_outputs
 from assay.models.values.model import Tolerances
-from assay.models.values.tensors import TensorComparison, TensorDiff, Tolerance
+from assay.models.values.tensors import TensorDiff, Tolerance
 from assay.show.console import Console
 from assay.show.report_files import STDOUT, check_targets, write_text
 from assay.system.fast_dataclasses import replace
@@ -103,7 +103,18 @@ def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ..
     verdict, comparisons = judge_outputs(
         expected, actual, Tolerances(build_tolerance(request)), op=request.op, worst=request.worst
     )
-    return verdict, tuple(_build_diff(request, each, expected[each.name], actual[each.name]) for each in comparisons)
+    parts = [f"slice {request.part}"] if request.part else []
+    parts += [f"channel {request.channel}"] if request.channel is not None else []
+    parts += [f"actual transposed by {request.transpose}"] if request.transpose else []
+    diffs = []
+    for found in comparisons:
+        paths = [
+            f"{path} [{found.name}]" if os.path.isdir(path) or path.endswith(".npz") else path
+            for path in (request.expected, request.actual)
+        ]
+        plain = TensorDiff(found, paths[0], paths[1], part=", ".join(parts))
+        diffs.append(draw_diff(plain, expected[found.name], actual[found.name]))
+    return verdict, tuple(diffs)
 
 
 def build_tolerance(request: TensorsRequest) -> Tolerance:
@@ -123,24 +134,12 @@ def build_tolerance(request: TensorsRequest) -> Tolerance:
     )
 
 
-def _build_diff(request: TensorsRequest, found: TensorComparison, expected: Array, actual: Array) -> TensorDiff:
-    paths = [
-        f"{path} [{found.name}]" if os.path.isdir(path) or path.endswith(".npz") else path
-        for path in (request.expected, request.actual)
-    ]
-    plain = TensorDiff(found, paths[0], paths[1], part=describe_part(request))
-    return draw_diff(plain, expected, actual)
-
-
 def draw_diff(plain: TensorDiff, expected: Array, actual: Array) -> TensorDiff:
     """Return the comparison with a histogram and a map of the errors, if these tensors have numbers."""
     if not can_draw(expected, actual):
         return plain
     heat = build_heat(expected, actual, _HEAT_ROWS, _HEAT_COLUMNS, plain.comparison.tolerance)
     return replace(plain, histogram=build_histogram(expected, actual), heat=heat)
-
-
-# ---------------------------------------------------------------- reading
 
 
 def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -176,9 +175,6 @@ def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict
     if not found:
         raise UsageError(f"{path} holds no tensor", "give a .npy or .npz file, or a folder of them")
     return found
-
-
-# ---------------------------------------------------------------- parts
 
 
 def parse_index(text: str | None) -> Index | None:
@@ -230,10 +226,3 @@ def choose_part(array: Array, index: Index | None, channel: int | None, name: st
         return array[index]
     except IndexError as error:
         raise UsageError(f"{name}: there is no such part: {error}", f"its shape is {tuple(array.shape)}") from None
-
-
-def describe_part(request: TensorsRequest) -> str:
-    parts = [f"slice {request.part}"] if request.part else []
-    parts += [f"channel {request.channel}"] if request.channel is not None else []
-    parts += [f"actual transposed by {request.transpose}"] if request.transpose else []
-    return ", ".join(parts)

@@ -29,9 +29,6 @@ def _refuse_torch(model: str) -> None:
         raise UsageError(f"{model} is a torch module, not an ONNX model", hint)
 
 
-# ---------------------------------------------------------------- split
-
-
 class SplitRequest(InputFlags):
     only: tuple[str, ...] = only_option()
     output: str | None = option("-o", "--output", metavar="DIR", help="Folder of the layers.  [default: MODEL_layers]")
@@ -88,9 +85,6 @@ def _write_piece(case: ModelCase, base: str) -> Piece:
     return Piece(case.name, f"{base}.onnx", f"{base}_inputs", f"{base}_expected", samples=len(case.trials))
 
 
-# ---------------------------------------------------------------- layers
-
-
 class LayersRequest(Request):
     model: str = argument()
     groups: tuple[str, ...] = group_option()
@@ -118,9 +112,6 @@ def render_outline(outline: Outline) -> str:
     widths = [max(map(formatting.display_width, column)) for column in columns]
     lines = ["  ".join(map(formatting.pad, row, widths)).rstrip() for row in zip(*columns, strict=True)]
     return "".join(f"{line}\n" for line in (*lines, formatting.clean(outline.full_name)))
-
-
-# ---------------------------------------------------------------- convert
 
 
 class ConvertRequest(Request):

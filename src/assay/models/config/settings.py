@@ -127,8 +127,6 @@ class _Reader(Fields):
             return None
         return tuple(tuple(each) for each in value)
 
-    # ------------------------------------------------------------ tolerances
-
     def _read_tolerances(self, table: Mapping[str, Item], key: str, base: Tolerances) -> Tolerances:
         model = self.child(table, "tolerance", key, partial(self._read_tolerance, base=base.model), base.model)
         by_op, by_tensor = (
@@ -150,8 +148,6 @@ class _Reader(Fields):
             elif entry.key in _TOLERANCE_KEYS:
                 given[entry.key] = entry.node.value
         return replace(base, **given)
-
-    # ------------------------------------------------------------ inputs
 
     def _read_inputs(self, table: Mapping[str, Item], key: str, base: InputChoice) -> InputChoice:
         ranges, dims = (self._list_entries(table, name, key) for name in ("ranges", "dims"))
@@ -186,9 +182,6 @@ class _Reader(Fields):
             self.refuse(node, key, "a pair of numbers, the lower one first", "as in ranges.image = [0, 255]")
             return 0.0, 0.0
         return float(value[0]), float(value[1])
-
-
-# ---------------------------------------------------------------- tolerances
 
 
 def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = None) -> Tolerances:

@@ -190,8 +190,6 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-# ---------------------------------------------------------------- chips
-
 DEFAULT_CHIP = "default"
 ALL_CHIPS = "all"
 _LATEST, _GROUP = "latest", ".group"
@@ -200,9 +198,7 @@ _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "
 
 def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
     """Return the names of the chips: `a,b`, `all` (every newest one), a group; None: the default. Raises UsageError.
-
-    `default` is a name that needs no file: the compiler gets no flag for the chip.
-    """
+    `default` is a name that needs no file: the compiler gets no flag for the chip."""
     chips, groups = (_list_stems(folder, suffix) for suffix in (".json", _GROUP))
     if text is None:
         text = DEFAULT_CHIP
@@ -254,9 +250,6 @@ def _load_text(path: str) -> str:
             return stream.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-# ---------------------------------------------------------------- one chip
 
 
 def load_chip(name: str, folder: str) -> dict[str, Any]:

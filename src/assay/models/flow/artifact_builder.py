@@ -198,8 +198,6 @@ class ArtifactBuilder:
         """If `recompute` is set, treat everything that was made up to now as outdated."""
         self._since = time.time()
 
-    # ------------------------------------------------------------ steps
-
     def begin(self, *targets: Target) -> None:
         """Start the workers of targets in parallel: loading a compiler takes a while, in which other work is done."""
         for target in targets:
@@ -283,8 +281,6 @@ class ArtifactBuilder:
         )  # fmt: skip
         parts = {"source": artifact.sha, "flags": list(target.run_flags), "inputs": inputs.sha}
         return self._obtain(target, job, {**parts, "outputs": list(wants.outputs), "repeats": wants.repeats})
-
-    # ------------------------------------------------------------ the store
 
     def _obtain(self, target: Target, job: Job, parts: Mapping[str, Any]) -> StepOutcome:
         begun = self._tools.get(_name_target(target))

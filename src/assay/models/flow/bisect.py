@@ -286,9 +286,6 @@ def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
     _halve(search, build_signature(full), is_inside_known=False)
 
 
-# ---------------------------------------------------------------- beginnings of the unmarked model
-
-
 def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
     """Search the shortest beginning of the model that fails as the whole does: its last layer shows the fault."""
     known = search.cases.find_types(0)  # a beginning must not end with a sequence, since those cannot be compared
@@ -331,7 +328,12 @@ def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) 
         search.cases.discard(part)
         if failed is None:
             _try_suspects(search, accumulated)
-        if search.first is not None or _try_alone(search, _find_ancestors(before, suspect), accumulated):
+        needed, ancestors = set(suspect.inputs), list[Layer]()
+        for layer in reversed(before):
+            if needed & set(layer.outputs):
+                needed |= set(layer.inputs)
+                ancestors.insert(0, layer)
+        if search.first is not None or _try_alone(search, ancestors, accumulated):
             search.notes.append(
                 f"without intermediate outputs the model fails at {suspect.label}, which is correct with the "
                 "reference's inputs"
@@ -339,16 +341,6 @@ def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) 
             return True
     search.first = suspect
     return False
-
-
-def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
-    """Return the layers that the suspect depends on, in the graph's order."""
-    needed, found = set(suspect.inputs), list[Layer]()
-    for layer in reversed(before):
-        if needed & set(layer.outputs):
-            needed |= set(layer.inputs)
-            found.append(layer)
-    return found[::-1]
 
 
 def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:

@@ -203,8 +203,6 @@ class Cases:
         folder = self._builder.make_folder("inputs")
         return Product(folder, hash_refs(write_tensors(folder, arrays)))
 
-    # ------------------------------------------------------------ the whole
-
     @cached_property
     def full(self) -> ModelCase:
         """The unchanged file, with the reference's outputs."""
@@ -411,8 +409,6 @@ class Cases:
             return replace(outcome, hint=f"another opset does not help: {obstacle}")
         hint = outcome.hint.replace("convert MODEL", f"convert {shlex.quote(path)}") if helps else ""
         return replace(outcome, hint=hint)
-
-    # ------------------------------------------------------------ layers
 
     def find(self, name: str) -> ModelCase:
         if name == self.outline.full_name:

@@ -65,8 +65,6 @@ class Examination:
     def __post_init__(self) -> None:
         self.voter_tests = VoterTests(self.builder, self.cases)
 
-    # ------------------------------------------------------------ one case
-
     def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         """Compute a case on the target and compare it with the reference."""
         target = self.request.target.name
@@ -198,8 +196,6 @@ class Examination:
         if text not in self.notes:
             self.notes.append(text)
 
-    # ------------------------------------------------------------ the inside
-
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.
         `part`: a beginning of the model with its layers' outputs, to compute instead of the whole."""
@@ -224,7 +220,13 @@ class Examination:
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, excuse_chance(*judged, chance)[1])
-            self._keep_inside(marked, worst, results)
+            left_bytes = _MOST_BYTES  # kept in the order of their computation: faults begin at the first
+            for number, name in enumerate(marked.outputs):
+                is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
+                kept = self._keep_pair(marked, results, worst[name], number) if is_wrong else None
+                if kept is not None:
+                    self.inside[name] = kept[0]
+                    left_bytes -= kept[1]
         return worst, None
 
     def _prefer_given(self, own: Mapping[str, Tolerance], ops: Mapping[str, str | None]) -> Tolerances:
@@ -248,16 +250,6 @@ class Examination:
         steps = {name: step_tolerance(cases.steps[name]) for name in free if name in cases.steps}
         whole = {**given.by_tensor, **by_tensor, **coarse, **steps}
         return Tolerances(replace(given.model, quantized=True), {}, whole)
-
-    def _keep_inside(self, marked: ModelCase, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
-        """Keep the tensors that differ, in the order of their computation, up to a size: faults begin at the first."""
-        left_bytes = _MOST_BYTES
-        for number, name in enumerate(marked.outputs):
-            is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
-            kept = self._keep_pair(marked, results, worst[name], number) if is_wrong else None
-            if kept is not None:
-                self.inside[name] = kept[0]
-                left_bytes -= kept[1]
 
     def _keep_pair(
         self, case: ModelCase, results: Sequence[Arrays], compared: TensorComparison, number: int

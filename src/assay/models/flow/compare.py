@@ -132,13 +132,12 @@ class ComparedCases(Cases):
     @cached_property
     def pairs(self) -> dict[str, GroupPair]:
         """The pairs of equal shape: if a change of the layout changes a shape, no number can be compared."""
-        found = match_models(self.left, self.right, self.ends)
-        return {root: pair for root, pair in found.items() if self._has_one_shape(pair)}
-
-    def _has_one_shape(self, pair: GroupPair) -> bool:
-        sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
-        shapes = [TensorSpec("", "", None if spec is None else spec.shape) for spec in sides]
-        return _fits(*shapes)
+        found = {}
+        for root, pair in match_models(self.left, self.right, self.ends).items():
+            sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
+            if _fits(*(TensorSpec("", "", None if spec is None else spec.shape) for spec in sides)):
+                found[root] = pair
+        return found
 
     @cached_property
     def view(self) -> Any:
@@ -160,8 +159,6 @@ class ComparedCases(Cases):
     def stops(self) -> tuple[str, ...]:
         """The tensors that both models have."""
         return tuple(pair.left.value for pair in self.pairs.values())
-
-    # ------------------------------------------------------------ layers
 
     @cached_property
     def _rows(self) -> dict[str, tuple[Layer, GroupPair]]:
@@ -216,8 +213,6 @@ class ComparedCases(Cases):
             other=self.request.other,
             coverage=f"layers paired: {share}: {how or 'none'}; {others}",
         )
-
-    # ------------------------------------------------------------ what the target computes
 
     @cached_property
     def full(self) -> ModelCase:
@@ -289,16 +284,9 @@ class ComparedCases(Cases):
         """Write the inputs of a part of the second model in its types."""
         kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
         found = {name: values[name] for name in kinds}
-        return self.write_inputs(
-            {
-                name: array.astype(kinds[name])
-                if kinds[name] in FLOATS and np.issubdtype(array.dtype, np.floating)
-                else array
-                for name, array in found.items()
-            }
-        )
-
-    # ------------------------------------------------------------ what it may be off by
+        floats = {name for name, array in found.items() if np.issubdtype(array.dtype, np.floating)}
+        typed = {name: found[name].astype(kinds[name]) for name in floats if kinds[name] in FLOATS}
+        return self.write_inputs(found | typed)
 
     @cached_property
     def _ranges(self) -> dict[str, tuple[float, float, float]]:
@@ -322,10 +310,11 @@ class ComparedCases(Cases):
         """Yield findings on the scales of a layer's outputs, which do not depend on the values."""
         for pair in (each for each in self.pairs.values() if each.left.value in case.outputs and each.left.node >= 0):
             name, readers = pair.left.value, self.left.readers.get(pair.left.root, ())
-            shifted = (
-                "its dequantised weights are all off by about a step: a zero point" if pair.weights == SHIFTED else ""
-            )
-            for text in filter(None, (self.right.find_contradiction(pair.right), shifted)):
+            contradiction = self.right.find_contradiction(pair.right)
+            if contradiction:
+                yield Finding(VerdictKind.FAIL, name, contradiction)
+            if pair.weights == SHIFTED:
+                text = "its dequantised weights are all off by about a step: a zero point"
                 yield Finding(VerdictKind.FAIL, name, text)
             is_cut = len(readers) == 1 and readers[0].kind in ("Relu", "Clip")  # the integers do this clipping
             values = Tensors(self.activations[0])
@@ -339,14 +328,8 @@ class ComparedCases(Cases):
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
         """Return several steps of the type, as errors add up, for each tensor after a cast to 16 bits or fewer."""
         coarse = find_coarse(self.right.model)
-        found = {
-            name: coarse_tolerance(coarse[counterpart])
-            for name, counterpart in counterparts.items()
-            if counterpart in coarse
-        }
-        return {
-            name: replace(each, rel=_SEVERAL * (each.rel or 0.0), check_dtype=False) for name, each in found.items()
-        }
+        own = {name: coarse_tolerance(coarse[other]) for name, other in counterparts.items() if other in coarse}
+        return {name: replace(each, rel=_SEVERAL * (each.rel or 0.0), check_dtype=False) for name, each in own.items()}
 
     def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
         return super().find_origin(case, number) if case.name in self._same_ops else None

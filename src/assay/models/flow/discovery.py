@@ -53,9 +53,6 @@ def load_project(folder: str) -> Project:
     return Project(base, read_model_settings(settings), tuple(read_target_tables(settings)))
 
 
-# ---------------------------------------------------------------- models and cases
-
-
 @dataclass(frozen=True, slots=True)
 class KnownNames:
     """The names for which a tolerance can be given."""
@@ -114,21 +111,18 @@ def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> 
     for path, base in found:  # `sub/net.onnx` → `sub_net`; files of the folder itself get the folder's own name
         inside = os.path.splitext(os.path.relpath(path, os.path.dirname(os.path.abspath(base))))[0]
         names.append(_stem(path) if stems[_stem(path)] == 1 else inside.replace(os.sep, "_"))
-    models = [_read(path, _stem(path), _number(names, index), groups) for index, (path, _) in enumerate(found)]
+    models = []
+    for index, (path, _) in enumerate(found):
+        name, earlier = names[index], names[:index].count(names[index])
+        free = (text for number in count(1) if (text := f"{name}_{number}") not in names)
+        shown = name if names.count(name) == 1 else next(islice(free, earlier, None))
+        models.append(_read(path, _stem(path), shown, groups))
     return sorted(models, key=lambda each: (each.shown, each.path))
 
 
 def list_stems(folders: Sequence[str]) -> list[str]:
     """Return the names of all models without reading the models."""
     return [_stem(path) for base in folders for path in sorted(_walk(base))]
-
-
-def _number(names: Sequence[str], index: int) -> str:
-    name = names[index]
-    if names.count(name) == 1:
-        return name
-    free = (text for number in count(1) if (text := f"{name}_{number}") not in names)
-    return next(islice(free, names[:index].count(name), None))
 
 
 def _walk(base: str) -> Iterator[str]:
@@ -162,9 +156,6 @@ def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...])
         names, problem = (f"{stem}_{FULL_MODEL}",), error.render()
     cases = tuple(NamedCase(name, shown + name.removeprefix(stem)) for name in names)
     return ModelFile(os.path.abspath(path), stem, shown, cases, problem, known)
-
-
-# ---------------------------------------------------------------- names that tolerances are for
 
 
 def list_names(outline: Outline) -> KnownNames:

@@ -86,6 +86,8 @@ def _begin_request(
     flags: ModelFlags, goal: Goal, reference: Target, target: Target, tolerances: Tolerances, limits: StepLimits
 ) -> ModelRequest:
     """Build the common part of requests for ONNX models and for torch modules."""
+    words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
+    switches = [("--keep-dims", "")] if flags.keep_dims else []
     return ModelRequest(
         os.path.abspath(flags.model),
         reference,
@@ -100,7 +102,7 @@ def _begin_request(
         ),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
-        origin=build_origin(flags),
+        origin=(*zip(words[::2], words[1::2], strict=True), *switches),
         backward=not flags.forward,
         ir_dir=_absolute(flags.ir_dir),
         compile_profile_dir=_absolute(flags.compile_profile_dir),
@@ -183,9 +185,6 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
     )
 
 
-# ---------------------------------------------------------------- torch modules: `net.py:build`
-
-
 def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Build the request. Raises UsageError for invalid flags before anything runs."""
     path, _, name = flags.model.rpartition(":")
@@ -238,9 +237,6 @@ def load_torch_target(text: str) -> Target:
     return target
 
 
-# ---------------------------------------------------------------- flags of another command line
-
-
 def build_manner(flags: ModelFlags, reference: str | None, target: Target, tolerances: Sequence[str]) -> Flags:
     """Return flags that request the same of another model."""
     limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
@@ -258,13 +254,6 @@ def build_manner(flags: ModelFlags, reference: str | None, target: Target, toler
     return (*((flag, value) for flag, value in given if value), *((flag, "") for flag, is_on in switches if is_on))
 
 
-def build_origin(flags: ModelFlags) -> Flags:
-    """Return flags that give the same inputs to the same model."""
-    words = flags.render_words(("samples", "seed", "inputs", "ranges", "dims", "groups", "function"))
-    switches = [("--keep-dims", "")] if flags.keep_dims else []
-    return (*zip(words[::2], words[1::2], strict=True), *switches)
-
-
 def render_tolerances(tolerances: Tolerances) -> list[str]:
     """Return the values of `--tolerance` that give these tolerances; defaults are left out."""
     texts = [("", tolerances.model), *tolerances.by_op.items()]
@@ -276,9 +265,6 @@ def render_tolerances(tolerances: Tolerances) -> list[str]:
         pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in given if value != usual)
         rendered += [f"{head}:{pairs}" if head else pairs] if pairs else []
     return rendered
-
-
-# ---------------------------------------------------------------- texts
 
 
 def parse_range(text: str) -> tuple[str, tuple[float, float]]:

@@ -17,7 +17,6 @@ from assay.errors import InfrastructureError, UsageError
 from assay.models.flow.artifact_builder import Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors, load_specs
 from assay.models.graph.tensorfile import STRING, content_sha, name_dtype, store
-from assay.models.judge.alone import LayerOrigin
 from assay.models.libraries import np
 from assay.models.store.entry import hash_file
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
@@ -83,9 +82,6 @@ def choose_folder(path: str | None) -> str:
     return os.path.abspath(path)
 
 
-# ---------------------------------------------------------------- writing
-
-
 class OutputKeeper:
     """Writes an examination's results case by case: the activations of a large model do not fit in memory."""
 
@@ -117,20 +113,17 @@ class OutputKeeper:
                 self._write(key, {side: array for side, array in sides.items() if array is not None})
                 hashes = {content_sha(array) for array in sides.values() if hasattr(array, "dtype")}
                 if len(hashes) > 1:
-                    self._write_context(case, number, name, key, origin)
+                    context = {"magnitude": cases.find_magnitude(case, number, name)}
+                    context["unrounded"] = origin.compute_unrounded(name) if origin is not None else None
+                    for word, each in context.items():
+                        if each is not None:
+                            self._write(f"{key}/{word}", {"context": np.asarray(each)})
         self._found[case.name] = KeptCase(
             case.name, case.layer, case.outputs, case.makers, case.quantized, case.problem, len(results), work.steps,
             dict(cases.find_bounds(case)), cases.find_chance(case) if not case.problem else {},
             tuple(cases.judge_integers(case)) if case.layer is not None and results else (),
             origins[0].ops if origins and origins[0] is not None else (), tuple(terms),
         )  # fmt: skip
-
-    def _write_context(self, case: ModelCase, number: int, name: str, key: str, origin: LayerOrigin | None) -> None:
-        found = self._cases.find_magnitude(case, number, name)
-        unrounded = origin.compute_unrounded(name) if origin is not None else None
-        for word, each in (("magnitude", found), ("unrounded", unrounded)):
-            if each is not None:
-                self._write(f"{key}/{word}", {"context": np.asarray(each)})
 
     def add_vote(self, case: ModelCase, results: Sequence[Arrays], *, is_refused: bool) -> None:
         for number, result in enumerate(results):

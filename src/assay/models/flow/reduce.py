@@ -97,17 +97,12 @@ def _reduce(trials: _Trials, report_case: Report) -> Reduced:
         report = trials.examine(candidate)
         if report is None or build_signature(report) != trials.signature:
             return False
-        report_case(_rename(report, f"{report.name} ({render_count(candidate.nodes, 'node')})"))
+        name, old = f"{report.name} ({render_count(candidate.nodes, 'node')})", report.verdict
+        found = tuple(replace(each, subject=name) if each.subject == report.name else each for each in old.findings)
+        report_case(replace(report, name=name, verdict=replace(old, findings=found)))
         return True
 
     return reduce_model(proto, samples, trials.activations_for, fails)
-
-
-def _rename(report: CaseReport, name: str) -> CaseReport:
-    findings = tuple(
-        replace(each, subject=name) if each.subject == report.name else each for each in report.verdict.findings
-    )
-    return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
 
 def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSearch:
@@ -224,8 +219,6 @@ class _Trials:
             ]
 
 
-# ---------------------------------------------------------------- the first wrong call of a torch module
-
 _TEXT = '''"""{label} of {model}, as small as it still fails on {target}; written by `assay model reduce`.
 
 {command}
@@ -337,7 +330,12 @@ class _CallReduction:
         folder, count = cases.keep_inputs(self._label, rows)
         path = self._write(os.path.join(examination.builder.make_folder("part"), self._file), folder)
         request = replace(build_request(examination.request, path), backward=self.layer.label.endswith(BACKWARD))
-        report = check_part(request, examination.builder, examination.keep)
+        builder, notes = examination.builder, list(examination.builder.notes)
+        with builder.forgetting():
+            report = check_model(request, builder, examination.keep)
+        builder.notes[:] = notes
+        if "rewrite" in request.target.options:
+            builder.forget(request.target)
         return (folder, count) if report.verdict.kind in WRONG and report.first_wrong else None
 
     @property
@@ -387,13 +385,3 @@ def build_request(request: ModelRequest, path: str) -> ModelRequest:
 def build_command(request: ModelRequest) -> str:
     manner = request.manner or (("--target", request.target.name),)
     return render_check(request.model, (*manner, *request.origin))
-
-
-def check_part(request: ModelRequest, builder: ArtifactBuilder, keep: str) -> ModelReport:
-    notes = list(builder.notes)
-    with builder.forgetting():
-        report = check_model(request, builder, keep)
-    builder.notes[:] = notes
-    if "rewrite" in request.target.options:
-        builder.forget(request.target)
-    return report

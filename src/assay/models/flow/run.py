@@ -18,10 +18,9 @@ from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
 from assay.follow.api import StudyLocation, record_verdicts
 from assay.launch.api import NODE_PYTHON, Report, RunHooks, build_bare_study, find_study_location, run_specs
-from assay.models.records import judge_run, load_report
+from assay.models.records import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX, judge_run, load_report
 from assay.models.report.summary import find_fresh
 from assay.models.values.flags import RunFlags
-from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json, read_end, write_atomic
@@ -169,11 +168,9 @@ def conclude(report: Report) -> Finished:
     raise error
 
 
-# ---------------------------------------------------------------- times for the benchmark history
-#
-# The history gets only complete measurements: a check of all cases in which nothing came from the cache. An execution
-# without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The run time
-# of a simulator is an estimate and is left out as well.
+# The benchmark history gets only complete measurements: a check of all cases in which nothing came from the cache. An
+# execution without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The
+# run time of a simulator is an estimate and is left out as well.
 
 
 def build_timings(report: ModelReport) -> dict[str, Any]:

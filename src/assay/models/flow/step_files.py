@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -39,7 +39,15 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
     if job.inputs:
         copies[job.inputs] = "inputs"
     moved = {old: os.path.join(target_dir, new) for old, new in copies.items()}
-    return _rewrite(outcome, {old: new for old, new in moved.items() if _copy(old, new)})
+    copied = {old: new for old, new in moved.items() if _copy(old, new)}
+
+    def change(text: str) -> str:
+        for old in sorted(copied, key=len, reverse=True):  # one path may contain another
+            text = text.replace(old, copied[old])
+        return text
+
+    texts: dict[str, Any] = {name: change(getattr(outcome, name)) for name in ("message", "stdout", "stderr", "hint")}
+    return replace(outcome, command=_change_words(outcome.command, change), **texts)
 
 
 def _copy(old: str, new: str) -> bool:
@@ -69,18 +77,6 @@ def _find_files(path: str) -> Iterator[str]:
     if path.endswith(".onnx"):
         with suppress(BackendError):
             yield from (os.path.join("..", name) for name in find_external(path))
-
-
-def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
-    """Return the outcome with the new paths in its texts; longest first, as one path may contain another."""
-
-    def change(text: str) -> str:
-        for old in sorted(moved, key=len, reverse=True):
-            text = text.replace(old, moved[old])
-        return text
-
-    texts: dict[str, Any] = {name: change(getattr(outcome, name)) for name in ("message", "stdout", "stderr", "hint")}
-    return replace(outcome, command=_change_words(outcome.command, change), **texts)
 
 
 def _change_words(command: str, change: Callable[[str], str]) -> str:

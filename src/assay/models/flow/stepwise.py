@@ -104,8 +104,6 @@ class CaseSteps:
     steps: list[StepOutcome] = field(default_factory=list)  # of the tested target
     given: list[Product] = field(default_factory=list)  # inputs that are not the case's own
 
-    # ------------------------------------------------------------ what goes in
-
     @property
     def models(self) -> list[Product]:
         """The case as ONNX files, one for each sample; equal files if nothing depends on values."""
@@ -131,8 +129,6 @@ class CaseSteps:
             written = self.cases.write_inputs({name: arrays[name] for name in names})
             self.given.append(known.get(written.sha, written))
         return self.given
-
-    # ------------------------------------------------------------ steps
 
     def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
         """Return the results of all steps before the run."""

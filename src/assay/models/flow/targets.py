@@ -84,9 +84,6 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
     return Problem(text.removeprefix(f"{key}: ") if key else text, place, position, error.hint)
 
 
-# ---------------------------------------------------------------- the targets of a project
-
-
 @dataclass(frozen=True, slots=True)
 class Extras:
     """Settings that a target gets in addition to its own. An absent value changes nothing."""
@@ -165,8 +162,6 @@ def _equip(target: Target, extras: Extras) -> Target:
     return build_board_target(found, extras.address, port=extras.port, key=extras.key)
 
 
-# ---------------------------------------------------------------- the second reference
-
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime if the evaluator is the first reference
 _COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # without those of its location
 
@@ -210,9 +205,6 @@ def is_same_engine(one: Target, other: Target) -> bool:
     return flags and all(one.options.get(name) == other.options.get(name) for name in names)
 
 
-# ---------------------------------------------------------------- which voter counts
-
-
 @dataclass(slots=True)
 class VoterTests:
     """Tests which operators the references compute right. Each use of an operator is tried once; the store keeps an
@@ -225,7 +217,15 @@ class VoterTests:
     def find_fault(self, engine: Target, case: ModelCase) -> str:
         """Return the first operator of the case that this reference computes wrong, and its error; "" if none is."""
         parts = [case] if case.layer is not None else self._choose_layers(case)
-        return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
+        for part in parts:
+            model = load_model(part.trials[0].model.path)
+            nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+            key = repr(engine), identify_use(nodes, find_opset(model))
+            if key not in self._known:
+                self._known[key] = self._try(engine, part, model)
+            if self._known[key]:
+                return self._known[key]
+        return ""
 
     def _choose_layers(self, case: ModelCase) -> Iterator[ModelCase]:
         """One layer for each use of an operator in a case of several layers."""
@@ -240,14 +240,6 @@ class VoterTests:
             if not part.problem:
                 yield part
             self.cases.discard(part)
-
-    def _try_once(self, engine: Target, case: ModelCase) -> str:
-        model = load_model(case.trials[0].model.path)
-        nodes = [node for node in model.graph.node if node.op_type != "Constant"]
-        key = repr(engine), identify_use(nodes, find_opset(model))
-        if key not in self._known:
-            self._known[key] = self._try(engine, case, model)
-        return self._known[key]
 
     def _try(self, engine: Target, case: ModelCase, model: Any) -> str:
         given = dict(Tensors(case.trials[0].inputs.path))

@@ -65,8 +65,6 @@ class TorchCases(Cases):
         self._noisy: dict[tuple[str, int], Arrays] = {}  # (case, sample) → the reference's results with rounding
         self._unknown: set[str] = set()  # tensors that consist of rounding errors
 
-    # ------------------------------------------------------------ what the reference and the target have
-
     @cached_property
     def samples(self) -> tuple[Product, ...]:
         """One recording for each sample: `build()` is called with another seed."""
@@ -113,8 +111,6 @@ class TorchCases(Cases):
             self.notes.append(f"random numbers are drawn in {drawing[0]}: call module.eval() in build() to judge it")
         return [call for call in calls if call["label"] in known]
 
-    # ------------------------------------------------------------ the outline
-
     @cached_property
     def outline(self) -> Outline:
         stem = self.stem
@@ -128,8 +124,6 @@ class TorchCases(Cases):
     @cached_property
     def parts(self) -> dict[str, dict[str, Any]]:
         return {call["label"]: call for call in self.calls}
-
-    # ------------------------------------------------------------ cases
 
     @cached_property
     def full(self) -> ModelCase:
@@ -239,8 +233,6 @@ class TorchCases(Cases):
     def discard(self, case: ModelCase) -> None:
         """Remove nothing: files of a call are small, and are removed with the store."""
 
-    # ------------------------------------------------------------ how far off is right
-
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
         """Several times the effect of rounding to the target's type on each tensor inside the reference."""
@@ -271,7 +263,9 @@ class TorchCases(Cases):
     def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
         """Add findings on rows and columns of a layer alone; gradients of the whole model get no ranks of scores."""
         if case.layer is None:
-            return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
+            flags = [tuple(flag for flag in each.flags if not flag.startswith(OTHER_LARGEST)) for each in judged[1]]
+            pairs = zip(judged[1], flags, strict=True)
+            return judged[0], tuple(replace(each, flags=kept) if ":grad" in each.name else each for each, kept in pairs)
         compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
         named = {each.name for each in compared}
         others = [finding for finding in judged[0].findings if finding.subject not in named]
@@ -310,8 +304,6 @@ class TorchCases(Cases):
             return dict.fromkeys(case.outputs, _CHANCE)
         return {name: "rounding alone" for name in case.outputs if name in self._unknown}
 
-    # ------------------------------------------------------------ what a torch module does not have
-
     quantized = False
     closed = None
     trivial_layers = ()
@@ -331,8 +323,6 @@ class TorchCases(Cases):
 
     def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
         return outcome
-
-    # ------------------------------------------------------------ jobs
 
     def _spec(self, part: str, number: int) -> PartSpec:
         request = self.request
@@ -356,10 +346,6 @@ class TorchCases(Cases):
         if work.failed.ending is StepEnding.ERROR:
             raise UsageError(work.failed.message, work.failed.hint or None)
         raise StepFailedError(f"{engine.name} cannot compute this model", work.failed)
-
-
-def _forget_ranks(compared: TensorComparison) -> TensorComparison:
-    return replace(compared, flags=tuple(each for each in compared.flags if not each.startswith(OTHER_LARGEST)))
 
 
 def _build_layer(call: dict[str, Any], direction: str, stem: str, number: int) -> Layer:

@@ -27,11 +27,9 @@ def find_newest_opset() -> int:
 
 
 def can_help(before: int, after: int, message: str, operator: str) -> bool:
-    """Return whether another opset could make a back end accept a model that it refused with this message.
-
-    An older opset helps only if the opset itself was too new; no opset helps if the missing operator is the same in
-    both: the back end lacks it, or lacks it for these types. onnx cannot convert an operator that it does not know.
-    """
+    """Return whether another opset could make a back end accept a model that it refused with this message. An older
+    opset helps only if the opset itself was too new; no opset helps if the missing operator is the same in both: the
+    back end lacks it, or lacks it for these types. onnx cannot convert an operator that it does not know."""
     if before == after or max(before, after) > find_newest_opset():
         return False
     if before > after and "opset" not in message.lower():

@@ -128,20 +128,19 @@ def _load_json(path: str) -> Any:
 
 def _load_polygraphy(path: str) -> list[Outputs]:
     content = _load_json(path)
+
+    def parse(value: Any) -> Any:
+        array = base64.b64decode(value.get("values", value)["array"], validate=True)
+        return np.lib.format.read_array(io.BytesIO(array), allow_pickle=False)
+
     try:
-        runners = content["lst"]
-        found = [Outputs(str(name), tuple(map(_parse_outputs, iterations))) for name, iterations in runners]
+        found = [
+            Outputs(str(name), tuple({each: parse(value) for each, value in turn["outputs"].items()} for turn in turns))
+            for name, turns in content["lst"]
+        ]
     except (TypeError, KeyError, ValueError, AttributeError, EOFError, binascii.Error) as error:
         hint = "polygraphy run MODEL … --save-outputs FILE writes one"
         raise UsageError(f"{path} does not have the form of Polygraphy's outputs: {error}", hint) from error
     if not found or not all(each.samples and all(each.samples) for each in found):
         raise UsageError(f"{path} has a runner without outputs")
-    return found
-
-
-def _parse_outputs(iteration: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in iteration["outputs"].items():
-        content = base64.b64decode(value.get("values", value)["array"], validate=True)
-        found[name] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     return found

@@ -38,15 +38,10 @@ Groups = Sequence[Sequence[str]]
 _EXTERNAL_BYTES = 1_800_000_000  # protobuf cannot serialise more: the weights go to a file of their own
 
 
-# ---------------------------------------------------------------- files
-
-
 def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
-    """Load a model; without weights, large tensors are left empty and external data is ignored.
-
-    `external=False` leaves external data in its file, for a model that is only split into layers: each then loads its
-    own. Raises UsageError for a file that is missing or not ONNX, and for external data that is missing or cut short.
-    """
+    """Load a model; without weights, large tensors are left empty and external data is ignored. `external=False` leaves
+    external data in its file, for a model that is only split into layers: each then loads its own. Raises UsageError
+    for a file that is missing or not ONNX, and for external data that is missing or cut short."""
     name = os.fspath(path)
     try:
         model = _load_whole(name) if weights else load_skeleton(name)
@@ -98,9 +93,6 @@ def measure_weights(model: Model) -> int:
     return sum(measure_tensor(tensor) for tensor in model.graph.initializer)
 
 
-# ---------------------------------------------------------------- types
-
-
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
     """Return type and shape of every tensor, as far as shape inference or the model itself knows them."""
     slim = build_skeleton(model)
@@ -113,9 +105,6 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
     for tensor in graph.initializer:
         specs[tensor.name] = TensorSpec(tensor.name, name_elem_type(tensor.data_type), tuple(tensor.dims))
     return specs
-
-
-# ---------------------------------------------------------------- the outline
 
 
 def build_outline(
@@ -161,11 +150,8 @@ def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
 
 
 def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
-    """Return the nodes of the group that begins here, or nothing.
-
-    Each must be the only reader of the one before, and must need no tensor that is made after the group's first node:
-    parts keep the order in which they are computed.
-    """
+    """Return the nodes of the group that begins here, or nothing. Each must be the only reader of the one before, and
+    must need no tensor that is made after the group's first node: parts keep the order in which they are computed."""
     if wiring.nodes[index].op_type != group[0]:
         return ()
     chain = [index]
@@ -193,9 +179,6 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
     used = [name for name in made if wiring.is_output(name) or set(wiring.consumers.get(name, ())) - inside]
     last = [name for index in indices[-1:] for name in wiring.nodes[index].output if name]
     return inputs, tuple(used or last)
-
-
-# ---------------------------------------------------------------- external data
 
 
 def walk_tensors(model: Model) -> Iterator[Any]:
@@ -259,8 +242,6 @@ def load_external_tensor(tensor: Any, folder: str) -> None:
     del tensor.external_data[:]
 
 
-# ---------------------------------------------------------------- models without their weights
-
 KEPT_BYTES = 4096  # a tensor message up to this size stays whole
 
 # The fields of ONNX's messages that lead to tensors: message → field number → message.
@@ -323,9 +304,6 @@ def copy_fields(source: Any, target: Any, *, leave: tuple[str, ...] = (), only: 
             getattr(target, name).extend(value)
         else:
             setattr(target, name, value)
-
-
-# ---------------------------------------------------------------- the wire format
 
 
 def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:

@@ -58,11 +58,9 @@ def build_samples(
     least: int = 0,
 ) -> list[Sample]:
     """Return as many samples as were chosen, or as the files have. Raises UsageError, naming all that does not fit.
-
     Files are whole samples, or have some inputs: the others stay random. `least` is the smallest size of an open
     dimension that is only guessed. A function gets the inputs with their open dimensions closed, as random ones would
-    have them; its results may have others.
-    """
+    have them; its results may have others."""
     known, files, seed = [spec.name for spec in outline.inputs], parse_files(choice.files), choice.seed
     for name in (*choice.ranges, *(files if isinstance(files, Mapping) else ())):
         if name not in known:
@@ -92,9 +90,6 @@ def build_samples(
         wanted = ", ".join(f"{spec.name}: {describe(spec)}" for spec in outline.inputs)
         raise UsageError("the inputs do not fit the model: " + "; ".join(problems), f"it takes {wanted}")
     return typed
-
-
-# ---------------------------------------------------------------- random ones
 
 
 def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
@@ -197,9 +192,6 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
     return np.asarray(drawn).astype(kind)
 
 
-# ---------------------------------------------------------------- open dimensions
-
-
 def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
     """Return every input's shape; a symbol means the same size everywhere."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
@@ -238,9 +230,6 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
         else:
             sizes[dim] = suggest_size(graph, spec, axis, least)
     return sizes[dim]
-
-
-# ---------------------------------------------------------------- what does not fit
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
@@ -289,9 +278,6 @@ def describe(spec: TensorSpec) -> str:
     return f"{spec.dtype or 'unknown'}[{dims if spec.shape is not None else '…'}]"
 
 
-# ---------------------------------------------------------------- from the command line
-
-
 def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
     """Parse `NAME=FILE` for some inputs, or plain paths for whole samples; not both."""
     named = [text for text in texts if "=" in text and not os.path.exists(text)]
@@ -305,8 +291,6 @@ def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
         pairs[name] = value
     return pairs if named or not texts else list(texts)
 
-
-# ---------------------------------------------------------------- samples that a user brings in files and folders
 
 Sample = dict[str, Array]
 _ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")
@@ -375,9 +359,6 @@ def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
     return alike[0] if len(alike) == 1 else name
 
 
-# ---------------------------------------------------------------- a Python function
-
-
 def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:
     """Call a user's function for one sample with the arguments of its signature: `sample`, `rng`, `inputs`."""
     found = load_function(label)
@@ -403,7 +384,18 @@ def load_function(name: str) -> Callable[..., Any]:
     if not source or not attribute:
         hint = "write it as module:function or path/to/file.py:function"
         raise UsageError(f"{name!r} does not name a function", hint)
-    module = _load_file(source) if source.endswith(".py") else _import_module(source)
+    if source.endswith(".py"):
+        module = _load_file(source)
+    else:
+        here = os.getcwd()
+        sys.path.insert(0, here)
+        try:
+            module = importlib.import_module(source)
+        except Exception as error:
+            text = f"the module {source} cannot be imported: {type(error).__name__}: {error}"
+            raise UsageError(text) from error
+        finally:
+            sys.path.remove(here)
     found = getattr(module, attribute, None)
     if not callable(found):
         raise UsageError(f"{source} has no function {attribute!r}")
@@ -420,14 +412,3 @@ def _load_file(path: str) -> ModuleType:
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
-
-
-def _import_module(name: str) -> ModuleType:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise UsageError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)

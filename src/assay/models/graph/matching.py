@@ -146,7 +146,10 @@ class ModelSide:
         index = self.wiring.producers.get(root, -1)
         if index < 0:
             return TensorGroup(root, index, "", names, value=root)
-        value = self._choose_value(root, names)
+        makers = {name: maker.op_type for name in names if (maker := self.find_maker(name)) is not None}
+        floats = [name for name, op in makers.items() if op == "DequantizeLinear"]
+        scaled = [name for name, op in makers.items() if op == "Mul"] if self._is_integer_product(root) else []
+        value = next(iter((*floats, *scaled, root)))
         read = self.wiring.reads[index]
         made = [self._roots.get(name, name) for name in read if not self._is_known(name)]
         sources = [name for name in made if (maker := self.find_maker(name)) is None or maker.op_type not in ROUNDING]
@@ -156,12 +159,6 @@ class ModelSide:
         whole = maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else value
         scaling = self._scalings.get(whole)
         return TensorGroup(root, index, kind, names, tuple(sources), known, value, scaling, value in self._scalings)
-
-    def _choose_value(self, root: str, names: tuple[str, ...]) -> str:
-        makers = {name: maker.op_type for name in names if (maker := self.find_maker(name)) is not None}
-        floats = [name for name, op in makers.items() if op == "DequantizeLinear"]
-        scaled = [name for name, op in makers.items() if op == "Mul"] if self._is_integer_product(root) else []
-        return next(iter((*floats, *scaled, root)))
 
     @cached_property
     def readers(self) -> dict[str, list[TensorGroup]]:
@@ -196,8 +193,6 @@ class ModelSide:
             each.ravel().tolist() for each in found if each is not None and each.dtype == "int64" and each.size < 64
         ]
 
-    # ------------------------------------------------------------ integers
-
     def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
         """Return the least and the largest number that the group's integers can express, and their step; None if it has
         no integers, or no single scale."""
@@ -228,8 +223,6 @@ class ModelSide:
         found = load_constant(self.wiring, name) if name else None
         return 0.0 if not name else float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 
-    # ------------------------------------------------------------ weights
-
     def load_weights(self, group: TensorGroup) -> tuple[Array, Array | float] | None:
         """Return the largest constant that a node of weights reads, as numbers, and the size of its steps (0: none)."""
         if group.node < 0 or group.kind not in WEIGHTED:
@@ -259,9 +252,6 @@ class ModelSide:
         shape = [scale.size if at == axis and scale.size > 1 else 1 for at in range(whole.ndim)]
         step = scale.reshape(shape)
         return (whole - (zero.reshape(shape) if zero.size == scale.size else zero.reshape(-1)[0])) * step, np.abs(step)
-
-
-# ---------------------------------------------------------------- pairs
 
 
 def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> dict[str, GroupPair]:

@@ -37,8 +37,6 @@ def parse_message(message: Any, content: bytes) -> Any:
     return message
 
 
-# ---------------------------------------------------------------- which node makes and which reads each tensor
-
 DEFAULT_DOMAINS = ("", "ai.onnx")
 DRAWING = words("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli")
 
@@ -115,10 +113,15 @@ def is_constant_node(node: Node) -> bool:
 
 
 def find_reads(node: Node) -> Iterator[str]:
-    """Yield names that the node reads from its graph; an omitted input has no name."""
+    """Yield names that the node reads from its graph, also inside of sub-graphs, where an output may be such a tensor
+    too. An omitted input has no name."""
     yield from (name for name in node.input if name)
     for graph in find_subgraphs(node):
-        yield from _find_captured(graph)
+        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        own |= {tensor.values.name for tensor in graph.sparse_initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        read = (name for inner in graph.node for name in find_reads(inner))
+        yield from (name for name in (*read, *(value.name for value in graph.output)) if name not in own)
 
 
 def find_subgraphs(node: Node) -> Iterator[Graph]:
@@ -136,18 +139,6 @@ def walk_nodes(*parts: Any) -> Iterator[Node]:
         yield node
         waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
 
-
-def _find_captured(graph: Graph) -> Iterator[str]:
-    """Yield tensors that a sub-graph reads from outside: one of its outputs may be such a tensor, too."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {tensor.values.name for tensor in graph.sparse_initializer}
-    own |= {name for node in graph.node for name in node.output}
-    for node in graph.node:
-        yield from (name for name in find_reads(node) if name not in own)
-    yield from (value.name for value in graph.output if value.name not in own)
-
-
-# ---------------------------------------------------------------- inputs, outputs, types and versions
 
 _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": "map", "sparse_tensor_type": "sparse"}
 

@@ -42,9 +42,6 @@ def is_operator(name: str) -> bool:
     return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
 
 
-# ---------------------------------------------------------------- results in float64
-
-
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
     """Compute the first output from the definition of the operator; None without a formula for this use."""
     formula = _build_formulas().get(op)
@@ -218,9 +215,6 @@ def _slide(
     return found
 
 
-# ---------------------------------------------------------------- a model of a few operators
-
-
 def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
     """Compute the first output of each node of a model; None if one of them has no formula."""
     wiring, opset = build_wiring(model.graph), find_opset(model)
@@ -262,8 +256,6 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
     return f"{opset} {' '.join(parts)}"
 
 
-# ---------------------------------------------------------------- the size of the terms
-
 # linear sums of their inputs: with absolute values as inputs, the result is the sum of the terms' magnitudes
 _LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")
 
@@ -292,9 +284,7 @@ _CARRYING = words("""
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
     """Return how large the terms are that the operator adds up, as one number or for each element of its first output.
-
-    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing.
-    """
+    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing."""
     if op in _EXACT:
         return 0.0
     if op in _AROUND_ONE:
@@ -337,9 +327,6 @@ def _measure_size(array: Array | None) -> float:
     wide = np.abs(array.astype(np.float64))
     used = wide[np.isfinite(wide) & (wide > 0)]
     return float(np.sqrt(np.mean(np.square(used)))) if used.size else 0.0
-
-
-# ---------------------------------------------------------------- what is rounded
 
 
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:

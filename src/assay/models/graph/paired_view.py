@@ -130,9 +130,6 @@ def cut_model(
     return build_submodel(model, wiring, indices, inputs, ends, name=name)
 
 
-# ---------------------------------------------------------------- rounding
-
-
 def is_rounding(node: Node) -> bool:
     op = node.op_type
     return op in ROUNDING or op.startswith(("QLinear", "QGemm", "DynamicQuantize", "MatMulNBits")) or "Integer" in op

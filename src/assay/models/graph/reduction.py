@@ -52,9 +52,6 @@ Oracle = Callable[[Candidate], bool]
 ActivationsFor = Callable[[Model, Sequence[Sample]], Activations]
 
 
-# ---------------------------------------------------------------- the driver
-
-
 @dataclass(slots=True)
 class _Search:
     """Counts the calls of the oracle, and never asks for the same model twice."""
@@ -78,10 +75,8 @@ class _Search:
 
 def reduce_model(model: Model, samples: Sequence[Sample], activations_for: ActivationsFor, oracle: Oracle) -> Reduced:
     """Return the smallest model found in which the oracle still sees the failure, with all samples.
-
     `activations_for(model, samples)` is a reference run with every intermediate tensor as an output. Raises UsageError
-    if the model itself does not fail.
-    """
+    if the model itself does not fail."""
     if not samples:
         raise UsageError("a model cannot be reduced without a sample of its inputs")
     search = _Search(oracle)
@@ -89,7 +84,12 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
     search.tried += 1
     if not oracle(whole):
         raise UsageError("the model does not show this failure: there is nothing to reduce")
-    cutter = _settle_shapes(search, Cutter(model, whole.samples, activations_for(model, samples), keeps_open=False))
+    cutter = Cutter(model, whole.samples, activations_for(model, samples), keeps_open=False)
+    # the samples' real shapes are simpler, and used unless the failure needs open ones
+    static = cutter.build(cutter.indices, len(cutter.indices))
+    found = None if static is None else search.find([static])
+    used = whole if found is None else found
+    cutter = Cutter(used.model, used.samples, cutter.activations, keeps_open=found is None)
     while (found := search.find(cutter.list_candidates())) is not None:
         activations = cutter.activations
         if found.changes_values:
@@ -97,14 +97,6 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
             search.refused.clear()  # the values of these nodes have changed
         cutter = Cutter(found.model, found.samples, activations, found.chunk, keeps_open=cutter.keeps_open)
     return Reduced(cutter.model, cutter.samples, search.tried)
-
-
-def _settle_shapes(search: _Search, cutter: Cutter) -> Cutter:
-    """Use the samples' real shapes, which are simpler, unless the failure needs open ones."""
-    static = cutter.build(cutter.indices, len(cutter.indices))
-    if static is None or search.find([static]) is None:
-        return Cutter(cutter.model, cutter.samples, cutter.activations, keeps_open=True)
-    return Cutter(static.model, static.samples, cutter.activations, keeps_open=False)
 
 
 def count_nodes(model: Model) -> int:
@@ -119,9 +111,6 @@ def _fingerprint(candidate: Candidate) -> bytes:
         digest.update(part.SerializeToString(deterministic=True))
     digest.update(repr(sorted(tensor.name for tensor in graph.initializer)).encode())
     return digest.digest()
-
-
-# ---------------------------------------------------------------- the candidates
 
 
 class Cutter:
@@ -208,8 +197,6 @@ class Cutter:
         ]
         return replace(first, shape=tuple(dims))
 
-    # ------------------------------------------------------------ bypassing
-
     def _find_bypass(self, index: int) -> str | None:
         """Return an input that can replace the node's output: of its type and shape, if nothing else needs the node."""
         node = self.wiring.nodes[index]
@@ -240,25 +227,16 @@ class Cutter:
                 if name == output:
                     reader.input[position] = source
         del model.graph.node[index]
-        _prune(model)
+        graph, wiring = model.graph, build_wiring(model.graph)
+        live = wiring.find_ancestors(wiring.outputs)  # without nodes and tensors that no output needs
+        there = {name for at in live for name in (*wiring.reads[at], *wiring.nodes[at].output)}
+        tensors = (graph.input, graph.initializer, graph.value_info)
+        kept = [(values, [value for value in values if value.name in there]) for values in tensors]
+        for repeated, left in ((graph.node, [wiring.nodes[at] for at in live]), *kept):
+            del repeated[:]
+            repeated.extend(left)
         if check(model):
             return None
         names = [value.name for value in model.graph.input]
         samples = tuple({name: sample[name] for name in names} for sample in self.samples)
         return Candidate(model, samples, count_nodes(model), changes_values=True)
-
-
-def _prune(model: Model) -> None:
-    """Remove nodes that no output needs, and the graph's declarations of tensors that no longer exist."""
-    graph = model.graph
-    wiring = build_wiring(graph)
-    live = wiring.find_ancestors(wiring.outputs)
-    there = {name for index in live for name in (*wiring.reads[index], *wiring.nodes[index].output)}
-    _keep(graph.node, [wiring.nodes[index] for index in live])
-    for values in (graph.input, graph.initializer, graph.value_info):
-        _keep(values, [value for value in values if value.name in there])
-
-
-def _keep(field_of: Any, kept: Sequence[Any]) -> None:
-    del field_of[:]
-    field_of.extend(kept)

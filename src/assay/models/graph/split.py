@@ -52,33 +52,17 @@ _REDUCTIONS = words(
 )
 # Inputs that state a size or an axis: they decide the shape of the output.
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
-    "Reshape": (1,),
-    "Expand": (1,),
-    "ConstantOfShape": (0,),
-    "Range": (0, 1, 2),
-    "Slice": (1, 2, 3, 4),
-    "Squeeze": (1,),
-    "Unsqueeze": (1,),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "Tile": (1, 2),
-    "Pad": (1, 3),
-    "Resize": (1, 2, 3),
-    "Upsample": (1,),
-    "MaxUnpool": (2,),
-    "TopK": (1,),
-    "OneHot": (1,),
-    "CumSum": (1,),
-    "CumProd": (1,),
-    "Trilu": (1,),
-    "CenterCropPad": (1,),
-    "AffineGrid": (1,),
-    "Col2Im": (1, 2),
-    "DFT": (1, 2),
-    "STFT": (1, 3),
-    "MelWeightMatrix": (0, 1, 2, 3, 4),
-    **dict.fromkeys(words("HannWindow HammingWindow BlackmanWindow"), (0,)),
+    **dict.fromkeys(words("ConstantOfShape HannWindow HammingWindow BlackmanWindow"), (0,)),
+    **dict.fromkeys(words("Reshape Expand Squeeze Unsqueeze Split SplitToSequence Upsample TopK OneHot"), (1,)),
+    **dict.fromkeys(words("CumSum CumProd Trilu CenterCropPad AffineGrid"), (1,)),
     **dict.fromkeys(_REDUCTIONS, (1,)),
+    **dict.fromkeys(words("Tile Col2Im DFT"), (1, 2)),
+    **dict.fromkeys(words("Pad STFT"), (1, 3)),
+    "MaxUnpool": (2,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
 }
 
 
@@ -164,9 +148,6 @@ def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list
     return list(border)
 
 
-# ---------------------------------------------------------------- layers as models of their own
-
-
 @dataclass(frozen=True, slots=True)
 class LayerModel:
     """One layer alone. `inputs` may be empty: a layer may need only constants."""
@@ -181,11 +162,9 @@ class LayerModel:
 def build_layers(
     model: Model, outline: Outline, activations: Mapping[str, Array], *, numbers: Container[int] | None = None
 ) -> Iterator[LayerModel]:
-    """Yield the layers of the outline, all or those with these numbers.
-
-    `activations` has the model's inputs, all intermediate tensors and the outputs of one sample. External data that is
-    not in the model yet is read from next to the model's file, layer by layer.
-    """
+    """Yield the layers of the outline, all or those with these numbers. `activations` has the model's inputs, all
+    intermediate tensors and the outputs of one sample. External data that is not in the model yet is read from next to
+    the model's file, layer by layer."""
     splitter = _Splitter(model, outline, activations)
     for layer in outline.layers:
         if numbers is None or layer.number in numbers:
@@ -207,8 +186,12 @@ class _Splitter:
     def build(self, layer: Layer) -> LayerModel:
         known = {name: self._find_value(name) for name in layer.inputs}
         outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
-        problem = _find_problem(known, outputs)
-        if problem:
+        missing = [repr(name) for name, value in known.items() if value is None]
+        if missing:
+            return LayerModel(layer, None, problem=f"the reference run has no value of {', '.join(missing)}")
+        others = [repr(name) for name, value in {**known, **outputs}.items() if not hasattr(value, "dtype")]
+        if others:
+            problem = f"{', '.join(others)} is not a tensor but a sequence, an optional or a map"
             return LayerModel(layer, None, problem=problem)
         is_frozen = partial(self.folding.is_frozen, layer.nodes, layer.outputs)
         frozen = {name: value for name, value in known.items() if is_frozen(name, value)}
@@ -221,11 +204,9 @@ class _Splitter:
         return LayerModel(layer, None if problem else alone, inputs, outputs, problem)
 
     def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
-        """Return the layer as a model with shapes that are as static as possible.
-
-        Static inference refuses some valid models: a Range whose bounds have one dimension, and shapes that are invalid
-        only in the branch that is not taken. Then constants are inputs, and shapes open.
-        """
+        """Return the layer as a model with shapes that are as static as possible. Static inference refuses some valid
+        models: a Range whose bounds have one dimension, and shapes that are invalid only in the branch that is not
+        taken. Then constants are inputs, and shapes open."""
         first = self._extract(layer, known, frozen, is_open=False)
         if not check(first, with_shapes=True):
             return first
@@ -253,26 +234,17 @@ class _Splitter:
             self.wiring,
             layer.nodes,
             [replace(spec, shape=(None,) * len(spec.shape or ())) if spec.name in opened else spec for spec in specs],
-            [self._describe(name) for name in layer.outputs],
+            [
+                describe_array(name, self.values[name])
+                if name in self.values
+                else self.inferred.get(name, TensorSpec(name, ""))
+                for name in layer.outputs
+            ],
             name=layer.name,
             frozen=frozen,
             values=[describe_array(name, self.values[name]) for name in inner],
             folder=self.folder,
         )
-
-    def _describe(self, name: str) -> TensorSpec:
-        if name in self.values:
-            return describe_array(name, self.values[name])
-        return self.inferred.get(name, TensorSpec(name, ""))
-
-
-def _find_problem(inputs: Mapping[str, Array | None], outputs: Mapping[str, Array]) -> str:
-    """Return why a layer with these values cannot be a model of its own; empty if it can."""
-    missing = [name for name, value in inputs.items() if value is None]
-    if missing:
-        return f"the reference run has no value of {', '.join(map(repr, missing))}"
-    others = [name for name, value in {**inputs, **outputs}.items() if not hasattr(value, "dtype")]
-    return f"{', '.join(map(repr, others))} is not a tensor but a sequence, an optional or a map" if others else ""
 
 
 def check(model: Model, *, with_shapes: bool = False) -> str:

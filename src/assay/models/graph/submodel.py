@@ -32,11 +32,9 @@ def build_submodel(
     values: Iterable[TensorSpec] = (),
     folder: str = "",
 ) -> Model:
-    """Build a model of the nodes with these indices between inputs and outputs.
-
-    `frozen` tensors become initialisers; `values` are known specs of tensors in between; `folder` has the external data
-    that was not loaded with the model.
-    """
+    """Build a model of the nodes with these indices between inputs and outputs. `frozen` tensors become initialisers;
+    `values` are known specs of tensors in between; `folder` has the external data that was not loaded with the
+    model."""
     frozen = frozen or {}
     result = _build_header(model)
     graph = result.graph
@@ -80,9 +78,6 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
     return [found[key] for key in known if key in found]
 
 
-# ---------------------------------------------------------------- values
-
-
 def build_value(spec: TensorSpec) -> Any:
     """Return the declaration of a tensor in a graph; for one of unknown type, only the name."""
     if spec.dtype in NON_TENSORS:
@@ -108,9 +103,6 @@ def build_tensor(name: str, array: Array) -> Any:
     if name_dtype(array) == "string":
         array = np.asarray(array, dtype=object)
     return onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
-
-
-# ---------------------------------------------------------------- weights
 
 
 def _is_sparse(node: Node) -> bool:
@@ -163,25 +155,26 @@ def load_constant(wiring: Wiring, name: str) -> Array | None:
         return None
 
 
-# ---------------------------------------------------------------- more outputs, and cuts
-
 Types = Mapping[str, TensorSpec]
 
 
 def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Types | None = None) -> Model:
-    """Return the model with these tensors as additional outputs after its own; by default all that nodes make.
-
-    `types` come from a reference run: they override those of the graph and of shape inference, also for inputs and
-    outputs, so that open dimensions get the sample's sizes. Sequences and the like cannot be compared, and are left
-    out.
-    """
+    """Return the model with these tensors as additional outputs after its own; by default all that nodes make. `types`
+    come from a reference run: they override those of the graph and of shape inference, also for inputs and outputs, so
+    that open dimensions get the sample's sizes. Sequences and the like cannot be compared, and are left out."""
     wiring = build_wiring(model.graph)
     wanted = list(wiring.intermediates if names is None else names)
     check_names(wiring, wanted)
     types = types or {}
     specs = {**infer_specs(model), **types}
     marked = copy_model(model)
-    _retype(marked.graph, types)
+    for value in (*marked.graph.input, *marked.graph.output):
+        if value.name in types and types[value.name].dtype not in NON_TENSORS:
+            value.CopyFrom(build_value(types[value.name]))
+    # declarations of tensors in between may contradict the types that were found
+    kept = [value for value in marked.graph.value_info if value.name not in types]
+    del marked.graph.value_info[:]
+    marked.graph.value_info.extend(kept)
     for name in dict.fromkeys(wanted):
         spec = specs.get(name, TensorSpec(name, ""))
         if spec.dtype not in NON_TENSORS and name in wiring.producers and not wiring.is_output(name):
@@ -196,17 +189,6 @@ def copy_model(model: Model) -> Model:
     return copied
 
 
-def _retype(graph: Any, types: Types) -> None:
-    """Remove the graph's declarations of tensors in between: they may contradict the types that were found."""
-    for values in (graph.input, graph.output):
-        for value in values:
-            if value.name in types and types[value.name].dtype not in NON_TENSORS:
-                value.CopyFrom(build_value(types[value.name]))
-    kept = [value for value in graph.value_info if value.name not in types]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
-
-
 def check_names(wiring: Wiring, names: Iterable[str]) -> None:
     known = {*wiring.producers, *wiring.constants, *wiring.inputs, *wiring.weights}
     for name in names:
@@ -215,11 +197,9 @@ def check_names(wiring: Wiring, names: Iterable[str]) -> None:
 
 
 def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types: Types | None = None) -> Model:
-    """Return the smallest sub-model that computes `outputs` from `inputs`.
-
-    Other inputs of the model that are needed stay inputs; given ones that are not needed are left out. Raises
-    UsageError for an input of unknown type, and for an output that no node makes.
-    """
+    """Return the smallest sub-model that computes `outputs` from `inputs`. Other inputs of the model that are needed
+    stay inputs; given ones that are not needed are left out. Raises UsageError for an input of unknown type, and for an
+    output that no node makes."""
     wiring = build_wiring(model.graph)
     check_names(wiring, (*inputs, *outputs))
     for output in outputs:
@@ -245,9 +225,6 @@ def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types
         name=model.graph.name or "cut",
         values=[spec for spec in between if spec.dtype not in ("", *NON_TENSORS)],
     )
-
-
-# ---------------------------------------------------------------- side by side
 
 
 def name_part(number: int, name: str) -> str:

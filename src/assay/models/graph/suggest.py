@@ -60,8 +60,6 @@ class InputGraph:
         return dim if isinstance(dim, int) else None
 
 
-# ---------------------------------------------------------------- the nodes that read an input
-
 _FORWARDING = words(
     "Cast Identity Unsqueeze Squeeze Reshape Transpose Flatten Slice Expand Split Dropout Tile Pad Gather Concat"
 )
@@ -83,8 +81,6 @@ def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
                 waiting.extend(fresh)
 
 
-# ---------------------------------------------------------------- ranges
-
 Rule = Callable[[InputGraph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
@@ -105,7 +101,12 @@ def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
         domain = rule(graph, node, input_index, spec) if rule else None
         found += [domain] if domain else []
     if found:
-        return _intersect(found)
+        best = found[0]
+        for domain in found[1:]:  # narrowed by the others; one that would leave nothing is ignored
+            low, high = max(best.low, domain.low), min(best.high, domain.high)
+            if low <= high and (low, high) != (best.low, best.high):
+                best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
+        return best
     is_whole = is_whole_type(spec.dtype)
     named = (domain for pattern, domain in _NAMED if pattern.search(spec.name.lower()))
     low, high = _BY_TYPE.get(spec.dtype, (0, 9) if is_whole else (-1, 1))
@@ -115,16 +116,6 @@ def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
 
 def is_whole_type(dtype: str) -> bool:
     return _WHOLE_TYPES.fullmatch(dtype) is not None
-
-
-def _intersect(domains: list[Domain]) -> Domain:
-    """Return the first domain, narrowed by the others; one that would leave nothing is ignored."""
-    best = domains[0]
-    for domain in domains[1:]:
-        low, high = max(best.low, domain.low), min(best.high, domain.high)
-        if low <= high and (low, high) != (best.low, best.high):
-            best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
-    return best
 
 
 def _index(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
@@ -159,14 +150,6 @@ def _cast(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -
 _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "int4"}  # TensorProto's numbers
 
 
-def _find_range(dtype: str) -> tuple[int, int] | None:
-    """Return the range of a quantised integer type; None for another type."""
-    if dtype not in _INTEGERS.values():
-        return None
-    count = 2 ** int(dtype.lstrip("uint"))
-    return (0, count - 1) if dtype.startswith("u") else (-count // 2, count // 2 - 1)
-
-
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """Return the range of the quantised type: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
@@ -174,13 +157,11 @@ def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSp
     if len(node.input) > 2 and node.input[2]:
         zero = graph.load_constant(node.input[2])
         dtype = "" if zero is None else zero.dtype.name
-    range_ = _find_range(dtype)
-    if scale is None or scale.size != 1 or range_ is None:
+    if scale is None or scale.size != 1 or dtype not in _INTEGERS.values():
         return None
-    lowest, highest = range_
-    offset = 0 if zero is None else int(zero.item())
-    factor = float(scale.item())
-    return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
+    count, factor = 2 ** int(dtype.lstrip("uint")), float(scale.item())
+    lowest = (0 if dtype.startswith("u") else -count // 2) - (0 if zero is None else int(zero.item()))
+    return Domain(lowest * factor, (lowest + count - 1) * factor, "the range of QuantizeLinear")
 
 
 def _base(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
@@ -230,8 +211,6 @@ _RULES: dict[tuple[str, int], Rule] = {
 }
 
 
-# ---------------------------------------------------------------- sizes
-
 _SIZES = (  # usual meanings of symbols
     (re.compile(r"batch|^bs$|^unk"), 1),
     (re.compile(r"height|width"), 64),
@@ -254,21 +233,15 @@ def suggest_size(graph: InputGraph, spec: TensorSpec, axis: int, least: int = 0)
         demanded = next((size for size in _ask_readers(graph, spec, axis, _find_exact) if size), None)
     if demanded is not None:
         return demanded
-    guess = _guess_size(spec, axis)
+    symbol, rank = spec.shape[axis], len(spec.shape)
+    if (axis == 0 and symbol in ("N", "n", "B", "b")) or (not symbol and _STATE.search(spec.name.lower())):
+        guess = 1
+    else:
+        named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
+        guess = next(named, _BY_RANK.get(rank, (1,) * rank)[axis])
     return max(
         guess if guess <= _MOST_CHANNELS else max(guess, least), *_ask_readers(graph, spec, axis, _find_least), 1
     )
-
-
-def _guess_size(spec: TensorSpec, axis: int) -> int:
-    assert spec.shape is not None
-    symbol = spec.shape[axis]
-    if axis == 0 and symbol in ("N", "n", "B", "b"):
-        return 1
-    if not symbol and _STATE.search(spec.name.lower()):  # the shape of a state is known but for the batch
-        return 1
-    named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
-    return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
 
 
 _KEEPING = words("Cast Identity Relu Abs Neg Sqrt Tanh Sigmoid Exp Log Clip QuantizeLinear DequantizeLinear")
@@ -342,32 +315,20 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
     if node.op_type == "Gather" and len(node.input) > 1 and read_attributes(node).get("axis", 0) == axis:
         indices = graph.load_constant(node.input[1])
         return 0 if indices is None or not indices.size else int(max(indices.max() + 1, -indices.min()))
+    attributes = read_attributes(node)
     if node.op_type == "Pad":
-        return _find_padded(graph, node, axis)
-    kernel = read_attributes(node).get("kernel_shape")
-    if node.op_type in ("Conv", "MaxPool", "AveragePool") and kernel and 2 <= axis < 2 + len(kernel):
-        return _find_kernel(node, list(kernel), axis - 2)
-    return 0
-
-
-def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
-    """Return the smallest size for a Pad that reflects: more than the pad."""
-    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("pads")
-    mode = read_attributes(node).get("mode", b"constant")
-    if given is None or mode != b"reflect" or len(node.input) > 3:
+        given = graph.load_constant(node.input[1]) if len(node.input) > 1 else attributes.get("pads")
+        if given is None or attributes.get("mode", b"constant") != b"reflect" or len(node.input) > 3:
+            return 0
+        half = len(given) // 2
+        return max(int(given[axis]), int(given[half + axis])) + 1 if axis < half else 0  # more than what it reflects
+    kernel, at = attributes.get("kernel_shape") or (), axis - 2
+    is_windowed = node.op_type in ("Conv", "MaxPool", "AveragePool") and 0 <= at < len(kernel)
+    if not is_windowed or attributes.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
         return 0
-    pads = [int(each) for each in given]
-    half = len(pads) // 2
-    return max(pads[axis], pads[half + axis]) + 1 if axis < half else 0
-
-
-def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
-    count = len(kernel)
-    spread = (read_attributes(node).get("dilations") or [1] * count)[input_index]
-    pads = read_attributes(node).get("pads") or [0] * 2 * count
-    if read_attributes(node).get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
-        return 0
-    return int(max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index]))
+    spread = (attributes.get("dilations") or [1] * len(kernel))[at]
+    pads = attributes.get("pads") or [0] * 2 * len(kernel)
+    return int(max(1, (kernel[at] - 1) * spread + 1 - pads[at] - pads[len(kernel) + at]))
 
 
 def _find_demanded(graph: InputGraph, spec: TensorSpec, axis: int) -> int | None:

@@ -28,9 +28,6 @@ STRING = "string"
 _SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
 
 
-# ---------------------------------------------------------------- types and contents
-
-
 def name_dtype(array: Array) -> str:
     """Return the type of an array as in `TensorSpec.dtype`: numpy's or ml_dtypes' name, "string" for texts."""
     return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
@@ -72,9 +69,6 @@ def store(array: Array) -> Array:
 
 def _texts(array: Array) -> list[str]:
     return [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item) for item in array.flat]
-
-
-# ---------------------------------------------------------------- a folder of tensors
 
 
 def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
@@ -147,14 +141,9 @@ def load_ref(ref: TensorRef) -> Array:
     return array
 
 
-# ---------------------------------------------------------------- single files
-
-
 def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Sequence[int] | None = None) -> Array:
     """Load one tensor from `.npy`, an `.npz` of one array, raw `.bin`/`.raw` (needs `dtype`), ONNX's `.pb`, or `.json`.
-
-    `dtype` also states what unsigned integers in a file represent (bfloat16 as uint16). Raises UsageError.
-    """
+    `dtype` also states what unsigned integers in a file represent (bfloat16 as uint16). Raises UsageError."""
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in _SUFFIXES:

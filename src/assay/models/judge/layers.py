@@ -81,9 +81,6 @@ def localise(
     return Localisation(Blame.BORN, born[0].layer, reason, ranking)
 
 
-# ---------------------------------------------------------------- the graph
-
-
 class _Graph:
     """The layer that makes each tensor, and the error of the tensor."""
 
@@ -129,9 +126,6 @@ def is_wrong(comparison: TensorComparison) -> bool:
     return comparison.verdict.kind in (VerdictKind.FAIL, VerdictKind.ERROR)
 
 
-# ---------------------------------------------------------------- one layer
-
-
 def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison]) -> Growth | None:
     """Measure how one layer changes the error; None if none of its outputs was compared."""
     outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
@@ -158,9 +152,6 @@ def _find_factor(output: TensorComparison, before: float) -> float:
     return error / least if least > 0 else math.inf
 
 
-# ---------------------------------------------------------------- messages
-
-
 def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
     """Describe why the error begins in this layer, which shows the error itself. `unseen`: see `_Graph.find_unseen`."""
     if growth.is_inherited:
@@ -180,9 +171,6 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
     if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
         return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
     return f"{text}, no single layer adds much" + (f": {steps}" if steps else "")
-
-
-# ---------------------------------------------------------------- all views of a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,33 +298,25 @@ def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> 
     return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
 
 
-# ---------------------------------------------------------------- chance
-
-
 def excuse_chance(
     verdict: Verdict, comparisons: Sequence[TensorComparison], chance: Mapping[str, str]
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """Excuse tensors that an operator draws, by name: they agree or differ by chance; only their form can be wrong."""
     if not any(each.name in chance for each in comparisons):
         return verdict, tuple(comparisons)
-    found = tuple(_excuse(each, chance) for each in comparisons)
+    found = list(comparisons)
+    for index, each in enumerate(comparisons):
+        if each.name in chance and not each.is_broken:
+            text = f"it depends on {chance[each.name]}, which draws other numbers on each runtime: this proves nothing"
+            finding = Finding(VerdictKind.INCONCLUSIVE, each.name, text)
+            found[index] = replace(each, verdict=Verdict.of([finding], each.count))
     named = {each.name for each in comparisons}
     others = [finding for finding in verdict.findings if finding.subject not in named]
     findings = [*(finding for each in found for finding in each.verdict.findings), *others]
-    return Verdict.of(findings, verdict.comparisons), found
+    return Verdict.of(findings, verdict.comparisons), tuple(found)
 
 
-def _excuse(compared: TensorComparison, chance: Mapping[str, str]) -> TensorComparison:
-    if compared.name not in chance or compared.is_broken:
-        return compared
-    text = f"it depends on {chance[compared.name]}, which draws other numbers on each runtime: this proves nothing"
-    finding = Finding(VerdictKind.INCONCLUSIVE, compared.name, text)
-    return replace(compared, verdict=Verdict.of([finding], compared.count))
-
-
-# ---------------------------------------------------------------- votes of two references
-#
-# If the references disagree with each other as much as the target does, it is not known which is correct. A layer that
+# If two references disagree with each other as much as the target does, it is not known which is correct. A layer that
 # amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
 # that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
 # It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never
@@ -347,25 +327,22 @@ AS_MUCH = 2.0  # times the references' own disagreement
 
 
 def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> Verdict:
-    """Judge by two references.
-
-    `target`: the reference's tensors against the target's. `references`: against those of a second reference. The
-    findings' subjects name the tensors. Tensors that pass, and those that the second reference lacks, are not changed.
-    """
+    """Judge by two references. `target`: the reference's tensors against the target's. `references`: against those of a
+    second reference. The findings' subjects name the tensors. Tensors that pass, and those that the second reference
+    lacks, are not changed."""
     others = {each.name: each for each in references}
-    findings = [finding for each in target for finding in _judge_by_references(each, others)]
+    findings = list[Finding]()
+    for each in target:
+        other = others.get(each.name)
+        if other is None or not _is_excused(each, other):
+            findings += each.verdict.findings
+            continue
+        between, from_first = _render_errors(other), _render_errors(each)
+        text = f"the references disagree: {between} between them, {from_first} from the first to the target"
+        # what is CHANGED is within its bound, and as near as correct runtimes are
+        kind = VerdictKind.PASS if each.verdict.kind is VerdictKind.CHANGED else VerdictKind.INCONCLUSIVE
+        findings.append(Finding(kind, each.name, text, each.error, other.error))
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
-
-
-def _judge_by_references(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
-    other = others.get(target.name)
-    if other is None or not _is_excused(target, other):
-        return target.verdict.findings
-    between, from_first = _render_errors(other), _render_errors(target)
-    text = f"the references disagree: {between} between them, {from_first} from the first to the target"
-    if target.verdict.kind is VerdictKind.CHANGED:  # within the bound, and as near as correct runtimes are
-        return (Finding(VerdictKind.PASS, target.name, text, target.error, other.error),)
-    return (Finding(VerdictKind.INCONCLUSIVE, target.name, text, target.error, other.error),)
 
 
 def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
@@ -374,18 +351,13 @@ def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
         return False
     if target.shape != other.shape or target.nan != other.nan:
         return False  # these do not compare with the same reference
-    return all(mine <= AS_MUCH * theirs for mine, theirs in _pair_numbers(target, other))
-
-
-def _pair_numbers(target: TensorComparison, other: TensorComparison) -> list[tuple[float, float]]:
-    """Return pairs of errors, by every measure that could have failed the target: the worst element, all elements, the
-    whole tensor's direction, and the ranking."""
+    # every measure that could have failed the target: the worst element, all elements, the direction, the ranking
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
         pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # the rounding error of 1 - 1 in double precision
     if target.tolerance.top_k is not None:  # without a requested ranking the shown one decides nothing
         pairs.append((_misranked(target), _misranked(other)))
-    return pairs
+    return all(mine <= AS_MUCH * theirs for mine, theirs in pairs)
 
 
 def _render_errors(comparison: TensorComparison) -> str:

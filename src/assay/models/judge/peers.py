@@ -100,9 +100,6 @@ def _add(compared: TensorComparison, text: str, value: float, bound: float) -> T
     return replace(compared, verdict=Verdict.of((*compared.verdict.findings, finding), compared.verdict.comparisons))
 
 
-# ---------------------------------------------------------------- layers of one kind
-
-
 def measure_typical(expected: Any, actual: Any) -> float | None:
     """Return the error of an ordinary row, as a fraction of its size: a few huge elements, as in language models,
     decide nothing. None if there is no number to compare."""

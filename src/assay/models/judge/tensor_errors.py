@@ -77,9 +77,6 @@ def find_kind(array: Array) -> Kind:
     return kind
 
 
-# ---------------------------------------------------------------- blocks
-
-
 def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator[Block]:
     """Yield blocks in the order of memory; they cover a tensor of one or more axes, the leading ones by index."""
     if 0 in shape:
@@ -102,9 +99,6 @@ def read_block(array: Array, block: Block, kind: Kind) -> Array:
     return array[block].astype(np.float64)
 
 
-# ---------------------------------------------------------------- one tensor
-
-
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The statistics of a tensor of numbers, from one pass over it."""
@@ -125,7 +119,11 @@ def survey(array: Array) -> Survey:
     kind = find_kind(array)
     if kind is Kind.COMPLEX:
         parts = [_survey_real(array.real), _survey_real(array.imag)]
-        nan, inf = _count_complex(array)
+        nan = inf = 0
+        for block in walk_blocks(array.shape):  # one with a NaN in either part is NaN, else it may be infinite
+            is_nan = np.isnan(array[block])
+            nan += int(is_nan.sum())
+            inf += int((np.isinf(array[block]) & ~is_nan).sum())
         largest = math.hypot(*(part.largest for part in parts))
         same = all(part.is_constant for part in parts)
         spread = max(part.spread for part in parts)
@@ -155,17 +153,6 @@ def _survey_real(array: Array) -> Survey:
         return Survey(nan, inf, 0, 0.0, 0.0, is_constant=False)
     is_constant = low == high and finite == array.size
     return Survey(nan, inf, finite, float(max(abs(low), abs(high))), float(high - low), is_constant)
-
-
-def _count_complex(array: Array) -> tuple[int, int]:
-    """Count non-finite elements: one with a NaN in either part is NaN, else one with an infinity is infinite."""
-    nan = inf = 0
-    for block in walk_blocks(array.shape):
-        part = array[block]
-        is_nan = np.isnan(part)
-        nan += int(is_nan.sum())
-        inf += int((np.isinf(part) & ~is_nan).sum())
-    return nan, inf
 
 
 FEWEST = 8  # the fewest elements of a slice that has a scale of its own
@@ -238,22 +225,12 @@ def _sum_squares(
     return squares, counts
 
 
-# ---------------------------------------------------------------- signs for "nothing"
-
-
 def find_sentinels(expected: Array, found: Survey) -> float:
     """Return the magnitude from which on elements stand for "nothing"; infinite if none do."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
-    rest, above, below_zero = _look_around(expected, bound)
-    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= found.largest
-    return bound if is_mask else math.inf
-
-
-def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
-    """Return the largest magnitude below the bound; how many are above it, and how many of these are negative."""
-    rest, above, below_zero = 0.0, 0, 0
+    rest, above, below_zero = 0.0, 0, 0  # the largest magnitude below the bound; how many exceed it; negative ones
     for block in walk_blocks(expected.shape):
         part = read_block(expected, block, Kind.FLOAT)
         size = np.abs(part)
@@ -261,10 +238,8 @@ def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
         rest = max(rest, float(under.max()) if under.size else 0.0)
         above += int((np.isfinite(size) & (size >= bound)).sum())
         below_zero += int((np.isfinite(part) & (part <= -bound)).sum())
-    return rest, above, below_zero
-
-
-# ---------------------------------------------------------------- two tensors
+    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= found.largest
+    return bound if is_mask else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,29 +269,21 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete.
-
-    `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
-    """
+    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete. `slack`: an
+    absolute bound for each element, of the tensors' shape, which is added to the tolerance's own."""
     kind = find_common_kind(expected, actual)
     for block in walk_blocks(expected.shape):
         with np.errstate(over="ignore", invalid="ignore"):
             if kind in (Kind.INTEGER, Kind.BOOL):
                 steps = 0 if kind is Kind.BOOL else tolerance.int_abs or 0
-                yield block, _compare_integers(expected[block], actual[block], steps, scale.at(block))
+                distance = subtract_integers(expected[block], actual[block])
+                wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
+                plain, other, error = (part.astype(np.float64) for part in (expected[block], actual[block], distance))
+                # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
+                size = np.maximum(np.abs(plain), scale.at(block))
+                yield block, Errors(plain, other, error, size, steps + 0.5, wrong)
             else:
                 yield block, _compare_floats(expected, actual, block, tolerance, scale, slack)
-
-
-# ---------------------------------------------------------------- integers
-
-
-def _compare_integers(expected: Array, actual: Array, steps: int, scale: Array | float) -> Errors:
-    distance = subtract_integers(expected, actual)
-    wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
-    plain, other, error = (part.astype(np.float64) for part in (expected, actual, distance))
-    # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
-    return Errors(plain, other, error, np.maximum(np.abs(plain), scale), steps + 0.5, wrong)
 
 
 def subtract_integers(expected: Array, actual: Array) -> Array:
@@ -334,13 +301,15 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
     return np.where(is_more, right.view(np.uint64) - left.view(np.uint64), left.view(np.uint64) - right.view(np.uint64))
 
 
-# ---------------------------------------------------------------- floats
-
-
 def _compare_floats(
     expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: TensorScale, slack: Array | None
 ) -> Errors:
-    left, right = _read_both(expected, actual, block)
+    kinds = {find_kind(expected), find_kind(actual)}
+    if Kind.INTEGER in kinds and Kind.COMPLEX not in kinds:  # next to a float: a long double holds 64-bit integers
+        left, right = expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
+    else:
+        kind = Kind.COMPLEX if Kind.COMPLEX in kinds else Kind.FLOAT
+        left, right = read_block(expected, block, kind), read_block(actual, block, kind)
     is_finite = np.isfinite(left) & np.isfinite(right)
     misplaced, both_odd = None, 0
     if not is_finite.all():
@@ -362,15 +331,6 @@ def _compare_floats(
     if misplaced is not None:
         wrong |= misplaced
     return Errors(left, right, error, size, bound, wrong, misplaced, both_odd, ulp)
-
-
-def _read_both(expected: Array, actual: Array, block: Block) -> tuple[Array, Array]:
-    kinds = {find_kind(expected), find_kind(actual)}
-    if Kind.COMPLEX in kinds:
-        return read_block(expected, block, Kind.COMPLEX), read_block(actual, block, Kind.COMPLEX)
-    if Kind.INTEGER in kinds:  # compared with a float: a long double holds every 64-bit integer
-        return expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
-    return read_block(expected, block, Kind.FLOAT), read_block(actual, block, Kind.FLOAT)
 
 
 def measure_ulp(expected: Array, actual: Array) -> Array | None:

@@ -167,9 +167,6 @@ def to_text(value: object) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-# ---------------------------------------------------------------- elements
-
-
 def build_elements(expected: Array, actual: Array, tally: DifferenceTally) -> tuple[Element, ...]:
     pairs = [(_plain(expected[each.at]), _plain(actual[each.at]), each) for each in tally.extremes]
     return tuple(
@@ -205,9 +202,6 @@ def _distance(expected: Any, actual: Any) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-# ---------------------------------------------------------------- the k largest
-
-
 @dataclass(frozen=True, slots=True)
 class Ranking:
     rows: int
@@ -222,10 +216,8 @@ class Ranking:
 
 
 def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
-    """Measure in how many rows the k largest along the last axis are the same.
-
-    Equal values at the edge may go either way: a row agrees if one choice of k elements is correct for both sides.
-    """
+    """Measure in how many rows the k largest along the last axis are the same. Equal values at the edge may go either
+    way: a row agrees if one choice of k elements is correct for both sides."""
     length = expected.shape[-1] if expected.ndim else 1
     rows = expected.size // length if length else 0
     left, right = expected.reshape(rows, length), actual.reshape(rows, length)
@@ -262,9 +254,6 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
     return ~(surely & ~maybe).any(-1) & (surely.sum(-1) <= k) & (maybe.sum(-1) >= k)
 
 
-# ---------------------------------------------------------------- pictures
-
-
 def can_draw(expected: Array, actual: Array) -> bool:
     """Return whether both sides have numbers, of one shape, and at least one."""
     kind = find_common_kind(expected, actual)
@@ -283,16 +272,12 @@ def build_histogram(expected: Array, actual: Array) -> ErrorHistogram:
         zero += errors.error.size - some.size - odd
         powers = np.floor(np.log10(np.minimum(some, _LARGEST))).astype(np.int64)
         totals += np.bincount(powers - _LOWEST, minlength=totals.size)
-    return _cut_histogram(totals.tolist(), zero, broken)
-
-
-def _cut_histogram(totals: list[int], zero: int, broken: int) -> ErrorHistogram:
-    used = [index for index, count in enumerate(totals) if count]
+    used = np.flatnonzero(totals).tolist()
     if not used:
         return ErrorHistogram((), (), zero, broken)
     last = used[-1]
     first = max(used[0], last - _MOST_BARS + 1)
-    counts = [sum(totals[: first + 1]), *totals[first + 1 : last + 1]]
+    counts = [int(totals[: first + 1].sum()), *totals[first + 1 : last + 1].tolist()]
     edges = [0.0 if used[0] < first else 10.0 ** (first + _LOWEST)]
     edges += [10.0 ** (index + 1 + _LOWEST) for index in range(first, last + 1)]
     return ErrorHistogram(tuple(edges), tuple(counts), zero, broken)

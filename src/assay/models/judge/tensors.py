@@ -16,8 +16,16 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
-from assay.models.judge.alone import LayerOrigin, describe_better, find_ties, judge_noise, judge_steps, judge_ties
-from assay.models.judge.noise import RoundingNoise, find_noise
+from assay.models.judge.alone import (
+    LayerOrigin,
+    RoundingNoise,
+    describe_better,
+    find_noise,
+    find_ties,
+    judge_noise,
+    judge_steps,
+    judge_ties,
+)
 from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
@@ -129,11 +137,9 @@ def judge_outputs(
     reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS.
-
-    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name,
-    and `origin`: see `compare_tensors`.
-    """
+    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS. `op`: the
+    operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name, and
+    `origin`: see `compare_tensors`."""
     left, right = dict(_flatten(expected)), dict(_flatten(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
@@ -176,28 +182,19 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
         yield Finding(VerdictKind.FAIL, name, "an unexpected output")
 
 
-# ---------------------------------------------------------------- form
-
-
 def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
-        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess_reason(*shapes)}")
+        reason = ""
+        if sorted(shapes[0]) == sorted(shapes[1]):
+            reason = "; the axes are in another order"
+        elif [dim for dim in shapes[0] if dim != 1] == [dim for dim in shapes[1] if dim != 1]:
+            reason = "; axes of length 1 are too many or missing"
+        elif math.prod(shapes[0]) == math.prod(shapes[1]) > 0:
+            reason = "; the number of elements is the same"
+        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{reason}")
     if dtypes[0] != dtypes[1] and (given.tolerance.check_dtype or kind is None):
         yield Finding(VerdictKind.FAIL, given.name, f"dtype {dtypes[1]} instead of {dtypes[0]}")
-
-
-def _guess_reason(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
-    if sorted(expected) == sorted(actual):
-        return "; the axes are in another order"
-    if [dim for dim in expected if dim != 1] == [dim for dim in actual if dim != 1]:
-        return "; axes of length 1 are too many or missing"
-    if math.prod(expected) == math.prod(actual) > 0:
-        return "; the number of elements is the same"
-    return ""
-
-
-# ---------------------------------------------------------------- texts
 
 
 def _compare_texts(
@@ -218,9 +215,6 @@ def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[E
         mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0, max_rel=tally.max_rel,
         misplaced=tally.misplaced, worst=worst,
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- numbers
 
 
 def _compare_numbers(
@@ -278,7 +272,11 @@ def _compare_numbers(
         if noise is not None and ties is None:
             findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, scale, noise, reach)
     verdict = Verdict.of(findings, expected.size)
-    flags = [*_find_flags(found, surveys, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    flags = [*_find_flags(found, surveys, verdict, expected, actual)]
+    if ranking is not None and not is_asked and ranking.agree < ranking.rows:  # it decides nothing, but should be seen
+        others = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
+        row = f"first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
+        flags.append(f"{others}; {row}")
     flags += [text for text in (describe_better(ties, tally.max_abs) if ties is not None else "",) if text]
     return replace(found, verdict=verdict, flags=tuple(flags))
 
@@ -398,19 +396,19 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float)
         yield Finding(VerdictKind.FAIL, found.name, f"{text}; {where}", ranking.share, 1.0)
 
 
-# ---------------------------------------------------------------- constants
-
-
 def _judge_constants(
     found: TensorComparison, surveys: tuple[Survey, Survey], op: str | None, rounding: float
 ) -> Iterator[Finding]:
     expected, actual = surveys
+    # more than rounding: so a dead output is found with any tolerance
+    least = max((default_tolerance(found.dtype[0]).rel or 0.0) * expected.largest, rounding)
+    varies = found.count > 1 and (found.count > expected.finite or expected.spread > least)
     if not expected.finite and not found.misplaced:
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
     elif op is None and found.nan[0] and not found.misplaced:
         text = f"{_share(found.nan[0], found.count)} are NaN on both sides: this proves nothing"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
-    elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
+    elif actual.is_constant and not expected.is_constant and varies:
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
@@ -419,13 +417,6 @@ def _judge_constants(
             return
         text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
-
-
-def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
-    """Return whether the expected tensor varies by more than rounding: a dead output is found with any tolerance."""
-    rel = default_tolerance(found.dtype[0]).rel or 0.0
-    least = max(rel * expected.largest, rounding)
-    return found.count > 1 and (found.count > expected.finite or expected.spread > least)
 
 
 def _find_flags(
@@ -445,13 +436,6 @@ def _find_flags(
         yield "NaN or infinite on both sides, in the same places"
 
 
-def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
-    """Report another ranking within the tolerance as a flag: it decides nothing, but should be seen."""
-    if ranking is not None and ranking.agree < ranking.rows:
-        text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
-        yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
-
-
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
     """Find rows, columns and channels that are all zero only in the actual tensor: usually a lost part of a kernel."""
     for axis, length in enumerate(expected.shape):
@@ -466,9 +450,6 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
         if dead:
             names = ", ".join(map(str, dead[:_LONGEST_LIST])) + (", …" if len(dead) > _LONGEST_LIST else "")
             yield f"actual is all zero at {names} of axis {axis} ({len(dead)} of {length})"
-
-
-# ---------------------------------------------------------------- messages
 
 
 def _render_index(element: Element) -> str:

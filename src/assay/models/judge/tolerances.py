@@ -100,11 +100,9 @@ def default_tolerance(
     dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
 ) -> Tolerance:
     """Return the bounds of a tensor of this type that this operator made; without an operator, of a model's output.
-
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
     of them moves by a whole one, and all that follows moves with it. That counts for the outputs of the whole model; a
-    layer in isolation is as exact as any other. `maker`: the last operator of such a model, which may amplify.
-    """
+    layer in isolation is as exact as any other. `maker`: the last operator of such a model, which may amplify."""
     is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
     if kind is None:
@@ -158,9 +156,7 @@ def complete_tolerance(
     given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
 ) -> Tolerance:
     """Return the tolerance with every open bound filled in; of two types the coarser one counts. Raises UsageError.
-
-    `maker`: the operator of an output of a whole model. Its bound holds, unless the model computes in steps.
-    """
+    `maker`: the operator of an output of a whole model. Its bound holds, unless the model computes in steps."""
     check_tolerance(given)
     op = op or (None if given.quantized else maker)
     defaults = [default_tolerance(dtype, op, quantized=given.quantized, maker=maker) for dtype in dtypes]

@@ -68,9 +68,6 @@ def read_arrays(value: Any, names: Sequence[str]) -> Any:
     return read_samples(value, names)
 
 
-# ---------------------------------------------------------------- a case
-
-
 class FixtureCase:
     def __init__(self, plan: ModelTestPlan, given: Given, steps: CaseSteps, node: Any, keep: str) -> None:
         self.plan = plan
@@ -99,8 +96,6 @@ class FixtureCase:
             if step.cached:
                 print(f"\n{self.given.label} {step.step}: from the cache; --recompute-cache runs the tools")
 
-    # ------------------------------------------------------------ pieces
-
     def take_inputs(self, value: Any) -> list[Product]:
         return self.steps.write_inputs(read_arrays(value, self.steps.input_names))
 
@@ -120,8 +115,6 @@ class FixtureCase:
             folder = each.path if os.path.isdir(each.path) else os.path.dirname(each.path)
             paths.append(self.steps.stand.hand_out(each, folder))
         return build_path(paths)
-
-    # ------------------------------------------------------------ the comparison
 
     def compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
         """End the test unless all outputs are correct. If the references disagree, that is reported instead of a
@@ -174,9 +167,6 @@ def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
     return folder
 
 
-# ---------------------------------------------------------------- errors
-
-
 @contextmanager
 def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
     """End a fixture on an error with a text, without a traceback of ours. `note` is for problems of tools or settings,
@@ -190,7 +180,8 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
         text_of_error = render_failed_step(fixture, error, model)
         reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
     except AssayError as error:
-        text_of_error = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
+        lines = [f"{fixture}: {error.message}", _name_model(error.hint or "", model), note]
+        text_of_error = "\n  ".join(line for line in lines if line)
         reason = error.message
     else:
         return
@@ -203,29 +194,20 @@ def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
         parts.append(f"command: {outcome.command}")
-    for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
-        parts.append(f"{name}:\n{_shorten_output(text.strip(chr(10))) if text.strip() else '(nothing)'}")
+    half = _MOST_LINES // 2
+    for name, text in (("stdout", outcome.stdout.strip("\n")), ("stderr", outcome.stderr.strip("\n"))):
+        lines = text.splitlines()
+        if len(lines) > _MOST_LINES:
+            text = "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])  # noqa: PLW2901
+        parts.append(f"{name}:\n{text if text.strip() else '(nothing)'}")
     if error.hint:
         parts.append(f"what to do: {_name_model(error.hint, model)}")
     return "\n".join(parts)
 
 
-def _shorten_output(text: str) -> str:
-    lines = text.splitlines()
-    if len(lines) <= _MOST_LINES:
-        return text
-    half = _MOST_LINES // 2
-    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])
-
-
 def _name_model(hint: str, model: str) -> str:
     """Name the model's file, not that of a layer cut out of it, so that the command in a hint can be pasted."""
     return hint.replace(" MODEL ", f" {shlex.quote(model)} ")
-
-
-def render_error(fixture: str, error: AssayError, model: str) -> str:
-    hint = f"\n  {_name_model(error.hint, model)}" if error.hint else ""
-    return f"{fixture}: {error.message}{hint}"
 
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:

@@ -18,7 +18,7 @@ import os
 import re
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -83,17 +83,18 @@ class Lists:
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
     def find(self, item: pytest.Item) -> ExpectedFailure | None:
-        spelled = (item.name, item.nodeid, find_label(item.name))
-        names = {name for each in spelled for name in (each, _unescape(each, item))}
-        return next((entry for entry in self._entries_of(item) if entry.name in names), None)
-
-    def _entries_of(self, item: pytest.Item) -> Iterator[ExpectedFailure]:
-        beside = f"{os.path.splitext(str(item.path))[0]}-xfails.txt"
-        for path in (beside, self._common):
-            if path is not None:
-                if path not in self._loaded:
-                    self._loaded[path] = load_entries(path)
-                yield from self._loaded[path]
+        names = {item.name, item.nodeid, find_label(item.name)}
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        label = getattr(params.get("assay_case"), "label", None)
+        if label is not None:  # as in the file: pytest writes letters beyond ASCII as `\xe9`
+            names |= {name.replace(find_label(item.name), label) for name in names}
+        for path in (f"{os.path.splitext(str(item.path))[0]}-xfails.txt", self._common or ""):
+            if path and path not in self._loaded:
+                self._loaded[path] = load_entries(path)
+            found = (entry for entry in self._loaded.get(path, ()) if entry.name in names)
+            if entry := next(found, None):
+                return entry
+        return None
 
     def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
         """Find entries that match no case of any hardware and chip: mistyped, or of a model that is missing."""
@@ -104,17 +105,7 @@ class Lists:
         ]
 
 
-def _unescape(name: str, item: pytest.Item) -> str:
-    """Return a node id with the case's name as in the file: pytest writes letters beyond ASCII as `\xe9`."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    label = getattr(params.get("assay_case"), "label", None)
-    return name if label is None else name.replace(find_label(item.name), label)
-
-
 CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_target", "assay_hardware", "assay_chip"
-
-
-# ---------------------------------------------------------------- before collection
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -144,9 +135,6 @@ def refuse_options(config: pytest.Config) -> None:
         plan.build_reference(asked.reference)
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-
-
-# ---------------------------------------------------------------- collection
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -197,9 +185,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         setattr(item, "reportinfo", lambda: (item.path, 0, item.name))  # noqa: B010 mypy: a method
 
 
-# ---------------------------------------------------------------- expected failures
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mine = [item for item in items if _is_model_test(item)]
@@ -232,9 +217,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for entry in strange:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
-
-
-# ---------------------------------------------------------------- the end
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -41,9 +41,6 @@ NAMES = (
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the case
-
-
 @pytest.fixture(scope="session")
 def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     """Workers and the artifact store, for the whole of this process."""
@@ -120,9 +117,6 @@ def runtime_hw_type(assay_hardware: str) -> str:
 def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
     """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
     return Arrays(assay_case.steps.inputs)
-
-
-# ---------------------------------------------------------------- Torq's tests
 
 
 @pytest.fixture
@@ -209,9 +203,6 @@ def torq_results(
         return Arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))
 
 
-# ---------------------------------------------------------------- any target
-
-
 @pytest.fixture
 def assay_reference(request: pytest.FixtureRequest) -> Target:
     """What is correct: --assay-reference, else the settings' reference, else onnxruntime."""
@@ -274,9 +265,6 @@ def assay_module(request: pytest.FixtureRequest) -> ModelReport:
         ArtifactBuilder(ArtifactStore(own), asked.limits, failure_dir=keep) as builder,
     ):
         return check_model(asked, builder, keep)
-
-
-# ---------------------------------------------------------------- the tests that `assay.models` hands to test files
 
 
 def test_onnx_model(

@@ -154,9 +154,6 @@ def read_options(config: pytest.Config) -> ModelOptions:
     return found.replace(**absolute, folders=folders)
 
 
-# ---------------------------------------------------------------- with the settings
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     label: str  # the text between the brackets of its name
@@ -258,8 +255,6 @@ class ModelTestPlan:
         problem = f"there is no model in {folders}\n  {hint}"
         return Given(f"{_NO_MODEL}-{middle}-{self.chips[0]}", None, None, middle, self.chips[0], problem)
 
-    # ------------------------------------------------------------ targets
-
     def build_extras(self, chip: Mapping[str, Any]) -> Extras:
         from assay.models.flow.targets import Extras
 
@@ -270,8 +265,6 @@ class ModelTestPlan:
         from assay.models.flow.targets import build_reference
 
         return build_reference(self.project, name, self.options.llvmcpu_compile_flags, self.options.llvmcpu_run_flags)
-
-    # ------------------------------------------------------------ one model
 
     def choose(self, model: ModelFile) -> tuple[Tolerances, InputChoice]:
         tolerances, inputs = self.project.settings.choose(model.stem)

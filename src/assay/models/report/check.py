@@ -9,6 +9,7 @@ from typing import Any
 
 from assay.models.report import summary
 from assay.models.values.model import WRONG, CaseReport, ModelReport, Step, StepOutcome
+from assay.models.values.tensors import OTHER_LARGEST
 from assay.show import formatting
 from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
@@ -78,9 +79,6 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
     )
 
 
-# ---------------------------------------------------------------- the terminal
-
-
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     """Build the terminal's report: the answer, the table, the failures, what to do next, and the tools."""
     kind, sentence = str(report.verdict.kind), summary.describe_outcome(report)
@@ -136,10 +134,8 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
-    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others.
-
-    A case that was never computed is not among them.
-    """
+    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others. A
+    case that was never computed is not among them."""
     wrong = [
         case
         for case in report.cases
@@ -148,9 +144,6 @@ def find_mismatches(report: ModelReport) -> list[CaseReport]:
         and (case.local or case.verdict.kind is not VerdictKind.ERROR)
     ]
     return sorted(wrong, key=lambda case: (case.name != report.first_wrong, case.layer is not None))
-
-
-# ---------------------------------------------------------------- Markdown
 
 
 def _build_markdown(report: ModelReport) -> Iterator[Block]:
@@ -173,11 +166,11 @@ def _build_remarks(report: ModelReport) -> list[Block]:
 
 
 def _list_notes(report: ModelReport) -> list[str]:
-    texts = (report.coverage, *summary.describe_ranks(report), *report.notes, summary.describe_times(report))
+    wholes = [each for case in report.cases if case.layer is None for each in case.local]
+    # outputs of the whole that choose another class, however little they differ
+    ranks = [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
+    texts = (report.coverage, *ranks, *report.notes, summary.describe_times(report))
     return [text for text in texts if text]
-
-
-# ---------------------------------------------------------------- the page
 
 
 def _build_page(report: ModelReport) -> Iterator[Block]:
@@ -217,9 +210,6 @@ _LEGEND = (
     ),
     Text("Errors are relative to the tensor's scale; 0 is bit-equal.", role="soft"),
 )
-
-
-# ---------------------------------------------------------------- parts of all
 
 
 def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_open: bool = False) -> Details:
@@ -268,8 +258,8 @@ def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]
         Span(case.outcome, str(case.verdict.kind)),
         summary.render_error(metrics.local),
         summary.render_error(metrics.accumulated),
-        summary.render_cosine(metrics.cosine),
-        summary.render_db(metrics.sqnr_db),
+        None if metrics.cosine is None else f"{metrics.cosine:.6f}",
+        None if metrics.sqnr_db is None else f"{metrics.sqnr_db:.1f}",
         *((None, None) if report.other else (summary.render_ms(metrics.compile_s), summary.render_ms(metrics.run_s))),
     ]
 
@@ -317,9 +307,6 @@ def choose_cases(report: ModelReport) -> list[CaseReport]:
     return [case for index, case in enumerate(cases) if index in near]
 
 
-# ---------------------------------------------------------------- JUnit
-
-
 def _build_suite(report: ModelReport) -> Suite:
     """Build one test case for each layer and the full model; what was found about the model is a case of its own."""
     cases = [_build_case(case, report) for case in report.cases]
@@ -340,15 +327,26 @@ def _build_suite(report: ModelReport) -> Suite:
 
 
 def _build_case(case: CaseReport, report: ModelReport) -> Case:
-    bad = summary.find_bad(case)
+    bad, step = summary.find_bad(case), case.failed_step
+    lines = [f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad]
+    if step is not None:
+        lines += [summary.render_command(step)] if step.command else []
+        lines += [*summary.build_tail(step, 40), *([step.hint] if step.hint else [])]
+    metrics = asdict(summary.build_case_metrics(case))
+    numbers = {f"{name}_error" if name in ("local", "accumulated") else name: each for name, each in metrics.items()}
     return Case(
         classname=f"{report.stem}.{report.target}",
         name=case.name,
         kind=case.verdict.kind,
         message=bad[0].message if bad else case.outcome,
-        text="\n".join(_list_lines(case)),
+        text="\n".join([*lines, *summary.build_diff_commands(case)]),
         seconds=sum(step.elapsed_s for step in case.steps if not step.cached),
-        properties=list(_list_properties(case)),
+        properties=[
+            ("verdict", case.verdict.kind),
+            ("outcome", case.outcome),
+            ("comparisons", case.verdict.comparisons),
+            *((name, value) for name, value in numbers.items() if value is not None),
+        ],
         type=case.outcome,
     )
 
@@ -356,29 +354,6 @@ def _build_case(case: CaseReport, report: ModelReport) -> Case:
 def _build_whole(finding: Finding, report: ModelReport) -> Case:
     name = f"{report.stem} as a whole"
     return Case(f"{report.stem}.{report.target}", name, finding.kind, finding.message, finding.message)
-
-
-def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
-    yield "verdict", case.verdict.kind
-    yield "outcome", case.outcome
-    yield "comparisons", case.verdict.comparisons
-    for name, value in asdict(summary.build_case_metrics(case)).items():
-        if value is not None:
-            yield f"{name}_error" if name in ("local", "accumulated") else name, value
-
-
-def _list_lines(case: CaseReport) -> Iterator[str]:
-    """List the text of a test case: findings, command lines, and the tool's output."""
-    yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in summary.find_bad(case))
-    step = case.failed_step
-    if step is not None:
-        yield from [summary.render_command(step)] if step.command else []
-        yield from summary.build_tail(step, 40)
-        yield from [step.hint] if step.hint else []
-    yield from summary.build_diff_commands(case)
-
-
-# ---------------------------------------------------------------- JSON
 
 
 def build_model_facts(report: ModelReport) -> dict[str, Any]:

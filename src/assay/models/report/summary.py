@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from assay.models.values.model import FULL_MODEL, WRONG, CaseReport, ModelReport, Step, StepOutcome
-from assay.models.values.tensors import OTHER_LARGEST, TensorComparison
+from assay.models.values.tensors import TensorComparison
 from assay.show import formatting
 from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Chart, Curve, Panel
@@ -25,9 +25,6 @@ _MOST_LABELS = 60
 _NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
 _FATAL = "Fatal Python error"  # the first line of faulthandler's output
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call in Python, which is not a shell command
-
-
-# ---------------------------------------------------------------- numbers of a case
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +88,6 @@ def render_ms(seconds: float | None) -> str | None:
     return None if seconds is None else formatting.render_number(seconds * 1000.0, 3)
 
 
-def render_cosine(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6f}"
-
-
-def render_db(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1f}"
-
-
-# ---------------------------------------------------------------- names
-
-
 def label_of(case: CaseReport, report: ModelReport | None = None) -> str:
     """Return `Conv_3` or `full_model`: the case's name without the model's; `--only` accepts it too."""
     if case.layer is not None:
@@ -118,9 +104,6 @@ def ops_of(case: CaseReport) -> str:
 def join_names(names: Sequence[str]) -> str:
     """Join names: `Conv_1, Conv_4 and 12 more`."""
     return formatting.join_first(names, _MOST_NAMES - (len(names) > _MOST_NAMES))
-
-
-# ---------------------------------------------------------------- what it comes to
 
 
 def name_subject(report: ModelReport) -> str:
@@ -163,7 +146,11 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     verdicts = [case.verdict, *(each.verdict for each in (*case.local, *case.accumulated))]
     if full is not None and all(verdict.kind not in WRONG for verdict in verdicts):
         # the case itself does not show the fault; the model as a whole does, once it contains this layer
-        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
+        bad = find_bad(case)
+        alone = describe_finding(bad[0], case) if bad else "it could not be computed in isolation"
+        if case.verdict.kind is VerdictKind.PASS:
+            alone = "correct in isolation: suspect a fusion"
+        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {alone}"
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.unseen:
         others = "the layer before it was" if report.unseen == 1 else f"{report.unseen} layers before it were"
@@ -171,12 +158,6 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     if report.confirmed is False:
         return f"{what}; in isolation the layer is correct: check its neighbours"
     return what if case.failed_step or report.confirmed is None else f"{what}; it is also wrong in isolation"
-
-
-def _describe_alone(case: CaseReport) -> str:
-    if case.verdict.kind is VerdictKind.PASS:
-        return "correct in isolation: suspect a fusion"
-    return describe_finding(find_bad(case)[0], case) if find_bad(case) else "it could not be computed in isolation"
 
 
 def _describe_trouble(case: CaseReport) -> str:
@@ -238,15 +219,6 @@ def describe_finding(finding: Finding, case: CaseReport) -> str:
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
 
-def describe_ranks(report: ModelReport) -> list[str]:
-    """Outputs of the whole that choose another class, however little they differ."""
-    wholes = [each for case in report.cases if case.layer is None for each in case.local]
-    return [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
-
-
-# ---------------------------------------------------------------- steps that failed
-
-
 def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
     """Failures by their message, each with the labels of all the cases that met it: twenty layers may lack the same
     operator. That of the first wrong layer is before all others, then that of the whole."""
@@ -278,9 +250,6 @@ def render_command(step: StepOutcome) -> str:
 
 def _tail(step: StepOutcome) -> str:
     return step.stderr if step.stderr.strip() else step.stdout
-
-
-# ---------------------------------------------------------------- what to do next
 
 
 def build_diff_commands(case: CaseReport) -> list[str]:
@@ -345,9 +314,6 @@ def _shorten_version(text: str) -> str:
     if first[:1].isdigit():
         return first.split(maxsplit=1)[0]
     return first if len(first) <= _LONGEST_VERSION else f"{first[: _LONGEST_VERSION - 1].rstrip()}…"
-
-
-# ---------------------------------------------------------------- errors by layer as a chart
 
 
 def build_chart(report: ModelReport) -> Chart:

@@ -39,9 +39,6 @@ _LEVELS = (
 )
 
 
-# ---------------------------------------------------------------- all tensors
-
-
 def build_document(diffs: Sequence[TensorDiff], verdict: Verdict, *, title: str = "Tensor comparison") -> Document:
     """Build the report. On a terminal several tensors get a table of all, then details of each that did not pass."""
     outcome = describe_outcome(diffs, verdict)
@@ -90,9 +87,6 @@ def _build_overview(diffs: Sequence[TensorDiff]) -> Table:
         for each in (diff.comparison for diff in diffs)
     ]  # fmt: skip
     return Table(columns, rows)
-
-
-# ---------------------------------------------------------------- one tensor
 
 
 def _build_terminal(diff: TensorDiff, *, titled: bool) -> Iterator[Block]:
@@ -210,9 +204,6 @@ def render_value(value: float | str) -> str:
     return f"{value:.9g}" if isinstance(value, float) else formatting.clean(str(value))
 
 
-# ---------------------------------------------------------------- drawings
-
-
 def list_bars(histogram: ErrorHistogram) -> list[tuple[str, int]]:
     """List label and count of each bar, equal elements first, those without an error last."""
     bars = [("equal", histogram.zero)]
@@ -230,9 +221,6 @@ def describe_axes(heat: Heat, shape: tuple[int, ...]) -> str:
     text = " down, ".join(named) + " across"
     rest = math.prod(shape) > heat.lengths[0] * heat.lengths[1]
     return text + (", the largest error along the others" if rest else "")
-
-
-# ---------------------------------------------------------------- JSON
 
 
 def build_diff_facts(diffs: Sequence[TensorDiff], verdict: Verdict) -> dict[str, Any]:

@@ -69,9 +69,6 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
     return int(ExitCode.INTERNAL if damaged else ExitCode.OK)
 
 
-# ---------------------------------------------------------------- entries there and here
-
-
 def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False) -> Iterator[Sent]:
     """Send the entries that the shared place lacks; with `check` compare everything."""
     there = set() if check else _list_keys(remote)

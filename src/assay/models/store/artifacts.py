@@ -63,9 +63,6 @@ _VERSION = re.compile(r"(?P<number>\d+)\.(?P<bytes>\d+)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-# ---------------------------------------------------------------- where it is, how large it may become
-
-
 def choose_store_folder(env: Mapping[str, str], start: str) -> str:
     """Return ASSAY_CACHE (relative to `start`), else `artifacts` in the user's cache folder."""
     if env.get(ENV_CACHE):
@@ -83,15 +80,10 @@ def parse_limit(text: str) -> int:
     return min(size, NO_LIMIT)
 
 
-# ---------------------------------------------------------------- the store
-
-
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """A result in `folder`: it may be read, but must never be changed.
-
-    It cannot be evicted until `close` (or the end of a `with`), the store's `close`, or the end of the process.
-    """
+    """A result in `folder`: it may be read, but must never be changed. It cannot be evicted until `close` (or the end
+    of a `with`), the store's `close`, or the end of the process."""
 
     key: str
     folder: str
@@ -126,10 +118,8 @@ class Cleared:
 
 
 class ArtifactStore:
-    """The store, safe between threads and processes. Nothing is written before the first `make`.
-
-    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` has the reasons why entries are damaged, by key.
-    """
+    """The store, safe between threads and processes. Nothing is written before the first `make`. `limit_bytes=None`:
+    ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` has the reasons why entries are damaged, by key."""
 
     def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
         self.folder = os.path.abspath(folder)
@@ -155,8 +145,6 @@ class ArtifactStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ------------------------------------------------------------ loading
 
     def load(self, key: str) -> StoredArtifact | None:
         """Return the artifact; None if there is none, or a damaged one was removed: `damaged[key]` has the reason."""
@@ -231,8 +219,6 @@ class ArtifactStore:
                 found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
 
-    # ------------------------------------------------------------ making
-
     def make(
         self,
         key: str,
@@ -305,7 +291,12 @@ class ArtifactStore:
                 os.rmdir(self._path(key))
 
     def _publish(self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], building: str) -> str:
-        manifest, stamps = build_manifest(key, parts, facts, os.path.join(building, FILES), time.time(), _describe_us())
+        try:
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # a user without a name, as in a container
+            user = f"user {os.getuid()}"
+        made_by, files = f"{user}@{os.uname().nodename}", os.path.join(building, FILES)
+        manifest, stamps = build_manifest(key, parts, facts, files, time.time(), made_by)
         text = json.dumps(asdict(manifest)) + "\n"
         write_atomic(os.path.join(building, MANIFEST), text)
         old = self._list_versions(key)
@@ -336,8 +327,6 @@ class ArtifactStore:
                 hint = f"free disk space (`assay model cache clear`), or {hint}"
             message = f"cannot write in the artifact cache {self.folder}: {error.strerror}: {path}"
             raise InfrastructureError(message, hint) from error
-
-    # ------------------------------------------------------------ removing
 
     def clear(self) -> Cleared:
         """Remove everything that no live process uses."""
@@ -395,8 +384,6 @@ class ArtifactStore:
                         _remove_tree(self._path(key, _BUILDING))
                         os.rmdir(self._path(key))
 
-    # ------------------------------------------------------------ names
-
     def _path(self, *names: str) -> str:
         return os.path.join(self._base, *names)
 
@@ -436,11 +423,3 @@ def _remove_tree(path: str) -> None:
             with contextlib.suppress(OSError):
                 os.chmod(folder, stat.S_IRWXU)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _describe_us() -> str:
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without a name, as in a container
-        user = f"user {os.getuid()}"
-    return f"{user}@{os.uname().nodename}"

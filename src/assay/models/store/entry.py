@@ -53,10 +53,8 @@ class EntryManifest:
 
 
 def build_key(parts: Mapping[str, Any]) -> str:
-    """Return the sha256 of the parts as canonical JSON: the order of names does not count, everything else does.
-
-    Parts have only JSON's types, and names are strings: {1: …} and {"1": …} must not get the same key.
-    """
+    """Return the sha256 of the parts as canonical JSON: the order of names does not count, everything else does. Parts
+    have only JSON's types, and names are strings: {1: …} and {"1": …} must not get the same key."""
     return sha256(_render(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -74,9 +72,6 @@ def _canonical(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(f"{type(value).__name__} cannot be part of a key: {value!r}")
-
-
-# ---------------------------------------------------------------- the manifest
 
 
 def build_manifest(
@@ -148,10 +143,8 @@ def load_manifest(entry: str) -> EntryManifest:
 
 
 def check_files(entry: str, manifest: EntryManifest, known: Stamps | None) -> Stamps:
-    """Compare every file with the manifest; `known`: the stamps of the files when they were last found intact.
-
-    A file whose stamp is the same is not read again. Returns the present stamps.
-    """
+    """Compare every file with the manifest; `known`: the stamps of the files when they were last found intact. A file
+    whose stamp is the same is not read again. Returns the present stamps."""
     folder = os.path.join(entry, FILES)
     try:
         stamps, others = _list_contents(folder)
@@ -199,8 +192,6 @@ def relocate(value: Any, old: str, new: str) -> Any:
         return [relocate(each, old, new) for each in value]
     return value
 
-
-# ---------------------------------------------------------------- why the store has something or not
 
 _NAMES = {"source": "the model", "model": "the model", "inputs": "the inputs"}
 _NAMES_OF_RUN = {**_NAMES, "source": "the output of the previous step"}

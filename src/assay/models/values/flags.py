@@ -37,6 +37,10 @@ def tolerance_option() -> Any:
     return option("--tolerance", multiple=True, metavar="BOUNDS", help=text)
 
 
+def _duration_option(flag: str, text: str) -> Any:
+    return option(flag, metavar="DURATION", parse=parse_timeout, help=text)
+
+
 class RunFlags(Request):
     """Flags for the run of a check, a bisection or a reduction."""
 
@@ -44,17 +48,12 @@ class RunFlags(Request):
         "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
     )
     root: str | None = root_option("Where the runs go.  [default: ./runs]")
-    timeout: float | None = option(
-        "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of the whole, as in 90s or 2h."
-    )
+    timeout: float | None = _duration_option("--timeout", "Time limit of the whole, as in 90s or 2h.")
     jobs: int | None = option(
         "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
     )
-    max_wait: float | None = option(
-        "--max-wait",
-        metavar="DURATION",
-        parse=parse_timeout,
-        help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
+    max_wait: float | None = _duration_option(
+        "--max-wait", "Limit for waiting for a benchmark or for checks of others.  [default: 1h]"
     )
     on: str | None = farm_option()
 
@@ -100,18 +99,10 @@ class ModelFlags(InputFlags):
     repeats: int = option(
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )
-    compile_timeout_s: float | None = option(
-        "--compile-timeout",
-        metavar="DURATION",
-        parse=parse_timeout,
-        help="Time limit of compiling one case.  [default: 300s]",
+    compile_timeout_s: float | None = _duration_option(
+        "--compile-timeout", "Time limit of compiling one case.  [default: 300s]"
     )
-    run_timeout_s: float | None = option(
-        "--run-timeout",
-        metavar="DURATION",
-        parse=parse_timeout,
-        help="Time limit of running one case.  [default: 240s]",
-    )
+    run_timeout_s: float | None = _duration_option("--run-timeout", "Time limit of running one case.  [default: 240s]")
     memory: str | None = option("--memory", metavar="SIZE", help="A target that takes more is stopped, as in 8GB.")
     compile_flags: tuple[str, ...] = option(
         "--compiler-options",

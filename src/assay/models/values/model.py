@@ -21,9 +21,6 @@ NOT_COMPARED = "not compared"
 SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # names of targets whose times are estimates
 
 
-# ---------------------------------------------------------------- targets and steps
-
-
 class Step(StrEnum):
     """The steps of a back end on a model, in this order; one without an importer or a compiler omits that step."""
 
@@ -45,11 +42,9 @@ class StepEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`.
-
-    `options` are the back end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command:
-    templates), `address`, `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only.
-    """
+    """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`. `options` are the back
+    end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command: templates), `address`,
+    `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only."""
 
     name: str
     backend: str  # key of backends.registry, or module:Class
@@ -119,9 +114,6 @@ class StepOutcome:
     def is_copy(self) -> bool:
         """Whether the step only copied the model, as for a target without a compiler: its time is not a result."""
         return self.step is Step.COMPILE and self.command.startswith("cp ")
-
-
-# ---------------------------------------------------------------- models
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +242,6 @@ class ModelRequest:
         return is_torch_model(self.model)
 
 
-# ---------------------------------------------------------------- results
-
-
 @dataclass(frozen=True, slots=True)
 class CaseReport:
     """One layer, or the full model, on one target."""
@@ -372,11 +361,9 @@ def normalise(message: str) -> str:
 
 
 def find_same(reports: Sequence[CaseReport], wanted: Signature | None) -> CaseReport | None:
-    """Find the first case that fails as the whole does: with the same message, else in the same step and way.
-
-    A part may fail in isolation for a reason that does not occur in the whole: it counts only if no other case
-    resembles the whole's failure more.
-    """
+    """Find the first case that fails as the whole does: with the same message, else in the same step and way. A part
+    may fail in isolation for a reason that does not occur in the whole: it counts only if no other case resembles the
+    whole's failure more."""
     wrong = [report for report in reports if report.verdict.kind in WRONG]
     exact = (report for report in wrong if wanted is not None and build_signature(report) == wanted)
     alike = (report for report in wrong if wanted is not None and wanted.resembles(build_signature(report)))

@@ -87,10 +87,8 @@ class ErrorHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The largest error in each part of a tensor, by its two longest axes.
-
-    Errors are in units of what the tolerance allows: up to 1 is correct. Infinite: NaN or infinity out of place.
-    """
+    """The largest error in each part of a tensor, by its two longest axes. Errors are in units of what the tolerance
+    allows: up to 1 is correct. Infinite: NaN or infinity out of place."""
 
     axes: tuple[int, ...]  # of the tensor: down, across; a single one runs across
     lengths: tuple[int, int]  # elements down and across
