@@ -108,9 +108,6 @@ class _Reader(Fields):
         return tuple(found)
 
 
-# ---------------------------------------------------------------- commands that judge
-
-
 def find_judging_request(check: GateCheck, group: Group) -> type[Request]:
     """Find the options of a check's command. Raises UsageError if there is no such command, or it judges nothing."""
     found, words = group, list(check.words)

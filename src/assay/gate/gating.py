@@ -118,9 +118,6 @@ def _execute_all(
             yield outcome
 
 
-# ---------------------------------------------------------------- the document
-
-
 def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
     """Build the report. `repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)

@@ -81,9 +81,6 @@ def check_libraries() -> None:
         t_quantile(FEWEST, ALPHA)
 
 
-# ---------------------------------------------------------------- the looks
-
-
 @lru_cache(maxsize=8)
 def build_schedule(most: int) -> tuple[tuple[int, float], ...]:
     """Return the number of pairs and the one-sided level of each look: after every second pair from the sixth on or,
@@ -114,9 +111,6 @@ def _simulate(looks: Sequence[int]) -> Any:
         parts = [drawn[:, :count] for count in looks]
         blocks.append(np.stack([p.mean(axis=1) / p.std(axis=1, ddof=1) * math.sqrt(p.shape[1]) for p in parts], axis=1))
     return np.concatenate(blocks)
-
-
-# ---------------------------------------------------------------- one look
 
 
 def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -> Judged:
@@ -173,9 +167,6 @@ def is_near_zero(values: Sequence[float]) -> bool:
     if mean is None or not math.isfinite(mean) or min(values) <= 0 <= max(values):
         return bool(values)
     return sd is not None and len(values) >= FEWEST and abs(mean) <= 2 * sd / math.sqrt(len(values))
-
-
-# ---------------------------------------------------------------- several winners
 
 
 def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:

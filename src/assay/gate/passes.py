@@ -167,9 +167,6 @@ def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- digests
-
-
 def _digest(parts: Iterable[str]) -> str:
     total = blake2b(digest_size=16)
     for part in parts:

@@ -163,9 +163,6 @@ def _build_question(request: TryRequest) -> TryQuestion:
     return TryQuestion(request.metric.direction, request.min_effect)
 
 
-# ---------------------------------------------------------------- the ledger
-
-
 class TriesRequest(Request):
     confirm: bool = option(
         "--confirm", default=False, help="Repeat each `better` with fresh seeds on both sides, and choose what is kept."

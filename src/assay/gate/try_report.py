@@ -75,9 +75,6 @@ def _build_side(side: TrySide) -> dict[str, str]:
     return {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
 
 
-# ---------------------------------------------------------------- the ledger
-
-
 def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Document:
     asked = (Column("idea"), Column("verdict", cut="never"), Column("metric", rank=1), Column("change", cut="never"))
     found_by = (Column("interval", cut="never", rank=2), Column("pairs", "number", digits=None, rank=1))

@@ -44,9 +44,6 @@ class TryInterruptedError(AssayError):
     exit_code = ExitCode.INTERRUPTED
 
 
-# ---------------------------------------------------------------- the code of the sides
-
-
 @dataclass(frozen=True, slots=True)
 class TryPlace:
     """Where the runs go, and how they are started."""
@@ -92,9 +89,6 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
         a = keep(base)
         notes += [_SUBMODULES] if os.path.exists(os.path.join(trees.open(_TREE).path, ".gitmodules")) else []
         return a, b, notes
-
-
-# ---------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +199,6 @@ def _build_result(entry: Entry, metric: Metric, place: TryPlace) -> Result:
 
 def _describe_state(entry: Entry) -> str:
     return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
-
-
-# ---------------------------------------------------------------- the metric
 
 
 def build_pattern(metric: Metric) -> Pattern:

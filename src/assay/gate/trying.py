@@ -126,8 +126,6 @@ class _Trial:
             message = f"{self.asked.metric.name} of the base is near zero ({mean} on average): a fraction of it"
             raise UsageError(f"{message} means nothing", "give the smallest difference that matters: --min-change 0.01")
 
-    # ------------------------------------------------------------ the result
-
     def _build(self, judged: Judged, reason: str) -> Try:
         pairs = self._list_pairs(self.asked.most)
         results = [result for side in (self.asked.a, self.asked.b) for result in self._list_results(side)]
@@ -187,9 +185,6 @@ def explain(judged: Judged) -> str:
     if judged.interval[0] > 0 or judged.interval[1] < 0:
         return f"the interval excludes 0, and the change is not larger than {smallest}"
     return f"after {render_count(judged.pairs, 'pair')} the interval still has 0 and more than {smallest} in it"
-
-
-# ---------------------------------------------------------------- confirming what was better
 
 
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:

@@ -190,8 +190,6 @@ class _Reader(Fields):
             self.problems.add("no group holds the checkpoint's path", key, node.position, hint)
         return Pattern("save", text, position=node.position)
 
-    # ------------------------------------------------------------ flags
-
     def _flag(self, name: str, role: str, example: str = "--resume") -> FlagSpec | None:
         text = self._text(name, f"a flag such as {example}")
         return FlagSpec(role, text.strip(), is_set=True) if text else None
@@ -216,18 +214,18 @@ class _Reader(Fields):
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
         """Read `{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
-        named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
-        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
-
-    def _variant(self, entry: Item, key: str) -> Variant:
-        fields = self.mapping(entry.node, key, ("env", "flags"))
-        if entry.node.kind == "mapping" and not fields:
-            hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
-            self.problems.add("changes nothing", key, entry.position, hint)
-        found, where = self._named(fields, "env", key, "a mapping of variables"), join_key(key, "env")
-        texts = [(each.key, self.text(each.node, join_key(where, each.key), "a value")) for each in found]
-        env = tuple((name, text) for name, text in texts if text is not None)
-        return Variant(entry.key, env, self.child(fields, "flags", key, self._split, ()))
+        variants = []
+        for entry in self._named(self._top, name, SECTION, "a mapping of names to env and flags"):
+            key = join_key(f"{SECTION}.{name}", entry.key)
+            fields = self.mapping(entry.node, key, ("env", "flags"))
+            if entry.node.kind == "mapping" and not fields:
+                hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
+                self.problems.add("changes nothing", key, entry.position, hint)
+            found, where = self._named(fields, "env", key, "a mapping of variables"), join_key(key, "env")
+            texts = [(each.key, self.text(each.node, join_key(where, each.key), "a value")) for each in found]
+            env = tuple((variable, text) for variable, text in texts if text is not None)
+            variants.append(Variant(entry.key, env, self.child(fields, "flags", key, self._split, ())))
+        return tuple(variants)
 
     def _named(self, fields: Mapping[str, Item], name: str, key: str, what: str) -> Sequence[Item]:
         """Return the entries of an optional mapping."""
@@ -269,8 +267,6 @@ class _Reader(Fields):
                 values = self.texts(each.node, where, "a value, or a list of values to try")
                 faults += [Fault(kind, each.key, value.strip()) for value in values]
         return tuple(faults)
-
-    # ------------------------------------------------------------ rules
 
     def _rules(self, patterns: Sequence[Pattern]) -> tuple[Rule, ...]:
         names: list[str] = []  # named groups name themselves
@@ -323,10 +319,8 @@ class _Reader(Fields):
 
     def _check_fit(self, entry: Item, key: str, fields: Mapping[str, Item], kind: str) -> None:
         """Refuse keys of a rule of another kind."""
-        fitting = {
-            "exact": ("rule",),
-            "margin": ("rule", "operator", "margin"),
-        }.get(kind, ("rule", "delta", "alpha", "window", "direction"))
+        others = {"exact": ("rule",), "margin": ("rule", "operator", "margin")}
+        fitting = others.get(kind, ("rule", "delta", "alpha", "window", "direction"))
         hint = f"it takes {', '.join(fitting[1:]) or 'nothing'}"
         for name, field in fields.items():
             if name in RULE_KEYS and name not in fitting:

@@ -261,7 +261,7 @@ def render_manifest(golden: Golden) -> str:
         "counts": {"segments": {key: _count_contents(segment) for key, segment in segments.items()}},
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
-        "replicas": {key: _render_tracks(_find_replicas(segment)) for key, segment in segments.items()},
+        "replicas": {key: _render_replicas(segment) for key, segment in segments.items()},
         "variants": {key: _render_tracks(segment.variants) for key, segment in segments.items() if segment.variants},
         "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
@@ -307,10 +307,10 @@ def _render_segment(segment: Segment) -> dict[str, Any]:
     return {"checkpoint": segment.checkpoint or None, "start_step": segment.start_step, "results": ordered}
 
 
-def _find_replicas(segment: Segment) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """Return all recordings but the first, of metrics that have several."""
+def _render_replicas(segment: Segment) -> Any:
+    """Render all recordings but the first, of metrics that have several."""
     found = {name: {label: runs[1:] for label, runs in labels.items()} for name, labels in segment.tracks.items()}
-    return {name: labels for name, labels in found.items() if any(labels.values())}
+    return _render_tracks({name: labels for name, labels in found.items() if any(labels.values())})
 
 
 def _render_tracks(value: Any) -> Any:
@@ -464,20 +464,12 @@ def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
 def hash_checkpoint(path: str) -> str | None:
     """Return the hash of a file, or of all files of a folder with their names; None if it cannot be read."""
     digest = hashlib.sha256()
+    inner = [os.path.relpath(os.path.join(base, name), path) for base, _, files in os.walk(path) for name in files]
     try:
-        if os.path.isdir(path):
-            walk = os.walk(path)
-            names = [os.path.relpath(os.path.join(base, name), path) for base, _, files in walk for name in files]
-            for name in sorted(names):
-                digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-                _hash_file(os.path.join(path, name), digest)
-        else:
-            _hash_file(path, digest)
+        for name in sorted(inner) if os.path.isdir(path) else [""]:
+            digest.update(f"{name}\0".encode("utf-8", "surrogateescape") if name else b"")
+            with open(os.path.join(path, name) if name else path, "rb") as file:
+                hashlib.file_digest(file, lambda: digest)
     except OSError:
         return None
     return f"sha256:{digest.hexdigest()}"
-
-
-def _hash_file(path: str, digest: Any) -> None:
-    with open(path, "rb") as file:
-        hashlib.file_digest(file, lambda: digest)

@@ -151,9 +151,6 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     ]
 
 
-# ---------------------------------------------------------------- two checks
-
-
 def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[doc.Block]:
     """Compare two checks of a test: verdicts and effects of each row, and both curves over the golden's band. Raises
     NotFoundError for an id that does not exist, FormatError if a report cannot be read."""
@@ -209,9 +206,6 @@ def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
     if not there:
         problems.append(f"the golden recording {manifest} is not there now")
     return [block for each in found for block in build_recording_blocks(each)]
-
-
-# ---------------------------------------------------------------- drift
 
 
 def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[doc.Block]:
@@ -285,9 +279,6 @@ def _build_drift_chart(
     )
 
 
-# ---------------------------------------------------------------- stores below the roots
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRecording:
     root: str
@@ -314,9 +305,6 @@ def build_stored_blocks(stored: StoredRecording) -> Sequence[doc.Block]:
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
     return [*page.blocks, doc.Only(("html",), [doc.Details("Origin and noise", more)])]
-
-
-# ---------------------------------------------------------------- `assay report`
 
 
 def find_kept(path: str) -> tuple[StudyLocation, str]:

@@ -156,9 +156,6 @@ def _whole_number(line: str, start: int, end: int) -> str:
     return whole[0] if whole and whole.end() >= end and whole.start() <= start else text
 
 
-# ---------------------------------------------------------------- values of one run
-
-
 @dataclass(slots=True)
 class Values:
     """The numbers of one stretch of a log, by metric and label, in the order of their steps."""
@@ -288,9 +285,6 @@ class RunRecorder:
                 self.values.without_step += len(line.values)
 
 
-# ---------------------------------------------------------------- recordings of a whole training
-
-
 @dataclass(slots=True)
 class SegmentRecording:
     """The values after a saved checkpoint, for the requested number of steps."""
@@ -301,10 +295,6 @@ class SegmentRecording:
     limit: int | None = None  # the last step of the recording; None until the first one is known
     values: Values = field(default_factory=Values)
     is_over: bool = False
-
-    @property
-    def is_complete(self) -> bool:
-        return self.limit is not None and self.values.reaches(self.limit)
 
     @property
     def is_empty(self) -> bool:
@@ -411,7 +401,7 @@ class TrainingRecorder:
         start, last = recording.start_step, recording.values.last_step
         if recording.is_empty:
             self.warn(_describe_empty(recording))
-        elif not recording.is_complete:
+        elif recording.limit is None or not recording.values.reaches(recording.limit):
             short = f"before its {self._length} steps were complete"
             self.warn(f"the recording of step {start} ends at step {last}, {short}: {why}")
 

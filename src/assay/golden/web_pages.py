@@ -67,9 +67,6 @@ def show_stored(request: Request) -> Response:
     return site.render(request, "recording.html", stored=found[path], blocks=build_stored_blocks(found[path]))
 
 
-# ---------------------------------------------------------------- on other pages
-
-
 def find_alarms(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
     """Yield an alarm for tests whose last check did not pass; a test that was only recorded was never judged."""
     found: dict[str, list[str]] = {}

@@ -138,9 +138,6 @@ def _is_size(key: str, match: re.Match[str]) -> bool:
     return any(_SIZE.fullmatch(word) for word in (*before, *after))
 
 
-# ---------------------------------------------------------------- one environment
-
-
 def choose_sources(
     sources: Sequence[GoldenSource],
     where: str,
@@ -171,8 +168,6 @@ def _strip(key: str) -> str:
     """A name without its running number and its extension."""
     return re.sub(rf"[-_ ]?{_MARK}", "", os.path.splitext(key)[0])
 
-
-# ---------------------------------------------------------------- curves
 
 Wanted = Mapping[str, frozenset[int]]  # metric → the steps that are kept
 _LINES = (CSV, EVENTS, JSON_LINES, MLLOG, TITAN)

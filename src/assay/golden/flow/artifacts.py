@@ -64,9 +64,6 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
     return [entry for _, _, entry in sorted(found, key=lambda run: run[:2])]
 
 
-# ---------------------------------------------------------------- what CI kept
-
-
 def load_artifacts(
     context: GoldenContext, golden: Golden, folder: str
 ) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:

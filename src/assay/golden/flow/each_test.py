@@ -116,9 +116,6 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
 
 
-# ---------------------------------------------------------------- `assay golden validate`
-
-
 @dataclass(slots=True)
 class Validation:
     """The findings of a validation, for which nothing was run."""
@@ -187,8 +184,6 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
 
-
-# ---------------------------------------------------------------- `assay.check_golden`
 
 Path = str | os.PathLike[str]
 

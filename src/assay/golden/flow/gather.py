@@ -40,7 +40,7 @@ from assay.golden.judge.golden import (
     summarise_noise,
 )
 from assay.golden.recorder import LogReader, SegmentRecording, TrainingRecorder, Values
-from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
+from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun
 from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
 from assay.show.formatting import render_count
@@ -123,7 +123,16 @@ class _Gathering:
         self._refusals: list[Finding] = []
         self._log = ""
         self._marks = load_code_marks(context)
-        self._before, self._replacing = _load_before(context)
+        self._before: Golden | None = None
+        self._replacing: str | None = None  # the message for when the existing golden is replaced
+        try:
+            self._before = manifests.load_manifest(context.manifest, context.test.name)
+            when = self._before.provenance.get("gathered_at")
+            self._replacing = f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
+        except UsageError:
+            pass
+        except FormatError as error:
+            self._replacing = f"{error.message}; it is replaced"
         self.follow()
 
     @property
@@ -155,11 +164,7 @@ class _Gathering:
         found = [self._segments.build(recording, self.file_values) for recording in over]
         if segments := [segment for segment in found if segment is not None]:
             self.golden = self._build_golden(entry, segments, complete)
-            self._write_partial(self.golden)
-
-    def _write_partial(self, golden: Golden) -> None:
-        """Write a recording that is not marked complete, since it has not been accepted."""
-        manifests.write_manifest(self.manifest, replace(golden, complete=False))
+            manifests.write_manifest(self.manifest, replace(self.golden, complete=False))  # it is not accepted yet
 
     def conclude(self, entry: Entry) -> None:
         self._log = find_log(entry)
@@ -298,7 +303,7 @@ class _Gathering:
             return
         if self.golden is not None:
             self.golden = replace(self.golden, complete=False)
-            self._write_partial(self.golden)
+            manifests.write_manifest(self.manifest, self.golden)
         if self._replacing is not None:
             self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}")
         if bad:
@@ -350,12 +355,17 @@ class _StartGathering(_Gathering):
         for problem in values.problems:
             self._find(VerdictKind.ERROR, "log", f"{problem}; nothing is recorded{advice}")
         end = values.find_end(test.steps_to_record)
-        tracks = _cut_tracks(test, values, end) if end is not None else {}
+        wanted = test.parsed_metrics | {rule.metric for rule in test.rules}  # of the metric files only what is judged
+        tracks: dict[str, manifests.Labels] = {}
+        for (metric, label), found in values.found.items():
+            steps = sorted(step for step in found if end is not None and step <= end)
+            if steps and metric in wanted:
+                tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
         if not tracks and entry.state in (*ENDED_WELL, State.TIMEOUT):
             self._report_nothing(find_unread(test, load_log(entry)))
         if end is None or not tracks or values.problems or entry.state not in ENDED_WELL:
             return
-        self.golden = self._build_golden(entry, [Segment(0, "", tracks)], complete=True)
+        self.golden = self._build_golden(entry, [Segment(0, "", _order_tracks(test, tracks))], complete=True)
         if not values.reaches(end):
             text = f"the training ended at step {self.golden.segments[0].last_step}, before its segment of "
             self.console.warning(f"{text}{test.steps_to_record} steps was complete: all of it is recorded")
@@ -372,32 +382,6 @@ class _StartGathering(_Gathering):
             self._find(VerdictKind.ERROR, "log", "; ".join([text, *self._follower.values.find_partial(judged)]))
 
 
-def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """Return what was logged up to the step `end`; of the metric files only what is judged."""
-    wanted = test.parsed_metrics | {rule.metric for rule in test.rules}
-    tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
-    for (metric, label), found in values.found.items():
-        steps = sorted(step for step in found if step <= end)
-        if steps and metric in wanted:
-            tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
-    return _order_tracks(test, tracks)
-
-
-# ---------------------------------------------------------------- before the training
-
-
-def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
-    """Load the existing golden, and the message for when it is replaced."""
-    try:
-        before = manifests.load_manifest(context.manifest, context.test.name)
-    except UsageError:
-        return None, None
-    except FormatError as error:
-        return None, f"{error.message}; it is replaced"
-    when = before.provenance.get("gathered_at")
-    return before, f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
-
-
 def _order_tracks(test: GoldenTest, tracks: dict[str, manifests.Labels]) -> dict[str, manifests.Labels]:
     """Return the tracks in the order of the file, whatever their order in the log."""
     names = [pattern.metric for pattern in test.metrics]
@@ -412,7 +396,7 @@ class SegmentBuilder:
     _hashes: dict[str, str | None] = field(default_factory=dict)
 
     def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
-        tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
+        tracks: dict[str, manifests.Labels] = {}
         for metric, label in recording.values.found:
             tracks.setdefault(metric, {})[label] = (recording.values.cut(metric, label),)
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length

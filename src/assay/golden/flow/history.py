@@ -46,12 +46,20 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
     if not checks and not damaged:
         hint = f"check it first: assay golden check {context.options.build_arguments()}"
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
-    found = _build_histories(context.location, checks, context.test.rules, find_steps)
-    hint = f"assay golden history {replace(context.options, tests=(context.test.name,)).build_arguments()} --accept"
-    if found:
-        return [_add_notes(each, damaged, hint) for each in found]
-    verdict = Verdict.of([Finding(VerdictKind.ERROR, context.test.name, text) for text in damaged], 0)
-    return [NightHistory(context.test.name, UNKNOWN, "", (), verdict, ())]
+    name = context.test.name
+    if not checks:
+        verdict = Verdict.of([Finding(VerdictKind.ERROR, name, text) for text in damaged], 0)
+        return [NightHistory(name, UNKNOWN, "", (), verdict, ())]
+    found = []
+    for each in _build_histories(context.location, checks, context.test.rules, find_steps):
+        # a check that cannot be read may have been the one that moved
+        unread = [Finding(VerdictKind.INCONCLUSIVE, each.test, text) for text in damaged]
+        verdict = Verdict.of([*each.verdict.findings, *unread], each.verdict.comparisons)
+        since = [each.nights[move.at].date for move in each.moves if move.state == "open"][:1]
+        how = f"assay golden history {replace(context.options, tests=(name,)).build_arguments()} --accept"
+        notes = [f"if this is meant:  {how} {date} --reason 'an intended change'" for date in since]
+        found.append(replace(each, verdict=verdict, notes=(*each.notes, *notes)))
+    return found
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
@@ -111,18 +119,6 @@ def _build_history(
     others = len(checks) - len(mine)
     notes = [f"{others} earlier checks are against another golden, and are not compared"] if others else []
     return NightHistory(mine[-1][1].test, environment, golden, tuple(nights), verdict, tuple(moves), tuple(notes))
-
-
-def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:
-    """Add a finding for each check that cannot be read: it may have been the one that moved."""
-    findings = [Finding(VerdictKind.INCONCLUSIVE, history.test, text) for text in damaged]
-    verdict = Verdict.of([*history.verdict.findings, *findings], history.verdict.comparisons)
-    since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
-    notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
-    return replace(history, verdict=verdict, notes=(*history.notes, *notes))
-
-
-# ---------------------------------------------------------------- triage
 
 
 def load_accepted(location: StudyLocation) -> dict[str, str]:

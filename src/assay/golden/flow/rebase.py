@@ -103,9 +103,6 @@ def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hook
     return _accept(context, outcome, after, request, wider)
 
 
-# ---------------------------------------------------------------- accepting
-
-
 def _accept(
     context: GoldenContext, outcome: Rebased, after: Golden, request: RebaseRequest, wider: tuple[str, ...]
 ) -> Rebased:
@@ -175,9 +172,6 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
     return found, None
 
 
-# ---------------------------------------------------------------- from what CI kept
-
-
 def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
     """Build the golden without running anything; return `before` if it passed and only failing ones are wanted."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
@@ -196,18 +190,19 @@ def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     return replace(after, noise=noise), problems, None
 
 
-# ---------------------------------------------------------------- from a fresh gathering
-
 # the new golden, reasons to refuse it, the signal that interrupted it
 NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 
 def _from_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     staged = context.manifest + STAGED_SUFFIX
-    found = None if request.fresh or request.environment_only else _load_staged(staged, context)
-    if found is not None:
-        hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
-        return found, (), None
+    with contextlib.suppress(UsageError, FormatError):
+        found = manifests.load_manifest(staged, context.test.name)
+        is_whole_recording = found.complete and (found.noise or not context.test.replicas)
+        is_same = found.provenance.get("config_hash") == context.config_hash
+        if is_whole_recording and is_same and not request.fresh and not request.environment_only:
+            hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
+            return found, (), None
     # the name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
@@ -219,19 +214,6 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)  # an invalid recording must not stay staged
     return report.golden, bad, None
-
-
-def _load_staged(path: str, context: GoldenContext) -> Golden | None:
-    try:
-        golden = manifests.load_manifest(path, context.test.name)
-    except (UsageError, FormatError):
-        return None
-    is_measured = golden.noise or not context.test.replicas
-    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == context.config_hash
-    return golden if fits else None
-
-
-# ---------------------------------------------------------------- from the last check
 
 
 def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
@@ -308,12 +290,9 @@ def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, st
     """The runs of the last check that used the current command and this code, by segment."""
     found: dict[int, list[Entry]] = {}
     for entry in load_checks(context.location.dir):
-        index = _find_segment(entry.spec, context, golden)
-        if index is None:
-            continue
+        index, number = _find_segment(entry.spec, context, golden), _find_number(entry.spec)
         recorded = context.count_recorded_checks(golden)
-        number = _find_number(entry.spec)
-        if number <= recorded:  # its seed is one of the golden
+        if index is None or number <= recorded:  # its seed is one of the golden
             continue
         if number == recorded + 1:
             found[index] = []  # a later check begins

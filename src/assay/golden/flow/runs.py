@@ -12,7 +12,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.code.tree import Selection, load_tree
 from assay.errors import FormatError, InfrastructureError, UsageError
@@ -53,10 +53,15 @@ GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
 _MOST_FILES = 2000  # files of code that a manifest lists
 
-Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
+class Job(NamedTuple):
+    index: int  # of the segment
+    number: int  # of the replica
+    variant: str  # its name, or ""
 
-# ---------------------------------------------------------------- the training
+    @property
+    def title(self) -> str:
+        return f"the variant {self.variant}" if self.variant else "a replica"
 
 
 def _hash(value: Any) -> str:
@@ -308,9 +313,6 @@ def lock_store(context: GoldenContext) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- replicas
-
-
 @dataclass(slots=True)
 class Replication:
     """Every segment of a golden, `count` times more, and once by each variant."""
@@ -325,7 +327,7 @@ class Replication:
     def run(self, hooks: RunHooks) -> Report:
         """Run all jobs. If it is unknown how the program counts its steps, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
-        jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
+        jobs = [Job(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
         report = None
         if self.golden.steps_beyond is None:
             report, jobs = self._learn(jobs, hooks)
@@ -338,17 +340,23 @@ class Replication:
         self._learn_start()
         segments = []
         for index, segment in enumerate(self.golden.segments):
-            found = [(job[2], self._found[job]) for job in sorted(self._found) if job[0] == index]
+            found = [(job.variant, self._found[job]) for job in sorted(self._found) if job.index == index]
             variants = {name: cut_values(segment, values) for name, values in found if name}
             replicas = [values for name, values in found if not name]
             segments.append(replace(add_recordings(segment, replicas), variants=variants))
         self.golden = replace(self.golden, segments=tuple(segments))
-        self._report_lost_steps()
+        for job, values in self._found.items():  # neither they nor a check can be compared with the training
+            segment = self._segment(job)
+            for metric, step in find_lost_steps(segment, values):
+                message = f"{job.title} logs no {metric} at step {step}; the training did"
+                finding = self._build_error(f"segment {segment.start_step} {metric}", message, step)
+                if finding not in self.findings:
+                    self.findings.append(finding)
         return report
 
     def learn(self, hooks: RunHooks) -> Report:
         """Find out how the program counts, by one run whose values are not kept."""
-        return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
+        return self._learn([Job(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
     def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
         """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step.
@@ -356,7 +364,7 @@ class Replication:
         Returns how it ended, and the jobs that are still to be run.
         """
         lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
-        job = max(jobs, key=lambda each: (lengths[each[0]], -each[1]))
+        job = max(jobs, key=lambda each: (lengths[each.index], -each.number))
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
@@ -384,40 +392,25 @@ class Replication:
             is_well = entry.state in ENDED_WELL
             what = describe_early(self.context, segment, values) if is_well else f"failed: {describe_end(entry)}"
             if what:
-                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{_name(job)} {what}"))
+                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{job.title} {what}"))
             else:
                 self._found[job] = values
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
     def _segment(self, job: Job) -> Segment:
-        return self.golden.segments[job[0]]
+        return self.golden.segments[job.index]
 
     def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
         return Finding(VerdictKind.ERROR, f"{self.context.test.name} {subject}", message, step=step)
 
     def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
-        segment, (_, number, variant) = self._segment(job), job
-        named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == variant]
+        segment = self._segment(job)
+        named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == job.variant]
         context = named[0] if named else self.context
         saved = os.path.basename(context.find_checkpoint(segment) or segment.checkpoint)[:20]
-        name = "-".join(filter(None, ("replica", stamp, f"s{segment.start_step}", saved, str(number))))
-        return context.build_segment_spec(name, segment, beyond=beyond, number=number, variant=variant)
-
-    def _report_lost_steps(self) -> None:
-        """Report replicas that log other steps than the training: neither they nor a check can be compared with it."""
-        for job, values in self._found.items():
-            segment = self._segment(job)
-            for metric, step in find_lost_steps(segment, values):
-                subject = f"segment {segment.start_step} {metric}"
-                message = f"{_name(job)} logs no {metric} at step {step}; the training did"
-                finding = self._build_error(subject, message, step)
-                if finding not in self.findings:
-                    self.findings.append(finding)
-
-
-def _name(job: Job) -> str:
-    return f"the variant {job[2]}" if job[2] else "a replica"
+        name = "-".join(filter(None, ("replica", stamp, f"s{segment.start_step}", saved, str(job.number))))
+        return context.build_segment_spec(name, segment, beyond=beyond, number=job.number, variant=job.variant)
 
 
 def follow_specs(
@@ -433,9 +426,6 @@ def follow_specs(
 
     report = context.run_segments([spec for spec, _ in specs.values()], follow_runs(hooks, follow))
     return report, {name: followers[name].values if name in followers else Values() for name in specs}
-
-
-# ---------------------------------------------------------------- values of a run for a segment
 
 
 def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
@@ -497,17 +487,12 @@ def is_whole(segment: Segment, values: Values) -> bool:
     return all(found.keys() >= {*steps} for found, steps in walked)
 
 
-# ---------------------------------------------------------------- notes
-
-
 def describe_noise(found: Sequence[SegmentNoise], rules: Sequence[Rule] = ()) -> list[str]:
     """Describe what a check can show of each metric in its noisiest segment. Exact rules have no delta."""
     exact = {rule.metric for rule in rules if rule.kind == "exact"}
     worst: dict[str, SegmentNoise] = {}
-    for noise in found:
-        if noise.metric in exact:
-            continue
-        if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
+    for noise in (each for each in found if each.metric not in exact):
+        if noise.per_window > worst.setdefault(noise.metric, noise).per_window:
             worst[noise.metric] = noise
     return [
         f"{noise.metric}: noise {render_fraction(noise.per_window)} per window, "

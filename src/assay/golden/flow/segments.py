@@ -123,8 +123,6 @@ class GoldenContext:
         rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in self.test.rules)
         return replace(used, test=replace(used.test, rules=rules))
 
-    # ------------------------------------------------------------ commands
-
     def build_gather_command(self) -> str:
         """Build the command of the recorded training; without checkpoints it is the run that a check repeats."""
         if self.test.from_start:
@@ -164,9 +162,8 @@ class GoldenContext:
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
         """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
-        is_check, seed, start = variant is None, None, segment.start_step
-        if self.changes_seeds:
-            seed = number + _CHECK_SEEDS if is_check else number
+        is_check, start = variant is None, segment.start_step
+        seed = number + (_CHECK_SEEDS if is_check else 0) if self.changes_seeds else None
         checkpoint = self.find_checkpoint(segment) or segment.checkpoint
         text = self.build_check_command(checkpoint, start, beyond or 0, seed)
         params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
@@ -207,8 +204,6 @@ class GoldenContext:
         """A command as it may be shown, and as the run's record has it."""
         return hide_spec(self.build_spec("", text, {}), self.settings.secrets).commands[0].text
 
-    # ------------------------------------------------------------ the recording
-
     def load_golden(self, how_to: str | None = None) -> Golden:
         """Load the golden. Raises UsageError if it has checkpoints and the file has none, or the other way round."""
         golden = manifests.load_manifest(self.manifest, self.test.name, how_to or self.hint_to_gather())
@@ -221,8 +216,6 @@ class GoldenContext:
 
     def hint_to_gather(self) -> str:
         return f"gather it first: assay golden gather {self.options.build_arguments()}"
-
-    # ------------------------------------------------------------ running
 
     def run_segments(self, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
         options = self.options
@@ -277,7 +270,12 @@ def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenConte
 
 
 def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, settings: Settings) -> GoldenContext:
-    _check_names(test, options)
+    # names become files and folders: none may lead out of the store or the root
+    if not is_study_name(test.name, from_file=True):
+        raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
+    if "/" in options.manifest_name or not options.manifest_name.isprintable():
+        hint = "give a file name, without a folder: --store DIR"
+        raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
     folder, found = resolve_folder(file, test)
     name, live = STUDY_PREFIX + test.name, CodePolicy("live")
     study = Study(name, "native", file.source, folder, (), (), resources=test.resources, code=live)
@@ -305,15 +303,6 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
         config_hash=file.config_hash,
         is_original=file.dialect == "convergence",
     )
-
-
-def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
-    """Refuse a test or a manifest whose name leads out of the store or the root: names become files and folders."""
-    if not is_study_name(test.name, from_file=True):
-        raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
-    if "/" in options.manifest_name or not options.manifest_name.isprintable():
-        hint = "give a file name, without a folder: --store DIR"
-        raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
 
 
 def _render_native(study: Study) -> str:
@@ -347,9 +336,6 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     raise ConfigError([Problem(message, key, test.position, f"looked for: {', '.join(path for path, _ in paths)}")])
 
 
-# ---------------------------------------------------------------- commands
-
-
 def _build_command(
     test: GoldenTest, flags: Sequence[FlagSpec], values: Mapping[str, str], further: Sequence[str] = ()
 ) -> str:
@@ -362,9 +348,6 @@ def _build_command(
             words += [flag.key, *([] if value is None else [value])]
     start = test.command if test.command is not None else " ".join(map(shlex.quote, test.executable))
     return " ".join([start, *map(shlex.quote, [*words, *further])])
-
-
-# ---------------------------------------------------------------- runs
 
 
 def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> SegmentRun:

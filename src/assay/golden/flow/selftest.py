@@ -80,14 +80,11 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
         raise UsageError("the golden recording has no segment", "gather it again")
     if start_step is None:
         return golden.segments[len(golden.segments) // 2]
-    for segment in golden.segments:
-        if segment.start_step == start_step:
-            return segment
-    known = ", ".join(str(segment.start_step) for segment in golden.segments)
-    raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
-
-
-# ---------------------------------------------------------------- faults
+    by_step = {segment.start_step: segment for segment in reversed(golden.segments)}
+    if start_step not in by_step:
+        known = ", ".join(str(segment.start_step) for segment in golden.segments)
+        raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
+    return by_step[start_step]
 
 
 def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenContext:

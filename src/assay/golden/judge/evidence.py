@@ -38,9 +38,6 @@ _IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or tim
 _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
-# ---------------------------------------------------------------- recorded and not judged
-
-
 def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -> tuple[Rule, ...]:
     """Return the rules that `only` names, as `loss` or, for one label, `loss MLM`; all rules if it is empty."""
     known = {rule.metric: rule for rule in rules}
@@ -94,8 +91,6 @@ def list_labels(golden: Golden, metric: str) -> list[str]:
     found = (label for segment in golden.segments for label in segment.tracks.get(metric, ()))
     return [label for label in dict.fromkeys(found) if label]
 
-
-# ---------------------------------------------------------------- trainings that do not train
 
 Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those of the golden, or of the check
 
@@ -192,9 +187,6 @@ def _split(name: tuple[str, str]) -> list[str]:
     return re.findall("[a-z]+", " ".join(name).lower())
 
 
-# ---------------------------------------------------------------- seeds that change nothing
-
-
 def find_seedless(
     rules: Sequence[Rule], golden: Golden, flag: str, checks: Sequence[Sequence[CheckRun]] = ()
 ) -> list[str]:
@@ -211,9 +203,6 @@ def find_seedless(
         if any(values in recorded for values in checked) or (not checks and len({*recorded}) < len(recorded)):
             found.append(f"segment {segment.start_step}: runs with other seeds are equal bit for bit")
     return [f"{text}: does the program read {flag}?" for text in found] if flag else []
-
-
-# ---------------------------------------------------------------- steps
 
 
 def find_early_step(segment: Segment, steps: Collection[int], repeats_start: bool | None = None) -> int | None:

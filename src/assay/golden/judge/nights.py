@@ -77,9 +77,6 @@ class Move:
     drifts: bool = False
 
 
-# ---------------------------------------------------------------- levels
-
-
 def measure_levels(segments: Sequence[SegmentReport]) -> dict[str, float]:
     """The golden's mean of each metric, moved by the mean effect of the runs, in units of its mean size. A run that
     was stopped early counts with the steps that it has; values that are not finite have no level."""
@@ -114,9 +111,6 @@ def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float
         if pairs and all(map(math.isfinite, values)):
             size = math.fsum(map(abs, golden))
             yield math.fsum(map(float.__sub__, values, golden)) / size if size else 0.0
-
-
-# ---------------------------------------------------------------- judging
 
 
 def judge_nights(

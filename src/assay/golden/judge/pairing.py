@@ -56,9 +56,6 @@ class Pair:
         return self.is_usable and not self.findings and not any(check.gaps for check in self.checks)
 
 
-# ---------------------------------------------------------------- labels
-
-
 def describe_subject(segment: Segment, metric: str, label: str = "") -> str:
     name = f"{metric} {label}" if label else metric
     return f"segment at {segment.start_step}: {name}"
@@ -103,9 +100,6 @@ def _describe_absent(where: str, metric: str, known: Mapping[str, object]) -> st
 
 def _join(labels: Mapping[str, object]) -> str:
     return ", ".join(repr(label) for label in labels) or "none"
-
-
-# ---------------------------------------------------------------- steps
 
 
 def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun], *, partial: bool = False) -> Pair:

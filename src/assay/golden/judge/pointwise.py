@@ -76,9 +76,6 @@ def _exact(value: float, text: str | None) -> Fraction:
         return Fraction(Decimal(repr(value)))
 
 
-# ---------------------------------------------------------------- the margin rule
-
-
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
     """One finding per check: how many steps fail, the first and the worst of them."""
     if problem := find_margin_problem(rule.operator, rule.margin):
@@ -146,9 +143,6 @@ def measure_relative(tested: float, expected: float) -> float:
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
 
 
-# ---------------------------------------------------------------- the exact rule
-
-
 def judge_exact(pair: Pair) -> list[Finding]:
     """One finding for the metric: the first step that differs, how many do, and by how much at most."""
     golden = pair.golden[0].values
@@ -194,9 +188,6 @@ def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
     """Whether all tracks are equal bit for bit."""
     first, *others = tracks
     return all(_first_difference(first, other) is None for other in others)
-
-
-# ---------------------------------------------------------------- percentages in messages
 
 
 def render_effect(value: float, digits: int = 3) -> str:

@@ -37,9 +37,6 @@ from assay.values.verdict import Finding, VerdictKind
 FEW_RECORDINGS = 0.5  # of the effective sample with fewer than five recordings, which show slow drift badly
 
 
-# ---------------------------------------------------------------- noise
-
-
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How far chance moves one run. `variance`: of the mean of each window; `windows`: how many of them are
@@ -81,9 +78,6 @@ def find_autocorrelation_time(rows: Array) -> float:
     pairs = covariances[: columns // 2 * 2].reshape(-1, 2).sum(axis=1) / covariances[0]
     ends = np.flatnonzero(pairs <= 0)
     return float(np.clip(2 * pairs[: ends[0] if len(ends) else None].sum() - 1, 1.0, columns))
-
-
-# ---------------------------------------------------------------- means
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +122,6 @@ def _build_means(
         error = runs * noise.measure_error(window if len(starts) > 1 else None)
         effect = float(effects.effect[window])
         yield Mean(first, end, effect, shared * error, usual * error, float(harmless[window]))
-
-
-# ---------------------------------------------------------------- the verdict
 
 
 def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
