@@ -75,9 +75,8 @@ class _Reader(Fields):
             found = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
             paths = list(filter(os.path.lexists, found))  # of `missing/**`, glob finds `missing/`
             if not paths:
-                self.problems.add(
-                    f"{pattern!r} matches no file", "gate.data", entries["data"].node.position, f"in {folder}"
-                )
+                where = entries["data"].node.position
+                self.problems.add(f"{pattern!r} matches no file", "gate.data", where, f"in {folder}")
             data.update(paths)
         budget, seconds = entries.get("budget"), None
         if budget is not None:

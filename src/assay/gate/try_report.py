@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.follow.api import StudyLocation, show_command
-from assay.gate.tries_ledger import Try, TrySide
+from assay.gate.tries_ledger import Try
 from assay.gate.try_runs import build_spec
 from assay.gate.trying import BASE, HEAD, describe_change, render_signed
 from assay.show.formatting import render_count, render_duration, render_number
@@ -61,18 +61,16 @@ def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:
         "most_pairs": found.most,
         "values": [{"seed": seed, BASE: a, HEAD: b} for seed, a, b in found.values],
         "cost": {"runs": found.runs, "new_runs": found.new_runs, "seconds": round(found.seconds, 3)},
-        BASE: _build_side(found.a),
-        HEAD: _build_side(found.b),
+        **{
+            title: {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
+            for title, side in ((BASE, found.a), (HEAD, found.b))
+        },
         "commands": {BASE: found.a.show_command(), HEAD: found.b.show_command()},
         "study": location.dir,
         "notes": list(found.notes),
         "confirmation": build_plain(found.confirmation),
         "at": found.at,
     }
-
-
-def _build_side(side: TrySide) -> dict[str, str]:
-    return {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
 
 
 def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Document:

@@ -54,10 +54,8 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 def parse_convergence(
     nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
-    """Return tests and warnings; raise ConfigError with all problems.
-
-    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be complete.
-    """
+    """Return tests and warnings; raise ConfigError with all problems. As in the original, `flags` must have both
+    sections, and only a section that is used (`needs`) must be complete."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:

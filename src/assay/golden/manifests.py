@@ -404,10 +404,8 @@ def load_references(manifest: str) -> set[str] | None:
 
 
 def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
-    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses.
-
-    The answer depends on the store's manifests alone, so that an interrupted gathering continues in its folder.
-    """
+    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses. It
+    depends on the store's manifests alone, so that an interrupted gathering continues in its folder."""
     store = os.path.dirname(os.path.abspath(manifest))
     others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
     used = [load_references(path) for path in others]

@@ -110,9 +110,7 @@ class GoldenPage:
 
 def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
     """Build a test's page. `wanted`: the id of a check or gathering; None: the last check, else the last gathering.
-
-    Raises NotFoundError for an id that does not exist. A damaged report is a problem on the page.
-    """
+    Raises NotFoundError for an id that does not exist. A damaged report is a problem on the page."""
     known = list_ids(location)
     history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
     problems = [head.problem for head in history if head.problem]

@@ -302,12 +302,9 @@ class SegmentRecording:
 
 
 class TrainingRecorder:
-    """Cuts the log of a training into recordings.
-
-    A recording begins at a save line and holds the steps up to its start plus its length; steps are counted, not log
-    lines. A save line ends the recordings before it. Where nothing was logged before the first save, the first step
-    that is logged is the first of the recording, whether 0 or 1.
-    """
+    """Cuts the log of a training into recordings. A recording begins at a save line and holds the steps up to its start
+    plus its length; steps are counted, not log lines. A save line ends the recordings before it. Where nothing was
+    logged before the first save, the first step that is logged is the first of the recording, whether 0 or 1."""
 
     def __init__(self, reader: LogReader, length: int, same_line: bool) -> None:
         self._reader = reader

@@ -53,11 +53,8 @@ _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
 def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    """Train once, record, repeat the segments, measure the noise, write the manifest.
-
-    Until all that has finished, the previous golden and its checkpoints stay; the new one is written next to it, to
-    `<manifest>.partial`.
-    """
+    """Train once, record, repeat the segments, measure the noise, write the manifest. Until all that has finished, the
+    previous golden and its checkpoints stay; the new one is written next to it, to `<manifest>.partial`."""
     context = name_golden(context).choose_checkpoints()
     context.check_store()
     build = _StartGathering if context.test.from_start else _Gathering

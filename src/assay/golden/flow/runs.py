@@ -55,7 +55,7 @@ _MOST_FILES = 2000  # files of code that a manifest lists
 
 
 class Job(NamedTuple):
-    index: int  # of the segment
+    segment: int  # its index
     number: int  # of the replica
     variant: str  # its name, or ""
 
@@ -340,7 +340,7 @@ class Replication:
         self._learn_start()
         segments = []
         for index, segment in enumerate(self.golden.segments):
-            found = [(job.variant, self._found[job]) for job in sorted(self._found) if job.index == index]
+            found = [(job.variant, self._found[job]) for job in sorted(self._found) if job.segment == index]
             variants = {name: cut_values(segment, values) for name, values in found if name}
             replicas = [values for name, values in found if not name]
             segments.append(replace(add_recordings(segment, replicas), variants=variants))
@@ -359,12 +359,10 @@ class Replication:
         return self._learn([Job(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
     def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step.
-
-        Returns how it ended, and the jobs that are still to be run.
-        """
+        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step. Returns
+        how it ended, and the jobs that are still to be run."""
         lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
-        job = max(jobs, key=lambda each: (lengths[each.index], -each.number))
+        job = max(jobs, key=lambda each: (lengths[each.segment], -each.number))
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
@@ -399,7 +397,7 @@ class Replication:
         return report, short
 
     def _segment(self, job: Job) -> Segment:
-        return self.golden.segments[job.index]
+        return self.golden.segments[job.segment]
 
     def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
         return Finding(VerdictKind.ERROR, f"{self.context.test.name} {subject}", message, step=step)

@@ -22,10 +22,8 @@ RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one.
-
-    `peers`: how many segments and metrics are judged together; alpha is shared among them.
-    """
+    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one;
+    `peers`: how many segments and metrics are judged together, which share alpha."""
     return _conclude([_judge_rule(rule, segment, checks, peers)])
 
 
@@ -96,10 +94,8 @@ def judge_so_far(
     rule: Rule, segment: Segment, track: Track, *, label: str = "", earlier: Sequence[CheckRun] = (), peers: int = 1
 ) -> Finding | None:
     """Return a finding if a run in progress has definitely failed: in its first failing window, or by NaN or infinity.
-
     The test is that of the final verdict, on the complete windows: what is stopped here would have failed at the end,
-    so testing often adds no false alarms. `earlier`: other checks of the same segment.
-    """
+    so testing often adds no false alarms. `earlier`: other checks of the same segment."""
     if label not in segment.tracks.get(rule.metric, {}):
         return None  # the final verdict reports that
     pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)

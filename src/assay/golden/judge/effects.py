@@ -226,10 +226,8 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
 
 
 def pool_variance(spread: Array) -> Array:
-    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly.
-
-    A window without a finite variance (a check ended before it, or is infinitely far away) is ignored.
-    """
+    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly. A
+    window without a finite variance (a check ended before it, or is infinitely far away) is ignored."""
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
 

@@ -97,11 +97,9 @@ Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
     """List losses that are equal at every step, and gradient norms that are 0, in the golden and in the check (in all
-    segments, or in one), or in the check alone. `checks`: the runs of each segment.
-
-    A loss of 0 next to one that moves is a part that is switched off; so is a gradient norm of 0. A golden in which
-    nothing moves shows nothing, whatever the names are.
-    """
+    segments, or in one), or in the check alone. `checks`: the runs of each segment. A loss of 0 next to one that moves
+    is a part that is switched off; so is a gradient norm of 0. A golden in which nothing moves shows nothing, whatever
+    the names are."""
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
     whole = _collect(golden.segments, checks)
     moving = {_is_norm(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
@@ -123,8 +121,7 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
 
 
 def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tuple[str, str], str]:
-    """Return one line for a recording whose metrics, whatever their names, have the same value at every step, also in
-    the check."""
+    """Return one line for a recording of which no metric, whatever its name, ever changes, also not in the check."""
     computed = {name: values for name, values in recorded.items() if _is_computed(name)}
     names = [name for name, values in computed.items() if len(values) >= ENOUGH_VALUES]
     is_clipped = any(_is_norm(name[0]) and values[0] for name, values in computed.items())

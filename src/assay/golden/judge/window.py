@@ -100,10 +100,8 @@ def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
 
 
 def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
-    """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing.
-
-    `peers`: how many metrics, labels and segments are judged together, this one included; alpha is divided by it.
-    """
+    """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing. `peers`:
+    how many metrics, labels and segments are judged together, this one included; alpha is divided by it."""
     if problem := find_rule_problem(rule):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     starts = build_starts(rule, pair.steps)
@@ -233,8 +231,7 @@ def judge_movement(pair: Pair, tests: int) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Turns marked windows into a finding, which describes the window with the largest effect and begins at the
-    first."""
+    """Turns marked windows into a finding, which begins at the first and describes the one with the largest effect."""
 
     rule: Rule
     pair: Pair
