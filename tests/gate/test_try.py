@@ -106,9 +106,6 @@ def lab(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return real
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 def test_an_improvement_is_better_and_nothing_of_the_user_is_touched(lab: Lab) -> None:
     lab.write(gain=0.2, salt=1)
     before = lab.git("status", "--porcelain"), lab.git("rev-parse", "HEAD"), lab.git("stash", "list")
@@ -205,9 +202,6 @@ def test_a_virtual_environment_is_an_environment(real: Lab, tmp_path: Path) -> N
     assert real.attempt(*sides, command=("--", "figure", "{seed}")).code == 0
 
 
-# ---------------------------------------------------------------- the metric
-
-
 @pytest.mark.parametrize(
     ("text", "metric", "value"),
     [
@@ -262,9 +256,6 @@ def test_a_metric_that_never_appears(tmp_path: Path, text: str, metric: str, wor
             StudyLocation(str(tmp_path.parent), "try"),
         )
     assert all(each in caught.value.render() for each in (*words, "see what it prints: assay logs "))
-
-
-# ---------------------------------------------------------------- failures
 
 
 def test_an_idea_that_does_not_run_is_worse_at_once(lab: Lab) -> None:
@@ -386,9 +377,6 @@ def test_an_unknown_farm_is_refused(lab: Lab) -> None:
     lab.refuse(lab.attempt("--on", "moon"), "moon")
 
 
-# ---------------------------------------------------------------- nothing twice, nothing lost
-
-
 def test_nothing_is_computed_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def count(*options: str, **more: Any) -> int:
         return int(lab.load(*options, **more)["cost"]["new_runs"])
@@ -462,9 +450,6 @@ def test_more_seeds_after_a_look_and_a_budget_are_noted(lab: Lab) -> None:
     assert (facts["code"], facts["verdict"]) == (3, "undecided")
     assert "the budget of 0.00004h is used" in facts["reason"]
     assert 0 < facts["cost"]["runs"] < 40
-
-
-# ---------------------------------------------------------------- the ledger
 
 
 def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -> None:

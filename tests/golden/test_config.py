@@ -51,9 +51,6 @@ def refuse(text: str) -> str:
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- good files
-
-
 def test_a_section_becomes_a_test() -> None:
     test = load(NATIVE)
     assert (test.name, test.steps_to_record, test.stream, test.same_line) == ("demo", 6, "both", False)
@@ -129,8 +126,6 @@ def test_variants_and_faults() -> None:
     titles = [fault.title for fault in (*test.selftest[1:3], Fault("flag", "--bare", ""))]
     assert titles == ["BREAK=2", "--lr x0.9", "--bare"]
 
-
-# ---------------------------------------------------------------- mistakes
 
 FRACTION = "must be a fraction above 0"
 MISTAKES = [
@@ -211,9 +206,6 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
         load_golden_file("none.yml")
     assert "golden:" in (caught.value.hint or "")
-
-
-# ---------------------------------------------------------------- which file is which
 
 
 def test_the_originals_files_are_recognised(tmp_path: Path) -> None:

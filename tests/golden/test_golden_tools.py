@@ -82,9 +82,6 @@ def golden(gathered: Golden) -> Golden:
     return gathered
 
 
-# ---------------------------------------------------------------- bisect
-
-
 def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden: Golden) -> None:
     shas = golden.plant(culprit=5, broken=3, count=6)
     (golden.folder / "train.py").write_text("# work in progress\n")
@@ -163,9 +160,6 @@ def test_bisect_skips_what_does_not_build(golden: Golden) -> None:
     assert any("the build ended with exit code 1" in trial["message"] for trial in facts["trials"])
 
 
-# ---------------------------------------------------------------- reports and show
-
-
 def test_a_check_writes_its_report_in_every_form_and_one_may_go_to_stdout(gathered: Golden) -> None:
     ended = gathered.run("check", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", SCALE="1.1")
     assert ended.code == 1, ended.err
@@ -209,9 +203,6 @@ def test_show_has_noise_sensitivity_and_origin(gathered: Golden) -> None:
     ):
         ended = gathered.call("show", *arguments)
         assert (ended.code, words in ended.err) == (2, True), ended.err
-
-
-# ---------------------------------------------------------------- rebase
 
 
 def test_rebase_keeps_the_old_one_the_reason_and_the_drift(gathered: Golden) -> None:
@@ -280,9 +271,6 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     ended = gathered.loud(*FROM_CHECK)
     assert ended.code == 0, ended.out + ended.err
     assert "the code of a check is unknown where git does not have all of it" in ended.err
-
-
-# ---------------------------------------------------------------- selftest
 
 
 def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None:

@@ -85,9 +85,6 @@ def problems(text: str) -> list[Problem]:
     return list(caught.value.problems)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- what it becomes
-
-
 def test_the_documents_example() -> None:
     (test,), warnings = parse(DOCUMENT)
     assert not warnings
@@ -142,8 +139,6 @@ def test_the_flags_of_a_mode_that_is_not_used_may_be_missing() -> None:
     assert "gathering will need it" in warnings[0].message
 
 
-# ---------------------------------------------------------------- warnings
-
 FIXED = {"key": "--n", "value": 9, "set_in_script": False}
 SET = {"key": "--x", "value": 5, "set_in_script": True}
 
@@ -182,9 +177,6 @@ def test_what_a_warning_is_about_has_an_effect() -> None:
         assert [flag.key for flag in flags if not flag.is_set] == ["--y"]
     (test,), _ = parse(config(put(FIXED, "flags run run_for")))
     assert FlagSpec("run_for", "--n", "9") in test.run_flags
-
-
-# ---------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(

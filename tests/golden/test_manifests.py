@@ -44,9 +44,6 @@ def make_golden(**changes: object) -> Golden:
     return Golden(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- version 1
-
-
 def test_the_manifest_printed_in_the_document_is_read() -> None:
     golden = load_manifest(str(SAMPLES / "v1_document.json"), "bert")
     assert golden.version == 1
@@ -70,9 +67,6 @@ def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
         segments = load_manifest(str(path), "demo").segments
         assert segments, path.name
         assert not any(segment.variants for segment in segments), path.name
-
-
-# ---------------------------------------------------------------- version 2
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -132,9 +126,6 @@ def test_no_digit_is_lost(values: dict[int, float], label: str) -> None:
         assert all(math.copysign(1, a) == math.copysign(1, b) for a, b in zip(found.values, track.values, strict=True))
 
 
-# ---------------------------------------------------------------- bad ones
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -179,9 +170,6 @@ def test_a_manifest_that_is_newer_is_not_there_or_is_not_text(tmp_path: Path) ->
     (tmp_path / "m.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(FormatError, match="not text"):
         load_manifest(str(tmp_path / "m.json"), "demo")
-
-
-# ---------------------------------------------------------------- checkpoints
 
 
 def test_a_checkpoint_is_looked_for_next_to_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
@@ -236,9 +224,6 @@ def test_damaged_parts_are_a_damaged_manifest() -> None:
     for damage, words in damages:
         with pytest.raises(FormatError, match=words):
             parse_manifest(json.dumps({**content, **damage}), "m.json", "t")
-
-
-# ---------------------------------------------------------------- less than it states
 
 
 def _lose(content: dict[str, Any], what: str) -> None:

@@ -39,9 +39,6 @@ SHORT = "the recording of step 1 ends at step 3, before its 3 steps were complet
 EMPTY = "nothing was logged after the checkpoint of step 4: it is left out"
 
 
-# ---------------------------------------------------------------- which steps
-
-
 @pytest.mark.parametrize(
     ("text", "starts", "expected", "warnings"),
     [
@@ -109,9 +106,6 @@ def test_the_portions_of_a_log_do_not_matter(cuts: list[int]) -> None:
     ]
 
 
-# ---------------------------------------------------------------- which digits
-
-
 def read(text: str, pattern: Pattern = LOSS, named_groups: bool = False) -> list[tuple[str, str, str]]:
     reader = LogReader(STEP, (pattern,), named_groups=named_groups)
     found = [value for line in reader.feed(f"Iteration: 1 {text}\n".encode()) for value in line.values]
@@ -162,9 +156,6 @@ def test_labels_name_the_groups_and_those_that_do_not_fit_become_numbers(
     assert read("L: 1.5 2.5", Pattern("x", regex, labels)) == expected
     named = Pattern("x", r"L: (?P<loss>\S+) (?P<acc>\S+)")
     assert read("L: 1.5 2.5", named, named_groups=True) == [("loss", "", "1.5"), ("acc", "", "2.5")]
-
-
-# ---------------------------------------------------------------- steps and odd logs
 
 
 def test_steps() -> None:

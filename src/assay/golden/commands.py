@@ -304,7 +304,7 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
     from assay.golden.config import load_golden_file
     from assay.golden.flow.history import load_histories, write_accepted
     from assay.golden.flow.segments import GoldenOptions, build_contexts
-    from assay.golden.report.history import build_history_document
+    from assay.golden.report.other_commands import build_history_document
 
     if bool(request.accept) != bool(request.reason) or (request.accept and request.withdraw):
         raise UsageError("--accept and --reason go together, without --withdraw", "as in --accept last --reason 'why'")

@@ -64,7 +64,13 @@ def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
 
 def parse_manifest(text: str, file: str, test: str) -> Golden:
     content = _parse_object(text, file)
-    version = _check_version(content.get("format", 1), file)
+    version = content.get("format", 1)
+    if type(version) is not int or version < 1:
+        raise _damaged(file, f"its version is {version!r}")
+    if version > VERSION:
+        formats = f"format {version}; this one reads up to {VERSION}"
+        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
+        raise FormatError(message, "upgrade: pip install --upgrade assay")
     gaps: list[tuple[str, int]] = []
     try:
         found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
@@ -108,16 +114,6 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     if not isinstance(content, dict) or "ckpt_logs" not in content:
         raise _damaged(file, "it holds no `ckpt_logs`: this is not a manifest")
     return content
-
-
-def _check_version(version: object, file: str) -> int:
-    if type(version) is not int or version < 1:
-        raise _damaged(file, f"its version is {version!r}")
-    if version > VERSION:
-        formats = f"format {version}; this one reads up to {VERSION}"
-        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
-        raise FormatError(message, "upgrade: pip install --upgrade assay")
-    return version
 
 
 def _damaged(file: str, what: str) -> FormatError:

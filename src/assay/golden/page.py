@@ -22,8 +22,7 @@ from assay.golden.recordings import load_recordings
 from assay.golden.records import FOLDER, Head, list_ids, load_head, load_report, parse_name
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
-from assay.golden.report.history import describe_history
-from assay.golden.report.other_commands import build_recording_blocks, build_show_document
+from assay.golden.report.other_commands import build_recording_blocks, build_show_document, describe_history
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace

@@ -42,9 +42,6 @@ def three(folder: str, name: str = "golden_values_dev_dgx_h100") -> None:
         write_megatron(f"{folder}/{name}_{number}.json", build_loss(number))
 
 
-# ---------------------------------------------------------------- the forms, and nothing else in the folder
-
-
 @pytest.mark.parametrize(
     ("write", "name"),
     [(write_megatron, "golden_values_dev_dgx_h100.json"), (write_titan, "llama3_cuda.txt"), (write_trl, "sft.json")],
@@ -199,9 +196,6 @@ def test_what_both_sides_state_about_their_environment_is_compared(here: Folder)
     assert "gpu is" not in done.out
 
 
-# ---------------------------------------------------------------- times and memory
-
-
 def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> None:
     times = dict.fromkeys(STEPS, 0.12)
     slow = dict.fromkeys(STEPS, 0.15)
@@ -241,9 +235,6 @@ def test_a_golden_of_megatron_before_2025(here: Folder) -> None:
     assert "first at step 5: 10.4, expected 10.3" in here.check("golden.json", run).out
 
 
-# ---------------------------------------------------------------- environments
-
-
 def test_platforms_are_never_pooled(here: Folder) -> None:
     three("golden", "golden_values_dev_dgx_h100")
     three("golden", "golden_values_dev_dgx_a100")
@@ -259,9 +250,6 @@ def test_platforms_are_never_pooled(here: Folder) -> None:
     for name in ("first", "second"):
         write_megatron(f"out/{name}.json", build_loss())
     here.expect(2, "out/first.json out", "--from out/first.json")
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_no_metric_in_common(here: Folder) -> None:
@@ -558,9 +546,6 @@ def test_a_golden_that_is_too_long_is_refused(here: Folder, monkeypatch: pytest.
     here.expect(2, f"{golden} {golden}", "more than 10 values")
 
 
-# ---------------------------------------------------------------- reports, and goldens of ours
-
-
 def test_the_result_is_in_every_form(here: Folder) -> None:
     write_megatron("golden.json", build_loss())
     write_megatron("run.json", build_loss(scale=1.03))
@@ -600,9 +585,6 @@ def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     assert again.code == 2
     assert "--name" in again.err
     assert here.call("golden", "import", "theirs", "--store", "ours", "--name", "second").code == 0
-
-
-# ---------------------------------------------------------------- the run among its goldens, and runs that crashed
 
 
 def test_the_run_is_none_of_its_goldens(here: Folder) -> None:

@@ -138,9 +138,6 @@ def test_bad_sides_are_refused_before_anything_runs(lab: TwoSides) -> None:
     assert not list((lab.folder / "runs").glob("golden-fit-blame/aa-*"))
 
 
-# ---------------------------------------------------------------- rebase --environment-only
-
-
 def test_a_rebase_for_the_environment_alone(lab: TwoSides) -> None:
     words = ("rebase", "--environment-only", "--reason", "new kernels")
     accepted = lab.run(*words, SCALE="1.001")

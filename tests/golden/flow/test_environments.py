@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.golden.two_sides import TwoSides
 
-from assay.golden.flow.environments import build_key, describe_key, find_other
+from assay.golden.flow.segments import build_key, describe_key, find_other
 
 
 @pytest.fixture

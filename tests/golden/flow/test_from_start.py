@@ -54,9 +54,6 @@ def find_left(report: GoldenTestReport) -> list[int]:
     return [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in tags]
 
 
-# ---------------------------------------------------------------- a program that does not take its length
-
-
 def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a_failure(real: Lab) -> None:
     real.change(**ENDLESS, child=True)
     (gathered,) = real.gather().tests
@@ -108,9 +105,6 @@ def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
     checked = real.check_one()
     assert (checked.verdict.kind, len(checked.segments)) == (VerdictKind.PASS, 2)
     assert "demo has no length to count" in messages(real.gather(counting=True).tests[0])
-
-
-# ---------------------------------------------------------------- what a log shows
 
 
 def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(plain: Lab) -> None:
@@ -278,9 +272,6 @@ def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first:
     if step:
         plain.edit(step, f"{step}.5")
         assert "segment at 0: score: the step 0.5 is not a whole number" in messages(plain.check_one())
-
-
-# ---------------------------------------------------------------- the other commands
 
 
 def test_a_file_and_a_golden_of_which_one_has_checkpoints_do_not_fit(plain: Lab) -> None:

@@ -35,9 +35,6 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 ERROR, PASS, FAIL = VerdictKind.ERROR, VerdictKind.PASS, VerdictKind.FAIL
 
 
-# ---------------------------------------------------------------- the whole way
-
-
 @pytest.mark.long
 def test_the_example_passes_fifty_times_of_fifty_and_a_planted_bug_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -220,9 +217,6 @@ def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab:
     assert lab.manifest["replicas"] == {"9": {}, "19": {}}
 
 
-# ---------------------------------------------------------------- early stop
-
-
 def test_a_failing_run_is_stopped_early_with_one_line_about_the_other_metrics(lab: Lab) -> None:
     lab.test["recording"]["steps_to_record_after_save"] = 8
     for name in ("acc", "same"):
@@ -266,9 +260,6 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> No
     assert report.verdict.kind is PASS
     folders = {run.dir.encode() for segment in report.segments for run in segment.runs}
     assert not [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in folders]
-
-
-# ---------------------------------------------------------------- verdicts and what follows from them
 
 
 def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> None:
@@ -386,9 +377,6 @@ def test_a_margin_below_the_noise_warns_in_the_originals_command_and_is_refused_
     warned = other.gather(replicas=3).tests[0]
     assert warned.verdict.kind is PASS
     assert any("is below the noise" in warning for warning in warned.warnings)
-
-
-# ---------------------------------------------------------------- surroundings
 
 
 def test_checking_never_writes_into_the_store(lab: Lab) -> None:
@@ -550,9 +538,6 @@ def test_what_cannot_be_run_is_a_usage_error(native: Lab) -> None:
     assert any("checking will need it" in line for line in console.lines)
 
 
-# ---------------------------------------------------------------- a golden is replaced by a good one only
-
-
 def _look(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
@@ -620,9 +605,6 @@ def test_metrics_from_json_lines(native: Lab) -> None:
     assert checked.verdict.comparisons == 24
     native.edit("0.1 + step", "0.1000001 + step")
     assert native.check_one().verdict.kind is VerdictKind.CHANGED
-
-
-# ---------------------------------------------------------------- validate
 
 
 def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:

@@ -36,9 +36,6 @@ def golden(rng):
     return Golden("t", (two_metrics(rng, 0), two_metrics(rng, 100), two_metrics(rng, 200)))
 
 
-# ---------------------------------------------------------------- all rules of a segment
-
-
 def test_a_good_segment_passes(rng, golden):
     verdict = judge_rules(RULES, golden.segments[0], [check(rng)], peers=count_peers(RULES, golden))
     assert verdict.kind is PASS
@@ -78,9 +75,6 @@ def test_alpha_is_shared_by_what_is_judged_by_statistics(golden):
     assert count_peers((*RULES, exact, fixed), golden) == 6
     assert count_peers((exact,), golden) == 1
     assert count_peers(RULES, Golden("t", ())) == 1
-
-
-# ---------------------------------------------------------------- early stop
 
 
 def watch(rule, golden, values, every=25, **more):

@@ -34,9 +34,6 @@ def golden(rules=(), steps=60, **metrics):
     return Golden("demo", (Segment(START, "ckpt", tracks),), steps_per_segment=steps, provenance=origin)
 
 
-# ---------------------------------------------------------------- recorded and not judged
-
-
 def test_what_was_judged_when_it_was_recorded_is_missed():
     found = golden([LOSS, ACC], loss=[2, 1], acc=[0, 1], lr=[1, 1])
     assert find_unjudged([LOSS, ACC], found) == []
@@ -99,9 +96,6 @@ def test_damaged_rules_are_reported_as_such():
         find_looser([LOSS], found)
 
 
-# ---------------------------------------------------------------- trainings that do not train
-
-
 def check(**metrics):
     return [[{metric: {"": track(values)} for metric, values in metrics.items()}]]
 
@@ -162,9 +156,6 @@ def test_segments_are_looked_at_alone_and_together():
     assert find_dead(build((2.0,) * 3, (2.0,) * 3))[0].startswith("loss is 2 at every step")
     assert find_dead(build((3.0, 2.0, 1.0), (2.0,) * 5))[0].startswith("segment 100 loss is 2 at every step")
     assert find_dead(build((3.0, 2.0, 1.0), (0.0,) * 5)) == [], "it has learnt all there is"
-
-
-# ---------------------------------------------------------------- steps
 
 
 def test_a_run_that_logs_steps_before_its_checkpoint_did_not_begin_there():

@@ -40,9 +40,6 @@ def measure(replicas, rule=None):
     return noise
 
 
-# ---------------------------------------------------------------- the figures
-
-
 def test_the_noise_is_the_one_that_was_put_in(rng):
     noise = measure(noisy(rng, 200, step=0.01, whole=0.002))
     assert noise.per_step == pytest.approx(math.hypot(0.01, 0.002), rel=0.1)
@@ -97,9 +94,6 @@ def test_every_segment_metric_and_label_is_measured(rng):
         ("segment at 100: loss b", "b"),
     ]
     assert summarise_noise(noises) == {"loss": noises[2].per_window}
-
-
-# ---------------------------------------------------------------- rules that ask for too much
 
 
 def test_a_delta_below_the_noise_is_found(rng):

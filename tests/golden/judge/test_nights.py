@@ -114,9 +114,6 @@ def test_few_nights_and_nights_without_a_level_never_pass() -> None:
     assert judge(build_nights([2.0] * 9))[0].kind is VerdictKind.PASS, "deterministic nights"
 
 
-# ---------------------------------------------------------------- levels
-
-
 def measure(golden: Sequence[float], *checks: Sequence[float], rule: Rule = RULES["loss"]) -> dict[str, float]:
     tracks = [Track(tuple(range(len(values))), tuple(values)) for values in (golden, *checks)]
     report = MetricReport(rule, PASSED, {"": (tracks[0],)}, {"": tuple(tracks[1:])})

@@ -29,9 +29,6 @@ def judge(operator, margin, expected, tested, texts=((), ())):
     return judge_segment(rule, segment(track(expected, texts=texts[0])), [run(track(tested, texts=texts[1]))])
 
 
-# ---------------------------------------------------------------- the operators
-
-
 @pytest.mark.parametrize(
     ("operator", "margin", "expected", "passing", "failing"),
     [
@@ -73,9 +70,6 @@ def test_what_is_better_by_more_than_the_margin_passes_with_a_note(operator, mar
         assert (finding.kind, finding.message.startswith("suspiciously better: ")) == (PASS, is_noted)
 
 
-# ---------------------------------------------------------------- decimals
-
-
 @pytest.mark.parametrize(
     ("expected", "margin", "edge", "beyond"),
     [
@@ -115,9 +109,6 @@ def test_the_operators_agree_with_one_another_and_a_wider_margin_accepts_no_less
             value > expected,
         )
         assert compare("==", value, expected, wide) or not close
-
-
-# ---------------------------------------------------------------- what never passes
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -171,8 +162,6 @@ def test_findings_of_a_margin():
     verdict = judge_segment(rule, segment([1.0]), [run([1.0]), run([2.0]), run([3.0])])
     assert [finding.kind for finding in verdict.findings] == [PASS, FAIL, FAIL], "every check has its finding"
 
-
-# ---------------------------------------------------------------- bit for bit
 
 VALUES = [2.0, 1.5, 1.25, 1.125]
 

@@ -39,9 +39,6 @@ def rng():
     return np.random.default_rng(11)
 
 
-# ---------------------------------------------------------------- good and bad runs
-
-
 def test_a_run_like_the_others_passes(rng):
     verdict = judge(noisy(rng, 5), noisy(rng, 1)[0])
     assert (verdict.kind, verdict.comparisons) == (PASS, 300)
@@ -90,9 +87,6 @@ def test_noise_more_checks_and_more_comparisons(rng):
     assert judge(golden, check, peers=100).kind is INCONCLUSIVE, "alpha is shared"
 
 
-# ---------------------------------------------------------------- rates, over many trials
-
-
 def settle(rng, effect, **noise):
     """Run a check: one run, and up to three while it is inconclusive."""
     golden, runs, kind = noisy(rng, 5, **noise), [], INCONCLUSIVE
@@ -117,9 +111,6 @@ def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(no
     assert {settle(rng, 0.004, **noise) for _ in range(6)} == {CHANGED}
 
 
-# ---------------------------------------------------------------- which way is worse
-
-
 @pytest.mark.parametrize(
     ("rule", "up", "down"),
     [
@@ -140,9 +131,6 @@ def test_the_rule_or_the_name_shows_which_way_is_worse(rng, rule, up, down):
     assert judge(golden, noisy(rng, 1, effect=0.08)[0], rule=rule).kind is up
     assert judge(golden, noisy(rng, 1, effect=-0.08)[0], rule=rule).kind is down
     assert judge(golden, noisy(rng, 1)[0], rule=rule).kind is PASS
-
-
-# ---------------------------------------------------------------- no noise at all, and a single recording
 
 
 def test_equal_replicas_divide_by_nothing():
@@ -170,9 +158,6 @@ def test_one_recording(rng):
         assert judge(noisy(rng, 1), *noisy(rng, 3)).kind is INCONCLUSIVE
 
 
-# ---------------------------------------------------------------- values without logs
-
-
 def test_values_that_are_zero_or_negative_are_compared_by_scaled_differences(rng):
     golden, rule = -noisy(rng, 5), Rule("reward")
     assert judge(golden, -noisy(rng, 1)[0], rule=rule).kind is PASS
@@ -196,9 +181,6 @@ def test_a_golden_of_zeros():
     assert verdict.kind is FAIL
     assert verdict.findings[0].effect == math.inf
     assert judge([np.zeros(60)], late, late, rule=rule).kind is FAIL
-
-
-# ---------------------------------------------------------------- windows
 
 
 @pytest.mark.parametrize(
@@ -252,9 +234,6 @@ def test_the_estimate_is_near_the_truth(seed, effect):
     assert verdict.findings[0].effect == pytest.approx(effect, abs=2e-3)
 
 
-# ---------------------------------------------------------------- deltas
-
-
 def test_what_delta_is_where_none_is_named():
     deltas = [
         (Rule("loss"), 0.005),
@@ -306,8 +285,6 @@ def test_a_rule_that_makes_no_sense_is_an_error(rule, words):
     assert verdict.kind is ERROR
     assert words in verdict.findings[0].message
 
-
-# ---------------------------------------------------------------- a sure difference is never a pass
 
 PLACES = np.arange(300)
 ALTERNATING = np.where(PLACES % 2, 1.0, -1.0)
@@ -424,9 +401,6 @@ def test_a_failure_prints_the_number_that_failed():
     assert "more than 5%" in finding.message
     (close,) = judge(golden, falling() * 1.0500004, rule=Rule("loss", delta=0.05)).findings
     assert "+5.00004% in steps" in close.message
-
-
-# ---------------------------------------------------------------- variants
 
 
 def test_what_a_declared_variant_shows_passes():

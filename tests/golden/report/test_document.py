@@ -45,9 +45,6 @@ def two_labels() -> GoldenReport:
     return judge(*(replace(made.FAILED, subject=f"segment at 100: loss {each}", label=each) for each in ("MLM", "NSP")))
 
 
-# ---------------------------------------------------------------- rows
-
-
 def test_one_row_for_each_segment_and_metric_and_for_what_kept_a_test_from_being_judged():
     rows = build_rows(made.bad_report())
     assert [(row.segment, row.metric, str(row.kind)) for row in rows] == [
@@ -105,9 +102,6 @@ def test_intervals_rules_and_headlines():
     assert describe_headline(two_labels()) == "charlm: FAIL, loss MLM +2% from step 105"
     assert describe_headline(made.error_report()) == "charlm: ERROR, golden: there is no golden recording"
     assert describe_headline(made.good_report()) == "charlm: PASS"
-
-
-# ---------------------------------------------------------------- formats
 
 
 def test_a_terminal_shows_where_the_golden_comes_from_and_what_was_compared():

@@ -50,9 +50,6 @@ def test_two_labels_are_two_drawings_and_marks_go_to_their_own():
     assert "<div>NSP: +2%" in page
 
 
-# ---------------------------------------------------------------- drawings
-
-
 def draw(**changes):
     given = {"golden": ((STEPS, [1.0] * 20),), "check": ((STEPS, [1.1] * 20),), **changes}
     golden, check = ([Track(*each) for each in given.pop(name)] for name in ("golden", "check"))

@@ -53,9 +53,6 @@ def refuse(path: str, why: str, hint: str | None = None) -> NoReturn:
     raise UsageError(f"{path}: {why}", hint)
 
 
-# ---------------------------------------------------------------- recognising
-
-
 def read_head(path: str) -> bytes:
     """Return the beginning of a file. Raises UsageError if it cannot be read, or has no end, as a pipe."""
     try:
@@ -123,9 +120,6 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     ),
     ROWS: _is_row,
 }
-
-
-# ---------------------------------------------------------------- JSON documents
 
 
 def load_document(path: str) -> Any:
@@ -218,9 +212,6 @@ def _parse_number(value: Any) -> float | None:
         return float(value) if _is_number(value) else None
     except OverflowError:
         return None
-
-
-# ---------------------------------------------------------------- files of lines, piece by piece
 
 
 def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:

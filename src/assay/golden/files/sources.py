@@ -126,16 +126,13 @@ def _mark_numbers(sources: Sequence[GoldenSource]) -> list[GoldenSource]:
 
 
 def _replace_number(key: str, at: int) -> tuple[str, int | None]:
-    found = [match for match in _NUMBER.finditer(key) if not _is_size(key, match)]
-    if not found:
-        return key, None
-    match = found[at]
-    return key[: match.start()] + _MARK + key[match.end() :], int(match[0])
-
-
-def _is_size(key: str, match: re.Match[str]) -> bool:
-    before, after = re.split(r"[-_ /]", key[: match.start()])[-2:-1], re.split(r"[-_ /.]", key[match.end() :])[1:2]
-    return any(_SIZE.fullmatch(word) for word in (*before, *after))
+    found = list[tuple[str, int]]()
+    for match in _NUMBER.finditer(key):
+        start, end = key[: match.start()], key[match.end() :]
+        neighbours = (*re.split(r"[-_ /]", start)[-2:-1], *re.split(r"[-_ /.]", end)[1:2])
+        if not any(map(_SIZE.fullmatch, neighbours)):
+            found.append((start + _MARK + end, int(match[0])))
+    return found[at] if found else (key, None)
 
 
 def choose_sources(
@@ -195,9 +192,6 @@ class Extent:
     def is_cut(self) -> bool:
         """Whether it is empty after the step of its next value; a last row of other metrics does not count."""
         return self.count > 1 and self.empty - self.last > self.widest
-
-    def describe_cut(self) -> str:
-        return f"has no value after step {self.last:g}, and is empty up to step {self.empty:g}: a NaN, or a crash?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,11 +230,11 @@ class _Check:
         ]
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
-        findings += [
-            Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {extent.describe_cut()}", step=extent.last)
-            for where, extent in cut
-            if extent.is_cut
-        ]
+        for where, extent in cut:
+            if extent.is_cut:
+                empty = f"is empty up to step {extent.empty:g}: a NaN, or a crash?"
+                message = f"{where} has no value after step {extent.last:g}, and {empty}"
+                findings.append(Finding(VerdictKind.INCONCLUSIVE, name, message, step=extent.last))
         verdict = Verdict.of(findings, sum(each.comparisons for each in verdicts))
         curves = {"": tuple(run[rule.metric][""] for run in checks)}
         return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)

@@ -21,9 +21,8 @@ from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, choose_golden
 from assay.golden.requests import GoldenBisectRequest
 from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport

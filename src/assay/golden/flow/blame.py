@@ -17,10 +17,16 @@ from assay.code.checkout import commit_work_tree, load_commit, open_checkouts
 from assay.errors import UsageError
 from assay.follow.api import Entry, StudyLocation
 from assay.golden.config import load_golden_file
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import describe_end, find_log
 from assay.golden.flow.runs import add_recordings, find_lost_steps, follow_specs, is_whole
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions, build_contexts, build_stamp
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    GoldenContext,
+    GoldenOptions,
+    build_contexts,
+    build_stamp,
+    choose_golden,
+)
 from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
 from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest

@@ -11,7 +11,6 @@ from typing import Any
 from assay.errors import ConfigError
 from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import (
     describe_early,
@@ -21,7 +20,7 @@ from assay.golden.flow.runs import (
     find_other_environment,
     load_origin,
 )
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp, choose_golden
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
 from assay.golden.judge.evidence import (

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from assay.errors import FormatError, UsageError
 from assay.follow.api import Entry
 from assay.golden import manifests
-from assay.golden.flow.environments import choose_golden, name_golden
 from assay.golden.flow.followers import (
     LiveReader,
     RunOutput,
@@ -29,7 +28,7 @@ from assay.golden.flow.runs import (
     load_code_marks,
     lock_store,
 )
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, choose_golden, name_golden
 from assay.golden.judge.evidence import find_dead, find_seedless
 from assay.golden.judge.golden import (
     find_equal,
@@ -98,9 +97,6 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         interrupted=report.interrupted,
         problem=report.problem,
     )
-
-
-# ---------------------------------------------------------------- the training
 
 
 class _Gathering:
@@ -182,8 +178,6 @@ class _Gathering:
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
 
-    # ------------------------------------------------------------ from recordings to a golden
-
     def _build_golden(self, entry: Entry, segments: Sequence[Segment], complete: bool) -> Golden:
         test = self.context.test
         return Golden(
@@ -239,8 +233,6 @@ class _Gathering:
             else:
                 what = f"{rule.metric}: no parser reads it, so a check cannot pass"
                 self._find(VerdictKind.INCONCLUSIVE, rule.metric, what)
-
-    # ------------------------------------------------------------ the end
 
     def repeat(self, golden: Golden, hooks: RunHooks) -> Report | None:
         """Run each segment again for the noise or, without replicas, one segment to learn how the program counts its

@@ -19,9 +19,17 @@ from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
 from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
-from assay.golden.flow.environments import build_key, describe_key, find_image, find_other
 from assay.golden.flow.followers import SegmentFollower, describe_end, follow_runs
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    GoldenContext,
+    build_key,
+    build_run,
+    build_stamp,
+    describe_key,
+    find_image,
+    find_other,
+)
 from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction

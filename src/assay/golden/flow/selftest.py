@@ -12,8 +12,7 @@ from assay.errors import UsageError
 from assay.follow.api import StudyLocation
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
-from assay.golden.flow.environments import choose_golden
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, choose_golden
 from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport, Variant
 from assay.launch.api import RunHooks

@@ -173,9 +173,6 @@ def _spread(golden: Array, starts: Sequence[int]) -> Array:
         return average(build_differences(golden, golden[:1], starts, size), starts).var(axis=0, ddof=1)
 
 
-# ---------------------------------------------------------------- limits
-
-
 def round_up(value: float) -> float:
     """Round up to 1, 2 or 5 times a power of ten."""
     if value <= 0:
@@ -225,9 +222,6 @@ def _check_fixed(rule: Rule, noise: SegmentNoise) -> Finding | None:
     return Finding(VerdictKind.ERROR, noise.subject, message, rule.margin, floor)
 
 
-# ---------------------------------------------------------------- drift
-
-
 def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
     """The rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
     facts: dict[str, dict[str, Any]] = {}
@@ -274,15 +268,12 @@ def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
 
 def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases: int) -> list[str]:
     """Metrics whose many small changes add up to more than a single check would accept."""
-    found = []
-    for rule in rules:
-        if rule.kind in ("exact", "margin") or rebases < CREEP_REBASES:
-            continue
-        delta = default_delta(rule)
-        for name, effect in since_first.items():
-            if name.split(" ", 1)[0] == rule.metric and abs(effect) > delta:
-                found.append(f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases")
-    return found
+    allowed = {rule.metric: default_delta(rule) for rule in rules if rule.kind not in ("exact", "margin")}
+    return [
+        f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases"
+        for name, effect in since_first.items()
+        if rebases >= CREEP_REBASES and abs(effect) > allowed.get(name.split(" ", 1)[0], math.inf)
+    ]
 
 
 def find_widening(before: Golden, after: Golden) -> list[str]:

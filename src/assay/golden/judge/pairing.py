@@ -75,22 +75,15 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
         Finding(VerdictKind.ERROR, where, f"the golden has no label {label!r}; it has {_join(golden)}", label=label)
         for label, where in lost.items()
     ]
-    findings += [finding for run in checks for finding in _compare_labels(rule, wanted, golden, run, subject)]
-    return tuple(label for label in wanted if label in golden), findings
-
-
-def _compare_labels(
-    rule: Rule, wanted: Sequence[str], golden: Mapping[str, object], run: CheckRun, subject: str
-) -> list[Finding]:
-    found = run.get(rule.metric)
-    if not found:
-        return [Finding(VerdictKind.ERROR, subject, _describe_absent("check", rule.metric, run))]
-    missing = [label for label in wanted if label in golden and label not in found]
-    extra = [] if rule.labels else [label for label in found if label not in golden]
-    if not missing and not extra:
-        return []
-    message = f"the golden has the labels {_join(golden)}, the check has {_join(found)}"
-    return [Finding(VerdictKind.FAIL, subject, message)]
+    labels = tuple(label for label in wanted if label in golden)
+    for run in checks:
+        found = run.get(rule.metric)
+        if not found:
+            findings.append(Finding(VerdictKind.ERROR, subject, _describe_absent("check", rule.metric, run)))
+        elif not found.keys() >= {*labels} or (not rule.labels and not found.keys() <= golden.keys()):
+            message = f"the golden has the labels {_join(golden)}, the check has {_join(found)}"
+            findings.append(Finding(VerdictKind.FAIL, subject, message))
+    return labels, findings
 
 
 def _describe_absent(where: str, metric: str, known: Mapping[str, object]) -> str:

@@ -80,8 +80,7 @@ def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
     """One finding per check: how many steps fail, the first and the worst of them."""
     if problem := find_margin_problem(rule.operator, rule.margin):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
-    findings = [_judge_check(rule, pair, check) for check in pair.checks]
-    return [finding for finding in findings if finding]
+    return list(filter(None, (_judge_check(rule, pair, check) for check in pair.checks)))
 
 
 def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
@@ -154,8 +153,7 @@ def judge_exact(pair: Pair) -> list[Finding]:
                 "this program is not reproducible: use the paired rule instead of exact"
             )
             return [Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[index])]
-    differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
-    findings = [finding for finding in differing if finding]
+    findings = list(filter(None, (_describe_difference(pair, golden, check.values) for check in pair.checks)))
     if findings or not pair.is_whole:
         return findings
     return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]

@@ -151,9 +151,6 @@ def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
     return [run for segment in segments for run in segment.runs]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
     """Choose from many rows those that did not pass, and the first and the last segment that did."""
     passed = [row for row in rows if row.kind is VerdictKind.PASS]
@@ -199,9 +196,6 @@ def _build_cells(row: ReportRow, good: str) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------- only on a page
-
-
 def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Block]:
     if report.mode == "gather" and test.golden:
         yield from build_recording_charts(test.golden)
@@ -237,9 +231,6 @@ def _flatten(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_flatten(each) for each in value)
     return "yes" if value is True else "no" if value is False else str(value)
-
-
-# ---------------------------------------------------------------- JUnit: one case for each segment and metric
 
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
@@ -305,9 +296,6 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
             yield from zip(("interval_low", "interval_high"), finding.interval, strict=True)
     if row.noise is not None:
         yield "noise", row.noise
-
-
-# ---------------------------------------------------------------- facts
 
 
 def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
@@ -396,9 +384,6 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
             for side, tracks in (("golden", metric.golden), ("check", metric.check))
         },
     }
-
-
-# ---------------------------------------------------------------- configurations that must agree
 
 
 def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Section:
