@@ -46,16 +46,14 @@ class GateSettings:
 
 def load_gate(settings: Settings) -> GateSettings:
     """Load the project's table. Raises UsageError if there is none, ConfigError with all that is wrong in it."""
-    found = read_gate_settings(settings)
-    if found is None:
+    if (found := read_gate_settings(settings)) is None:
         raise UsageError("no settings file has a table [gate]", _EXAMPLE)
     return found
 
 
 def read_gate_settings(settings: Settings) -> GateSettings | None:
     """Read the project's table, which replaces the user's. Checks depend on every settings file, also on the user's."""
-    tables = settings.tables.get("gate")
-    if not tables:
+    if not (tables := settings.tables.get("gate")):
         return None
     problems = Problems()
     found = _Reader(problems).read(tables[-1])

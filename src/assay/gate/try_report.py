@@ -79,8 +79,7 @@ def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Docum
     columns = (*asked, *found_by, Column("confirmed", cut="never"), Column("base", rank=3), Column("when", rank=4))
     blocks: list[Block] = [TableBlock(Table(columns, [_build_row(each) for each in found]))]
     if any(each.verdict == "better" and each.confirmation is None for each in found):
-        repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
-        blocks.append(Commands([repeat]))
+        blocks.append(Commands([("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))]))
     shown = blocks if found else (Text("nothing was tried yet"),)
     return Document("assay tries", shown, facts=[build_facts(each, location) for each in found])
 

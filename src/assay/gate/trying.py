@@ -141,8 +141,7 @@ class _Trial:
         )
 
     def _describe(self, pairs: Sequence[SeedPair]) -> list[str]:
-        notes = [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]
-        if notes:
+        if notes := [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]:
             notes.append("a side that failed counts as worse, by the largest difference that there is")
         elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
             notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
@@ -190,8 +189,7 @@ def explain(judged: Judged) -> str:
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
     """Repeat every `better` with fresh seeds on both sides and keep some of them. Returns all tries."""
     found = load_tries(place.location)
-    chosen = [each for each in found if each.verdict == "better"]
-    if not chosen:
+    if not (chosen := [each for each in found if each.verdict == "better"]):
         console.message("nothing was better: there is nothing to confirm")
         return found
     if hidden := next((each for each in chosen if HIDDEN in "".join((*each.a.words, *each.b.words))), None):

@@ -130,8 +130,7 @@ def show_report(
 
     if files and (files.md or files.junit or files.html):
         write_document(build_document(report, allow_changed=allow_changed), files)
-    document = build_document(report, allow_changed=allow_changed, every_row=every_row)
-    console.write_document(document, as_json=as_json)
+    console.write_document(build_document(report, allow_changed=allow_changed, every_row=every_row), as_json=as_json)
     if report.problem:
         console.error(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))

@@ -87,13 +87,11 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
     if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither format
-        what = "there is neither a test nor a `golden:` section"
-        raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
+        raise ConfigError([Problem("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
         study, problems = parse_native(nodes, path, folder), Problems()
-        entry = next((each for each in document.items() if each.key == SECTION), None)
-        if entry is None:
+        if (entry := next((each for each in document.items() if each.key == SECTION), None)) is None:
             hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
             raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
         test = _Reader(entry, study, problems).test()
@@ -182,8 +180,7 @@ class _Reader(Fields):
     def _save(self) -> Pattern | None:
         text, key = self._text("save", "a regular expression"), join_key(SECTION, "save")
         node = self._top["save"].node if text else self._section.node
-        compiled = compile_regex(text, key, node, self.problems) if text else None
-        if compiled is None:
+        if (compiled := compile_regex(text, key, node, self.problems) if text else None) is None:
             return None
         if compiled.groups - ("step" in compiled.groupindex) < 1:
             hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"

@@ -39,14 +39,6 @@ def manifest_path(store: str, test: str, name: str = DEFAULT_MANIFEST) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 
-def partial_path(manifest: str) -> str:
-    """The path under which a gathering keeps its recording until it has ended well."""
-    return manifest + PARTIAL_SUFFIX
-
-
-# ---------------------------------------------------------------- reading
-
-
 def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
     """Load a golden. Raises UsageError, with `how_to` as its hint, if there is none, FormatError if it is damaged."""
     try:
@@ -158,9 +150,6 @@ def _parse_segment(content: Mapping[str, Any], key: str, gaps: list[tuple[str, i
     return Segment(_parse_step(log.get("start_step", key), where), checkpoint, tracks, sha, variants)
 
 
-# ---------------------------------------------------------------- what a file states that it holds
-
-
 def _count_contents(segment: Segment) -> dict[str, Any]:
     tracks = [run for _, _, runs in segment.walk() for run in runs]
     tracks += [run for metrics in segment.variants.values() for labels in metrics.values() for run in labels.values()]
@@ -239,9 +228,6 @@ def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
 def _parse_track(run: Mapping[str, Any]) -> Track:
     texts = tuple(str(text) for text in run["values"])
     return Track(tuple(int(step) for step in run["steps"]), tuple(float(text) for text in texts), texts)
-
-
-# ---------------------------------------------------------------- writing
 
 
 def render_manifest(golden: Golden) -> str:
@@ -324,8 +310,7 @@ def _texts(track: Track) -> list[str]:
 
 def write_manifest(path: str, golden: Golden) -> None:
     """Replace a manifest in one step. A golden with which no check can be compared is refused."""
-    broken = find_not_finite(golden, golden.rules) if golden.complete else []
-    if broken:
+    if golden.complete and (broken := find_not_finite(golden, golden.rules)):
         raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
     _write(path, render_manifest(golden))
 
@@ -370,9 +355,6 @@ def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# ---------------------------------------------------------------- checkpoints
-
-
 def list_manifests(store: str) -> list[str]:
     """Every manifest in a store, whatever its name: archived, partial and damaged ones too."""
     try:
@@ -403,7 +385,7 @@ def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
     """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses. It
     depends on the store's manifests alone, so that an interrupted gathering continues in its folder."""
     store = os.path.dirname(os.path.abspath(manifest))
-    others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
+    others = [path for path in list_manifests(store) if path != os.path.abspath(manifest) + PARTIAL_SUFFIX]
     used = [load_references(path) for path in others]
     stem, known = os.path.basename(manifest).removesuffix(".json"), {path for each in used for path in each or ()}
     folder, number = wanted, 1

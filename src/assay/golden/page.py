@@ -66,8 +66,7 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
     """List tests that have a kept report, the most recently used first."""
     cards = []
     for slug, location in locations.items():
-        known = list_ids(location)
-        if not known:
+        if not (known := list_ids(location)):
             continue
         checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"]), _RECENT))
         gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"]), None)
@@ -95,8 +94,7 @@ def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, Study
 
 @dataclass(frozen=True, slots=True)
 class GoldenPage:
-    """The page of a test. `head` None: nothing can be shown. `blocks`: the report; `history`: all that is kept, the
-    newest first; `drift` and `recording`: blocks about the test."""
+    """The page of a test. `head` None: there is no report. `blocks`: of the report; `history`: the newest first."""
 
     head: Head | None
     blocks: Sequence[doc.Block]
@@ -118,8 +116,7 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     if wanted or first:
         try:
             head, report = load_report(location, wanted or first or "")
-            page = build_document(GoldenReport(head.mode, head.source, (report,)))
-            blocks = list(page.blocks)
+            blocks = list(build_document(GoldenReport(head.mode, head.source, (report,))).blocks)
         except FormatError as error:
             problems.append(f"{error.message}: {error.hint}" if error.hint else error.message)
             head = load_head(location, wanted or first or "")
@@ -256,8 +253,7 @@ def _build_drift_chart(
     """Draw the effects of one metric with the limits that they may reach."""
     curves = [doc.Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
     for kind, (style, marker) in _POINTS.items():
-        mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
-        if mine:
+        if mine := [(n, head, effect) for n, head, of, effect in points if of is kind]:
             positions = [(float(n), 100 * effect) for n, _, effect in mine]
             texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
             curves.append(doc.Curve(positions, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]

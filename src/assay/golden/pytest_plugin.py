@@ -44,8 +44,7 @@ _INCONCLUSIVE = ("fail", "skip", "xfail")
 
 def pytest_configure(config: pytest.Config) -> None:
     options = "config, store='golden', allow_changed=False, inconclusive='fail'"
-    text = f"{MARKER}({options}): check the training against its golden"
-    config.addinivalue_line("markers", text)
+    config.addinivalue_line("markers", f"{MARKER}({options}): check the training against its golden")
 
 
 @pytest.hookimpl(trylast=True)
@@ -153,8 +152,7 @@ def _choose_root(item: pytest.Item) -> str:
     import shutil
     import tempfile
 
-    cache = getattr(item.config, "cache", None)
-    if cache is None:
+    if (cache := getattr(item.config, "cache", None)) is None:
         return tempfile.mkdtemp(prefix="assay-")
     key = hashlib.sha256(item.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = os.path.join(str(cache.mkdir("assay")), key)

@@ -57,8 +57,7 @@ class LogReader:
     def __init__(
         self, step: Pattern | None, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
     ) -> None:
-        """If `step` is None, the n-th value of a metric belongs to step n. `named_groups`: a group with a name is a
-        metric of that name, as in native files."""
+        """`step` None: the n-th value of a metric is that of step n. `named_groups`: groups with names are metrics."""
         self._step = re.compile(step.regex) if step else None
         self._counts: dict[tuple[str, str], int] = {}  # values so far by metric and label, if no pattern reads steps
         self._save = re.compile(save.regex) if save else None
@@ -87,8 +86,7 @@ class LogReader:
         if self._step is None:
             step, values = self._count(values)
         saved = self._read_save(line)
-        is_other = match is None and not values and saved is None
-        return None if is_other else LogLine(step, values, saved, bad_step)
+        return LogLine(step, values, saved, bad_step) if match or values or saved else None
 
     def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
         """Give each value its own step; return also the step of the line, if it is beyond all before it."""
@@ -101,8 +99,7 @@ class LogReader:
         return now if now > last else None, tuple(counted)
 
     def _read_save(self, line: str) -> Saved | None:
-        match = self._save.search(line) if self._save else None
-        if match is None:
+        if (match := self._save.search(line) if self._save else None) is None:
             return None
         group = match.re.groupindex.get(STEP_GROUP)
         number = next((n for n in range(1, match.re.groups + 1) if n != group), 0)
@@ -277,8 +274,7 @@ class RunRecorder:
                 self.values.note(f"the step {line.bad_step!r} is not a whole number")
             if line.step is not None:
                 self.values.step(line.step)
-            step = line.step if self._same_line else self.values.last_step
-            if step is not None:
+            if (step := line.step if self._same_line else self.values.last_step) is not None:
                 for logged in line.values:
                     self.values.add(step if logged.step is None else logged.step, logged)
             else:
@@ -372,8 +368,7 @@ class TrainingRecorder:
         return filled
 
     def _record(self, line: LogLine) -> None:
-        step = line.step if self._same_line else self.last_step
-        if step is None:
+        if (step := line.step if self._same_line else self.last_step) is None:
             return
         for recording in self._open():
             if recording.values.last_step is not None:  # a line between the save and the next step belongs to neither

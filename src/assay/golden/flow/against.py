@@ -74,8 +74,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
     lack = "lack it or some of its steps, and are left out"
     warnings = [f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items()]
-    names = sorted({name for file in own for name in file.stepless})
-    if names:
+    if names := sorted({name for file in own for name in file.stepless}):
         stepless = join_first(names, _MOST_NAMES)
         warnings.append(f"{stepless}: values of the golden that have no step, which are not judged")
     return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
@@ -84,8 +83,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
 def _leave_out(sources: Sequence[GoldenSource], runs: Sequence[GoldenSource], where: str) -> list[GoldenSource]:
     """Return the recordings without the run itself, which would always pass."""
     own = {os.path.realpath(path) for run in runs for path in run.paths}
-    found = [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]
-    if not found:
+    if not (found := [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]):
         raise UsageError(f"{where} is the run itself: there is nothing to compare it with", "name another golden")
     return found
 
@@ -173,8 +171,7 @@ class _Check:
             if name not in found:
                 raise NotFoundError("metric of the run", name, found)
         sides = f"{self.request.against} and {self.request.source} have no"
-        both = [metric for metric in known if self.names[metric] in found]
-        if not both:
+        if not (both := [metric for metric in known if self.names[metric] in found]):
             names = f"the golden has {join_first(known, _MOST_NAMES)}, the run {join_first(found, _MOST_NAMES)}"
             meant = next((metric for metric in known if suggest(metric, found)), known[0])
             hint = _render_map(meant, found)
@@ -231,7 +228,8 @@ class _Check:
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
         for where, extent in cut:
-            if extent.is_cut:
+            # it is empty after the step of its next value; a last row of other metrics does not count
+            if extent.count > 1 and extent.empty - extent.last > extent.widest:
                 empty = f"is empty up to step {extent.empty:g}: a NaN, or a crash?"
                 message = f"{where} has no value after step {extent.last:g}, and {empty}"
                 findings.append(Finding(VerdictKind.INCONCLUSIVE, name, message, step=extent.last))

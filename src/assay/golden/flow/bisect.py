@@ -204,8 +204,7 @@ _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, Verdict
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
     """Rank the earliest of several failures first: later ones may follow from it."""
-    since = math.inf if finding.step is None else finding.step
-    return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
+    return _ORDER.index(finding.kind), math.inf if finding.step is None else finding.step, -abs(finding.effect or 0.0)
 
 
 def _worst(report: GoldenTestReport) -> Finding:

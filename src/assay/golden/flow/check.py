@@ -138,8 +138,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 def _describe_better(findings: Sequence[Finding]) -> list[str]:
     """Warn of values that pass because better ones do; the largest stands for all."""
     passed = [each for each in findings if each.kind is VerdictKind.PASS]
-    better = [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]
-    if not better:
+    if not (better := [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]):
         return []
     most = max(better, key=lambda each: abs(each.effect or 0.0))
     others = f"; {len(better) - 1} more such findings" if len(better) > 1 else ""
@@ -457,7 +456,7 @@ def _hint_to_gather(context: GoldenContext) -> str:
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
-    partial = os.path.basename(manifests.partial_path(context.manifest))
+    partial = os.path.basename(context.manifest + manifests.PARTIAL_SUFFIX)
     if others := [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]:
         hint += f"; or name an existing one: --manifest-name {' or '.join(others)}"
     if partial in names:

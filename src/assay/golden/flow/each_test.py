@@ -100,8 +100,7 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
     """Explain what began the difference that the last check of each test found; nothing is checked again."""
 
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-        checks = [wanted for wanted, mode in list_ids(context.location) if mode == "check"]
-        if not checks:
+        if not (checks := [wanted for wanted, mode in list_ids(context.location) if mode == "check"]):
             hint = f"check and explain it: assay golden check {options.build_arguments()} --explain"
             raise UsageError(f"{context.test.name} was not checked yet", hint)
         _, report = load_report(context.location, max(checks))

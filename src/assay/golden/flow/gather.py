@@ -111,7 +111,7 @@ class _Gathering:
         self.findings: list[Finding] = []
         self.console = CollectingConsole()  # its lines are warnings in the report
         self.notes: list[str] = [*notes, *context.describe_locations()]
-        self.manifest = manifests.partial_path(context.manifest)
+        self.manifest = context.manifest + manifests.PARTIAL_SUFFIX
         self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
         self._log = ""
@@ -305,7 +305,7 @@ class _Gathering:
         manifests.write_manifest(path, golden)
         self.manifest = path
         with contextlib.suppress(OSError):
-            os.unlink(manifests.partial_path(path))
+            os.unlink(path + manifests.PARTIAL_SUFFIX)
         manifests.remove_checkpoints(path, old or ())
         if self._replacing is not None:
             self.console.warning(self._replacing)
@@ -396,17 +396,15 @@ class SegmentBuilder:
                 tracks.setdefault(metric, {label: (track,)})
         if not tracks or recording.values.problems:
             return None
-        path = self.find_saved(recording)
-        if path is None:
+        if (path := self.find_saved(recording)) is None:
             return None
         if path not in self._hashes:
             self._hashes[path] = manifests.hash_checkpoint(path)
         ordered, folder = _order_tracks(self._context.test, tracks), os.path.dirname(self._context.manifest)
-        is_inside = path.startswith(folder + os.sep)
-        if not is_inside:
+        shown = os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
+        if shown == path:
             text = f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine"
             self._console.warning(text)
-        shown = os.path.relpath(path, folder) if is_inside else path
         return Segment(recording.start_step, shown, ordered, self._hashes[path])
 
     def find_saved(self, recording: SegmentRecording) -> str | None:

@@ -75,8 +75,7 @@ def _build_histories(
     accepted, by_metric = load_accepted(location), {rule.metric: rule for rule in rules}
     groups: dict[str, list[Check]] = {}
     for head, report in checks:
-        environment = report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
-        groups.setdefault(environment, []).append((head, report))
+        groups.setdefault(report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN, []).append((head, report))
     return [_build_history(name, group, accepted, by_metric, find_steps) for name, group in groups.items()]
 
 

@@ -220,8 +220,7 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
-    bad = list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())]))
-    if bad:
+    if bad := list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())])):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)  # an invalid recording must not stay staged
     return report.golden, bad, None
@@ -252,8 +251,7 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         unknown = "the code of a check is unknown where git does not have all of it: "
         why = "no run of a check was made with the current code: " if is_known else unknown
         hooks.console.message(f"{'' if request.fresh else why}all recordings are made again")
-    interrupted = _run_missing(context, before, runs, wanted, hooks)
-    if interrupted is not None:
+    if (interrupted := _run_missing(context, before, runs, wanted, hooks)) is not None:
         return None, (), interrupted
     after, missing = _build_golden(context, before, runs, load_code_marks(context))
     if after is None:
@@ -293,8 +291,7 @@ def _build_golden(
     provenance = build_provenance(context, runs[0][0].entry, marks)
     if context.changes_seeds:
         provenance["check_runs"] = max(_find_number(run.entry.spec) for each in runs.values() for run in each)
-    after = replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=())
-    return after, []
+    return replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=()), []
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
@@ -321,8 +318,7 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
     failures = []
     for index, entries in sorted(last.items()):
         segment = golden.segments[index]
-        bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
-        if bad is not None:
+        if (bad := next((entry for entry in entries if entry.state in _NOT_PASSED), None)) is not None:
             name = f"segment {segment.start_step}"
             failures.append(f"{name}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue

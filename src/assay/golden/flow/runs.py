@@ -45,8 +45,6 @@ from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
-
-
 # What counts as code without git: programs and their settings, not the data and logs that a program writes.
 _CODE = re.compile(
     r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
@@ -62,7 +60,7 @@ LOCK_SUFFIX = ".lock"
 _MOST_FILES = 2000  # files of code that a manifest lists
 
 
-class Job(NamedTuple):
+class ReplicaJob(NamedTuple):
     segment: int  # its index
     number: int  # of the replica
     variant: str  # its name, or ""
@@ -330,12 +328,13 @@ class Replication:
     count: int
     runs: list[SegmentRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    _found: dict[Job, Values] = field(default_factory=dict)
+    _found: dict[ReplicaJob, Values] = field(default_factory=dict)
 
     def run(self, hooks: RunHooks) -> Report:
         """Run all jobs. If it is unknown how the program counts its steps, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
-        jobs = [Job(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
+        segments = range(len(self.golden.segments))
+        jobs = [ReplicaJob(index, at, name) for at, name in enumerate(names, 1) for index in segments]
         report = None
         if self.golden.steps_beyond is None:
             report, jobs = self._learn(jobs, hooks)
@@ -346,13 +345,13 @@ class Replication:
                 report, _ = self._run_jobs(short, 1, hooks)
         assert report is not None
         self._learn_start()
-        segments = []
+        recorded = []
         for index, segment in enumerate(self.golden.segments):
             found = [(job.variant, self._found[job]) for job in sorted(self._found) if job.segment == index]
             variants = {name: cut_values(segment, values) for name, values in found if name}
             replicas = [values for name, values in found if not name]
-            segments.append(replace(add_recordings(segment, replicas), variants=variants))
-        self.golden = replace(self.golden, segments=tuple(segments))
+            recorded.append(replace(add_recordings(segment, replicas), variants=variants))
+        self.golden = replace(self.golden, segments=tuple(recorded))
         for job, values in self._found.items():  # neither they nor a check can be compared with the training
             segment = self._segment(job)
             for metric, step in find_lost_steps(segment, values):
@@ -364,9 +363,9 @@ class Replication:
 
     def learn(self, hooks: RunHooks) -> Report:
         """Find out how the program counts, by one run whose values are not kept."""
-        return self._learn([Job(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
+        return self._learn([ReplicaJob(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
-    def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
+    def _learn(self, jobs: Sequence[ReplicaJob], hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
         """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step. Returns
         how it ended, and the jobs that are still to be run."""
         lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
@@ -385,7 +384,7 @@ class Replication:
         known = [each.start_step in steps for each, steps in found if each.start_step not in each.steps]
         self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
-    def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
+    def _run_jobs(self, jobs: Sequence[ReplicaJob], beyond: int, hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
         """Run jobs; return how they ended, and the jobs that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
@@ -404,13 +403,13 @@ class Replication:
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
-    def _segment(self, job: Job) -> Segment:
+    def _segment(self, job: ReplicaJob) -> Segment:
         return self.golden.segments[job.segment]
 
     def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
         return Finding(VerdictKind.ERROR, f"{self.context.test.name} {subject}", message, step=step)
 
-    def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
+    def _build_spec(self, job: ReplicaJob, stamp: str, beyond: int) -> RunSpec:
         segment = self._segment(job)
         named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == job.variant]
         context = named[0] if named else self.context
@@ -436,8 +435,7 @@ def follow_specs(
 
 def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
     """The step that shows that a run did not begin at its checkpoint, and the flag that it may have ignored."""
-    step = find_early_step(segment, list_steps(segment, values), repeats)
-    if step is None:
+    if (step := find_early_step(segment, list_steps(segment, values), repeats)) is None:
         return ""
     if context.test.from_start:
         return f"logs step {step}, before the first that was recorded, {segment.steps[0]}: it counts in another way"

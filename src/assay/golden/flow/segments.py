@@ -170,8 +170,7 @@ class GoldenContext:
         """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
         is_check, start = variant is None, segment.start_step
         seed = number + (_CHECK_SEEDS if is_check else 0) if self.changes_seeds else None
-        checkpoint = self.find_checkpoint(segment) or segment.checkpoint
-        text = self.build_check_command(checkpoint, start, beyond or 0, seed)
+        text = self.build_check_command(self.find_checkpoint(segment) or segment.checkpoint, start, beyond or 0, seed)
         params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
         return self.build_spec(name, text, params | ({"variant": variant} if variant else {}))
 

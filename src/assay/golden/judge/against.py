@@ -152,8 +152,7 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
     if min(levels) <= value <= max(levels):
         return Finding(VerdictKind.PASS, pair.subject, f"beyond {stated}, between the goldens: {shown}", effect=effect)
     kind = VerdictKind.ERROR if unit else VerdictKind.FAIL if len(levels) > 1 else VerdictKind.CHANGED
-    message = f"beyond {stated}: {shown}{unit}"
-    return Finding(kind, pair.subject, message, value, expected, pair.steps[0], effect)
+    return Finding(kind, pair.subject, f"beyond {stated}: {shown}{unit}", value, expected, pair.steps[0], effect)
 
 
 def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:

@@ -58,8 +58,7 @@ _RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
 
 
 def _apply_rule(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    judge = _RULES.get(rule.kind)
-    if judge is None:
+    if (judge := _RULES.get(rule.kind)) is None:
         return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
     return judge(rule, pair, peers)
 
@@ -78,16 +77,14 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
     """Combine results. A run that ended early is an ERROR, unless its values failed: that may be why we stopped it."""
     findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # runs may have equal findings
-    failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
-    kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
+    kind = VerdictKind.FAIL if any(finding.kind is VerdictKind.FAIL for finding in findings) else VerdictKind.ERROR
     findings += dict.fromkeys(replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps)
     return Verdict.of(findings, sum(comparisons for _, _, comparisons in judged))
 
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
     """Count the combinations of segment and metric that share alpha: those judged by statistics."""
-    statistical = sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules)
-    return max(1, statistical * len(golden.segments))
+    return max(1, sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules) * len(golden.segments))
 
 
 def judge_so_far(

@@ -78,12 +78,11 @@ def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple
 
 def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Metrics that some segments have and others do not."""
-    found = []
-    for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics):
-        starts = [str(each.start_step) for each in golden.segments if metric not in each.tracks]
-        if starts:
-            found.append(f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there")
-    return found
+    return [
+        f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there"
+        for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics)
+        if (starts := [str(each.start_step) for each in golden.segments if metric not in each.tracks])
+    ]
 
 
 def list_labels(golden: Golden, metric: str) -> list[str]:
@@ -211,8 +210,7 @@ def find_early_step(segment: Segment, steps: Collection[int], repeats_start: boo
 
 def find_uncovered(golden: Golden) -> list[str]:
     """Steps of the training that no segment has: `up to 100`, `161 to 200`, `after 260`."""
-    spans = [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]
-    if not spans:
+    if not (spans := [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]):
         return []
     steps = [step for segment in golden.segments for step in segment.steps]
     interval = min((b - a for a, b in pairwise(sorted(set(steps)))), default=1)

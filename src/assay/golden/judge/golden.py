@@ -139,8 +139,13 @@ def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
 
 def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
-    judged = {rule.metric for rule in rules}
-    return [name for name in golden.variants if all(_is_idle(segment, name, judged) for segment in golden.segments)]
+    idle, judged = dict.fromkeys(golden.variants, True), {rule.metric for rule in rules}
+    for segment, name in itertools.product(golden.segments, golden.variants):
+        for metric, labels in segment.variants.get(name, {}).items():
+            for label, track in labels.items():
+                if metric in judged and label in segment.tracks.get(metric, {}):
+                    idle[name] &= has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
+    return [name for name, is_idle in idle.items() if is_idle]
 
 
 def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
@@ -155,15 +160,6 @@ def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
                 if bad is not None:
                     found.setdefault(name, f"{bad.subject}: {bad.message.splitlines()[0]}")
     return [f"the variant {name} is beyond delta, and a check like it fails ({text})" for name, text in found.items()]
-
-
-def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
-    return all(
-        has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
-        for metric, labels in segment.variants.get(name, {}).items()
-        for label, track in labels.items()
-        if metric in judged and label in segment.tracks.get(metric, {})
-    )
 
 
 def _spread(golden: Array, starts: Sequence[int]) -> Array:
@@ -297,8 +293,7 @@ def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: in
     """List rules (as of `build_rule_facts`) that accept more than before, or are other ones. `steps`: of a segment."""
     found: list[str] = []
     for metric, old in before.items():
-        new = after.get(metric)
-        if new is None:
+        if (new := after.get(metric)) is None:
             found.append(f"{metric} is not judged any more")
         elif new.get("rule") != old.get("rule"):
             is_tighter = new.get("rule") == "exact"
@@ -327,15 +322,14 @@ def _compare_rules(metric: str, old: Mapping[str, Any], new: Mapping[str, Any], 
         yield f"the window of {metric} grows from {widths[0]} to {widths[1]} steps"
 
 
-def _find_losses(before: Golden, after: Golden) -> list[str]:
-    found = []
+def _find_losses(before: Golden, after: Golden) -> Iterator[str]:
     if len(after.segments) < len(before.segments):
-        found.append(f"there are {len(after.segments)} segments instead of {len(before.segments)}")
+        yield f"there are {len(after.segments)} segments instead of {len(before.segments)}"
     if 0 < after.steps_per_segment < before.steps_per_segment:
-        found.append(f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}")
+        yield f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}"
     if after.recordings < before.recordings:
-        found.append(f"{render_count(after.recordings, 'recording')} of each segment instead of {before.recordings}")
+        yield f"{render_count(after.recordings, 'recording')} of each segment instead of {before.recordings}"
     kept = {(name, label) for each in after.segments for name, label, _ in each.walk()}
     pairs = dict.fromkeys((name, label) for each in before.segments for name, label, _ in each.walk())
     gone = {f"{name} {label}" if name in after.metrics else name for name, label in pairs if (name, label) not in kept}
-    return [*found, *(f"{name} is not recorded any more" for name in sorted(gone))]
+    yield from (f"{name} is not recorded any more" for name in sorted(gone))

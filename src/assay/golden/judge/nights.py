@@ -183,8 +183,7 @@ def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep |
 
 
 def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
-    """Describe moves that begin in the same night: `loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20
-    nights): package torch 2.9.1 instead of 2.9.0`."""
+    """Describe moves that begin in one night: `loss +2% and lr +2% since 2026-11-12 (5 of 20 nights): torch 2.9 …`."""
     at = moves[0].at
     if moves[0].drifts:
         sizes = [f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves]

@@ -64,8 +64,7 @@ def describe_subject(segment: Segment, metric: str, label: str = "") -> str:
 def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tuple[tuple[str, ...], list[Finding]]:
     """The labels that can be compared, and a finding for each that cannot."""
     subject = describe_subject(segment, rule.metric)
-    golden = segment.tracks.get(rule.metric)
-    if not golden:
+    if not (golden := segment.tracks.get(rule.metric)):
         return (), [Finding(VerdictKind.ERROR, subject, _describe_absent("golden", rule.metric, segment.tracks))]
     if not checks:
         return (), [Finding(VerdictKind.ERROR, subject, "no run checked this segment")]
@@ -77,8 +76,7 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
     ]
     labels = tuple(label for label in wanted if label in golden)
     for run in checks:
-        found = run.get(rule.metric)
-        if not found:
+        if not (found := run.get(rule.metric)):
             findings.append(Finding(VerdictKind.ERROR, subject, _describe_absent("check", rule.metric, run)))
         elif not found.keys() >= {*labels} or (not rule.labels and not found.keys() <= golden.keys()):
             message = f"the golden has the labels {_join(golden)}, the check has {_join(found)}"
@@ -165,8 +163,7 @@ def _find_gaps(track: Track, steps: tuple[int, ...], subject: str) -> list[Findi
     if track.steps == steps:
         return []
     there = set(track.steps)
-    gaps = [step for step in steps if step not in there]
-    if not gaps:
+    if not (gaps := [step for step in steps if step not in there]):
         return []
     if not there.intersection(steps):
         message = f"the check logged none of the golden's {len(steps)} steps"

@@ -146,8 +146,7 @@ def judge_exact(pair: Pair) -> list[Finding]:
     """One finding for the metric: the first step that differs, how many do, and by how much at most."""
     golden = pair.golden[0].values
     for number, replica in enumerate(pair.golden[1:], 2):
-        index = _first_difference(golden, replica.values)
-        if index is not None:
+        if (index := _first_difference(golden, replica.values)) is not None:
             message = (
                 f"the golden's own replicas 1 and {number} differ at step {pair.steps[index]}: "
                 "this program is not reproducible: use the paired rule instead of exact"

@@ -47,8 +47,7 @@ class Noise:
     freedom: int
 
     def measure_error(self, window: int | None) -> float:
-        """The standard error of the mean of a window, or (None) of the segment. A window that is quieter than the
-        others may be so by chance."""
+        """The standard error of the mean of a window, which may be quiet by chance, or (None) of the segment."""
         mean = float(self.variance.mean())
         return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
@@ -92,11 +91,6 @@ class Mean:
     usual: float
     harmless: float
 
-    @property
-    def excess(self) -> float:
-        """How far the interval is outside; above 0 the mean is surely outside."""
-        return abs(self.effect) - self.reach - self.harmless
-
 
 def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]:
     """Return the mean of the whole segment, then of its windows if there are several: each has half of alpha, shared by
@@ -120,8 +114,7 @@ def _build_means(
     shared, usual = (t_quantile(noise.freedom, tail) for tail in (rule.alpha / tests, rule.alpha))
     for window, (first, end) in enumerate(zip(starts, [*starts[1:], len(pair.steps)], strict=True)):
         error = runs * noise.measure_error(window if len(starts) > 1 else None)
-        effect = float(effects.effect[window])
-        yield Mean(first, end, effect, shared * error, usual * error, float(harmless[window]))
+        yield Mean(first, end, float(effects.effect[window]), shared * error, usual * error, float(harmless[window]))
 
 
 def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
@@ -137,7 +130,7 @@ def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
         return [judge_single(pair, measure_pair(pair, [0]), [0])]
     effects, means = list_means(rule, pair, peers)
     delta = default_delta(rule)
-    outside = [mean for mean in means if mean.excess > 0]
+    outside = [mean for mean in means if abs(mean.effect) - mean.reach - mean.harmless > 0]
     beyond = [mean for mean in outside if abs(effects.relative(mean.effect)) > delta]
     within = max(map(abs, _find_bounds(effects, means[0], means[0].usual))) <= delta
     kind = VerdictKind.PASS if within else VerdictKind.INCONCLUSIVE

@@ -105,8 +105,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     effects = measure_pair(pair, starts)
     runs = [pair.golden[0].values, *(check.values for check in pair.checks)]
     if effects.recordings == 1 and pair.is_whole and has_equal_replicas(runs):
-        message = f"{pair.compared} values are equal bit for bit"
-        return [Finding(VerdictKind.PASS, pair.subject, message, effect=0.0)]
+        return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]
     if effects.error is None:
         return [judge_single(pair, effects, starts)] if pair.is_whole else []
     limits = build_limits(rule, pair, starts, effects)
@@ -242,8 +241,7 @@ class WindowReport:
         return Finding(kind, self.pair.subject, message, value, expected, float(step), effect, interval, stretches)
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
-        """Whether the effect of a window is reported. A window that fails by its worse part reports that part; a
-        change whose differences of both signs cancel reports its distance."""
+        """Whether a window reports its effect: not if it fails by its worse part, or if its differences cancel."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
         if kind is VerdictKind.FAIL:
             limit, relative = build_alarms(self.rule, len(self.starts))[window], self.effects.relative(effect)

@@ -203,8 +203,7 @@ def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Bl
         yield LEGEND
         yield from build_check_charts(test)
     yield doc.Details("Provenance", (doc.Facts(list(_list_origin(test))),))
-    runs = [*test.runs, *_list_runs(test)]
-    if runs:
+    if runs := [*test.runs, *_list_runs(test)]:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
         rows = []
         for run in runs:
@@ -286,8 +285,7 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
     if row.rule is not None:
         yield "rule", render_rule(row.rule)
     yield "comparisons", row.comparisons
-    finding = row.finding
-    if finding is not None:
+    if (finding := row.finding) is not None:
         if name := name_finding(finding):
             yield "label", name
         named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))

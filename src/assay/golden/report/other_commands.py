@@ -393,8 +393,7 @@ def build_history_document(source: str, histories: Sequence[NightHistory], every
 
 def describe_history(history: NightHistory) -> str:
     """One sentence: what moved since when."""
-    moved = [move for move in history.moves if move.state == "open"]
-    if moved:
+    if moved := [move for move in history.moves if move.state == "open"]:
         groups = [list(group) for _, group in groupby(moved, lambda move: (move.at, move.drifts))]
         return "; ".join(describe_moves(group, history.nights) for group in groups)
     if not history.nights:
@@ -402,8 +401,7 @@ def describe_history(history: NightHistory) -> str:
     since = f"{render_count(len(history.nights), 'night')} since {history.nights[0].date}"
     if len(history.nights) < FEWEST_NIGHTS:
         return f"{since}: too few to show a lasting change"
-    accepted = any(move.state != "open" for move in history.moves)
-    word = "no lasting change is open" if accepted else "no lasting change"
+    word = "no lasting change is open" if any(move.state != "open" for move in history.moves) else "no lasting change"
     return f"{word} in {since}"
 
 
