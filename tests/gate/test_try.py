@@ -306,7 +306,7 @@ def test_an_earlier_run_that_took_longer_than_the_limit_has_failed(lab: Lab) -> 
     lab.refuse(lab.attempt("--timeout", "0.03s"), "does not run: it took longer than its limit")
 
 
-def test_seeds_that_change_nothing_are_named(lab: Lab) -> None:
+def test_seeds_that_change_nothing_are_named_and_a_fraction_near_zero_is_refused(lab: Lab) -> None:
     lab.commit(train=echo("val_loss 1.5"))
     lab.write(train=echo("val_loss 1.25"))
     facts = lab.load()
@@ -316,9 +316,6 @@ def test_seeds_that_change_nothing_are_named(lab: Lab) -> None:
     lab.git("commit", "-q", "-m", "with noise")
     lab.write(train=echo("val_loss 0.5"))
     assert "the seed changes nothing on the head: its runs are one run" in lab.attempt().out
-
-
-def test_a_fraction_of_a_metric_near_zero_is_refused(lab: Lab) -> None:
     lab.commit(train="import sys\nprint('val_loss', int(sys.argv[1]) % 3 - 1)\n")
     lab.write(train=echo("val_loss -@"))
     lab.refuse(lab.attempt(), "val_loss of the base is near zero", "--min-change 0.01")

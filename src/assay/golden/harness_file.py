@@ -125,8 +125,7 @@ class _TestReader(Fields):
         self._warnings.append(Problem(message, key, node.position, hint))
 
     def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Item, hint: str | None = None) -> None:
-        problem = kind(message, key, node.position, hint)
-        if problem not in self.problems.found:
+        if (problem := kind(message, key, node.position, hint)) not in self.problems.found:
             self.problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Item]:

@@ -230,8 +230,7 @@ class Values:
     def reaches(self, end: int) -> bool:
         """Whether the next step would be after `end`, at the shortest interval so far."""
         steps = sorted(self.steps | {step for step in (self.first_step, self.last_step) if step is not None})
-        interval = min((b - a for a, b in pairwise(steps)), default=1)
-        return bool(steps) and steps[-1] + interval > end
+        return bool(steps) and steps[-1] + min((b - a for a, b in pairwise(steps)), default=1) > end
 
     def is_past(self, step: int) -> bool:
         """Whether the log and the metric files, as far as each has steps, are beyond this step."""

@@ -85,13 +85,25 @@ def test_a_worse_training_fails_and_is_ended_whether_early_or_at_its_end(real: L
         assert find_left(checked) == []
 
 
-def test_a_program_that_takes_its_length_ends_by_itself(plain: Lab) -> None:
+def test_a_program_that_takes_its_length_ends_by_itself_and_a_shorter_one_is_recorded_with_a_warning(
+    plain: Lab,
+) -> None:
     plain.write_native(STUDY.replace("segment: 20", "segment: 20, length: --until"))
     (gathered,) = plain.gather().tests
     assert [run.state for run in gathered.runs] == [State.DONE] * 2
     assert plain.calls() == [["--until", "20"]] * 2
     assert plain.check_one().verdict.kind is VerdictKind.PASS
     assert plain.calls()[-1] == ["--until", "20"]
+    plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS
+    words = "the training ended at step 29, before its segment of 300 steps was complete: all of it is recorded"
+    assert words in gathered.warnings
+    assert plain.check_one().verdict.comparisons == 30
+    plain.change(until=12)
+    checked = plain.check_one()
+    assert checked.verdict.kind is VerdictKind.ERROR
+    assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
 def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
@@ -174,19 +186,6 @@ def test_steps_that_are_missing_or_come_back_are_an_error_that_ends_the_run(real
     assert others == []
     assert gathered.runs[0].state is State.PRUNED
     assert find_left(gathered) == []
-
-
-def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with_a_warning(plain: Lab) -> None:
-    plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
-    (gathered,) = plain.gather().tests
-    assert gathered.verdict.kind is VerdictKind.PASS
-    words = "the training ended at step 29, before its segment of 300 steps was complete: all of it is recorded"
-    assert words in gathered.warnings
-    assert plain.check_one().verdict.comparisons == 30
-    plain.change(until=12)
-    checked = plain.check_one()
-    assert checked.verdict.kind is VerdictKind.ERROR
-    assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
 def test_programs_that_count_in_another_way_and_steps_after_the_segment(plain: Lab) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_training import NATIVE, Lab, messages, run_in_process
+from tests.golden_training import Lab, messages, run_in_process
 
 from assay.cli.main import run
 from assay.convergence import ConvergenceFailure, do_convergence_test
@@ -133,12 +133,6 @@ def test_agreement_of_runs_that_do_not_train_is_no_pass(lab: Lab) -> None:
     (text,) = find_texts(report, INCONCLUSIVE)
     assert text == "loss is 0.693147 at every step of the golden and the check: nothing shows that it trains"
     assert len(report.segments[0].runs) == 1
-    native = Lab(lab.folder)
-    native.store = lab.folder / "native"
-    native.write_native(NATIVE.replace("python3 training.py", f"cd {lab.folder} && python3 training.py"))
-    gathered = native.gather(replicas=0).tests[0]
-    assert gathered.verdict.kind is INCONCLUSIVE
-    assert "loss is 0.693147 at every step of the recording" in messages(gathered)
 
 
 def test_a_trainer_that_ignores_resume_is_an_error_although_it_logs_the_goldens_steps(lab: Lab) -> None:

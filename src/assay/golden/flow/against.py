@@ -251,8 +251,7 @@ class _Check:
 
     def _describe_cost(self, metric: str, checks: Sequence[CheckRun]) -> str:
         """Describe a time or an amount of memory, which is not judged."""
-        values = [value for check in checks if metric in check for value in check[metric][""].values]
-        if not values:
+        if not (values := [value for check in checks if metric in check for value in check[metric][""].values]):
             return f"{metric}: the run has none, and it is not judged without --tolerance '{metric}=10%'"
         now, then = median(values), median(value for track in self.goldens.tracks[metric] for value in track.values)
         effect, unit = render_effect(measure_relative(now, then)), describe_unit([now], [then])

@@ -133,8 +133,7 @@ def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]
     """Accept a night (its date, or `last`) and those after it; an empty reason withdraws that. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
-    chosen = dates[-1] if night == "last" and dates else night
-    if chosen not in dates:
+    if (chosen := dates[-1] if night == "last" and dates else night) not in dates:
         raise NotFoundError("night", night, dates)
     nights = dates[dates.index(chosen) :]
     for each in nights:

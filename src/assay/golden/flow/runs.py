@@ -289,8 +289,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     is_same = spec.params.get("manifest") == context.manifest or shlex.quote(context.checkpoints) in words
     if last is None or not is_same:
         return None
-    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
-    return spec if is_open else None
+    return spec if last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt") else None
 
 
 def _end(context: GoldenContext, path: str, why: str) -> str:

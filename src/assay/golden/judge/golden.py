@@ -187,8 +187,7 @@ def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
             return None
         message = f"the replicas differ from one another (sd {noise.per_step:.3g}): the exact rule cannot be used"
         return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)
-    delta = default_delta(rule)
-    if delta >= noise.floor:
+    if (delta := default_delta(rule)) >= noise.floor:
         return None
     advice = f"use {noise.suggested_delta:g}, or gather more replicas"
     message = (
@@ -256,8 +255,7 @@ def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
     """Return the relative change of each metric over the segments that both have, if there are any."""
     drift: dict[str, float] = {}
     for name, levels in before.items():
-        pairs = [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]
-        if pairs:
+        if pairs := [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]:
             drift[name] = math.fsum(measure_relative(now, then) for then, now in pairs) / len(pairs)
     return drift
 

@@ -134,8 +134,7 @@ def _judge_metric(
     name: str, nights: Sequence[Night], rule: Rule | None, find_steps: FindSteps
 ) -> tuple[list[Finding], list[Move]]:
     levels = [night.levels.get(name) for night in nights]
-    known = sum(level is not None for level in levels)
-    if known < FEWEST_NIGHTS:
+    if (known := sum(level is not None for level in levels)) < FEWEST_NIGHTS:
         message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
     steps: list[NightStep | Drift] = [*find_steps(levels)] or [*find_drift(levels)]

@@ -168,8 +168,7 @@ def _differ(one: float, other: float) -> bool:
 
 
 def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[float]) -> Finding | None:
-    indices = [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
-    if not indices:
+    if not (indices := [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]):
         return None
     first = indices[0]
     worst = max(indices, key=lambda index: abs(measure_relative(values[index], golden[index])))
