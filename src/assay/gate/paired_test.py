@@ -180,7 +180,7 @@ def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
     return max(0.5 ** len(changes), tail)
 
 
-def choose_kept(chances: Sequence[float], rate: float = FALSE_KEPT) -> list[bool]:
-    """Choose by Benjamini and Hochberg: on average a fraction of at most `rate` of those that are kept is wrong."""
-    fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= rate * rank / len(chances)]
+def choose_kept(chances: Sequence[float]) -> list[bool]:
+    """Choose by Benjamini and Hochberg: on average at most a fraction `FALSE_KEPT` of what is kept is wrong."""
+    fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= FALSE_KEPT * rank / len(chances)]
     return [bool(fitting) and p <= fitting[-1] for p in chances]

@@ -94,6 +94,7 @@ def test_it_is_what_the_run_found_around_itself_and_the_rest_without_an_environm
     assert found["config_hash"] == context.config_hash
     assert found["run"] == str(tmp_path)
     assert json.loads(json.dumps(found)) == found
+    (tmp_path / layout.ENVIRONMENT_FILE).unlink()
     for content in (None, "", "[1]", "{"):
         if content is not None:
             (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)

@@ -37,7 +37,7 @@ def noisy(rng: np.random.Generator, runs: int, noise: float, factor: float = 1.0
     return (np.array(BASE) * factor * (1 + noise * rng.normal(size=(runs, len(BASE))))).tolist()
 
 
-def test_without_noise_what_is_not_equal_bit_for_bit_moved() -> None:
+def test_without_noise_what_is_not_equal_bit_for_bit_moved_also_together() -> None:
     assert measure(TWO, aa=[BASE], ba=[BASE]) == MetricShift("equal", level=pytest.approx(sum(BASE) / 60))
     almost = [*BASE[:-1], math.nextafter(BASE[-1], 9)]
     assert measure(TWO, aa=[BASE, BASE], ba=[almost, almost]).kind == "moved"
@@ -50,9 +50,6 @@ def test_without_noise_what_is_not_equal_bit_for_bit_moved() -> None:
     assert measure(TWO, aa=[BASE], ba=[scaled(1.1)]).kind == "noise unknown"
     assert measure(TWO, aa=[BASE, BASE], ba=[scaled(1.1)]).kind == "moved", "the old one repeats itself"
     assert measure(TWO, aa=[BASE], ab=[BASE], ba=[scaled(1.1)], bb=[scaled(1.1)]).kind == "moved"
-
-
-def test_the_interaction() -> None:
     pairs = {"aa": [BASE], "ba": [BASE], "ab": [scaled(1.1)], "bb": [scaled(1.1)]}
     assert measure(FOUR, **pairs).kind == "equal"
     added = {"aa": 0.0, "ab": 0.1, "ba": 0.3, "bb": 0.4}

@@ -34,7 +34,7 @@ def golden(rules=(), steps=60, **metrics):
     return Golden("demo", (Segment(START, "ckpt", tracks),), steps_per_segment=steps, provenance=origin)
 
 
-def test_what_was_judged_when_it_was_recorded_is_missed():
+def test_what_was_judged_when_it_was_recorded_is_missed_and_damaged_rules_are_reported():
     found = golden([LOSS, ACC], loss=[2, 1], acc=[0, 1], lr=[1, 1])
     assert find_unjudged([LOSS, ACC], found) == []
     assert find_unjudged([LOSS], found) == ["acc"]
@@ -52,6 +52,9 @@ def test_what_was_judged_when_it_was_recorded_is_missed():
     with pytest.raises(NotFoundError, match="no metric named 'los'") as caught:
         choose_rules([BOTH], found, ["los"])
     assert "loss" in str(caught.value.hint)
+    found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
+    with pytest.raises(FormatError, match="damaged"):
+        find_looser([LOSS], found)
 
 
 MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
@@ -89,12 +92,6 @@ MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
 def test_a_rule_that_accepts_more_than_the_recorded_one_is_found(before, now, words):
     found = find_looser([now], golden([before], **{before.metric: [2, 1]}))
     assert [text.startswith(words) for text in found] == [True] * bool(words), found
-
-
-def test_damaged_rules_are_reported_as_such():
-    found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
-    with pytest.raises(FormatError, match="damaged"):
-        find_looser([LOSS], found)
 
 
 def check(**metrics):

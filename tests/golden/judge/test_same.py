@@ -95,14 +95,11 @@ def test_too_much_noise_is_not_agreement_and_equal_bit_for_bit_is_the_strongest(
     assert "equal bit for bit" in found.message
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_fail(value: float) -> None:
-    bad = falling(30)
-    bad[7] = value
-    assert judge([falling(30)] * 2, bad).kind is VerdictKind.FAIL
-
-
-def test_other_steps_no_steps_and_no_metric_are_errors() -> None:
+def test_values_that_are_not_finite_fail_and_other_steps_no_steps_and_no_metric_are_errors() -> None:
+    for value in (np.nan, np.inf):
+        bad = falling(30)
+        bad[7] = value
+        assert judge([falling(30)] * 2, bad).kind is VerdictKind.FAIL
     golden = segment(falling(30), falling(30))
     half = {"loss": {"": track(falling(15))}}
     other = {"loss": {"": track(falling(3), every=1000)}}

@@ -70,7 +70,16 @@ from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
 
 STAGED_SUFFIX = ".rebase"
+_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
 _PASSED = "it passed in the artifacts"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """A run of a check that logged every step."""
+
+    entry: Entry
+    values: Values
 
 
 def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
@@ -310,9 +319,6 @@ def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, st
     return found
 
 
-_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
-
-
 def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
     """Describe why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
@@ -374,14 +380,6 @@ def _run_missing(
         if is_whole(segment, logged[name]):
             runs[indices[name]].append(CheckRun(entry, logged[name]))
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRun:
-    """A run of a check that logged every step."""
-
-    entry: Entry
-    values: Values
 
 
 def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[CheckRun]:

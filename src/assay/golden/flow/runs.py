@@ -57,10 +57,15 @@ _SESSION = re.compile(
 )
 GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
+_OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
+_MOST_DIFFERENCES = 8
+_MOST_NAMED = 4
 _MOST_FILES = 2000  # files of code that a manifest lists
 
 
 class ReplicaJob(NamedTuple):
+    """A segment that is run again: as a replica, or by a variant."""
+
     segment: int  # its index
     number: int  # of the replica
     variant: str  # its name, or ""
@@ -163,11 +168,6 @@ def describe_origin(context: GoldenContext, origin: Mapping[str, Any]) -> dict[s
     """Describe the environment of the first run of a check, for comparing nights."""
     command = _strip_ours(context, context.build_check_command("", 0))
     return {"command": command, **_flatten_origin(origin)} if origin else {}
-
-
-_OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
-_MOST_DIFFERENCES = 8
-_MOST_NAMED = 4
 
 
 def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:

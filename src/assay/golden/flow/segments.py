@@ -43,6 +43,9 @@ from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Probl
 COMMAND = "train"
 ENDED_WELL = (State.DONE, State.PRUNED)  # pruned: ended by us when its segment was complete
 STUDY_PREFIX = "golden-"
+DEFAULT = "default"  # the environment of the golden whose file has no name of one
+_MARK = "@"  # after the name of an environment
+_IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _CHECK_SEEDS = 1000  # the first seed of checks
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
@@ -50,6 +53,7 @@ _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the othe
     "both": ("{command}{suffix}.log", "{command}{suffix}.other.log"),
 }
 
+Key = Mapping[str, str]  # of an environment: GPU, torch, image, those that are known
 Explain = Callable[["GoldenContext", GoldenTestReport, RunHooks], tuple[str, ...]]
 
 
@@ -369,13 +373,6 @@ def build_stamp() -> str:
     import secrets
 
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
-
-
-DEFAULT = "default"  # the golden whose file has no name of an environment
-_MARK = "@"
-_IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
-
-Key = Mapping[str, str]  # GPU, torch, image: those that are known
 
 
 def find_image(farm: Farm | None) -> str | None:

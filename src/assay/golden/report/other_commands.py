@@ -28,6 +28,8 @@ from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
 
 _PACKAGES = 8  # packages of the environment; the manifest has all
 _MOST_FINDINGS = 5
+_MOST_NIGHTS = 14  # nights that a terminal shows
+_NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
 _TINY = 0.01  # of an effect: a smaller interaction is not mentioned
 
 
@@ -127,9 +129,6 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
         yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
     yield from _build_environment(origin)
     yield from (("note", note) for note in golden.notes)
-
-
-_NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
 
 
 def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -369,9 +368,6 @@ def _describe_part(shift: MetricShift | None) -> str:
     effect = render_shift(shift.effect)
     is_open = shift.reach and shift.kind != "moved"
     return f"no more than the repeats differ ({effect} {render_noise(shift)})" if is_open else effect
-
-
-_MOST_NIGHTS = 14  # nights that a terminal shows
 
 
 def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> doc.Document:
